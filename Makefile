@@ -1,0 +1,29 @@
+# Two commands: `make demo` and `make test`. Both build .venv from the pinned set on the first call.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/installed
+	$(BIN)/rankrise predict
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt --editable .
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt --no-deps timm  # its torchvision has no CPU build
+	touch $@
+
+clean:
+	rm -rf .venv

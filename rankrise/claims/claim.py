@@ -1,0 +1,93 @@
+"""A claim that can fail: what was measured, what is needed, why there, and the verdict."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rankrise.toy import MissingPiece, Run
+
+Verdict = Literal["holds", "does not hold", "cannot be decided"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One statistic of a run, and the threshold that it is held against.
+
+    `passes` is None where the statistic is not defined on this run, or is told for information only (`needed` is then empty).
+    """
+
+    name: str
+    value: float | None
+    needed: str
+    passes: bool | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper with its verdict on a run; `name` is short, `statement` a sentence, `reason` why the verdict is so."""
+
+    name: str
+    statement: str
+    verdict: Verdict
+    reason: str
+    measures: tuple[Measure, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"measures": [asdict(measure) for measure in self.measures]}
+
+
+class Undecided(Exception):
+    """Raised by a claim's measure with the reason why a run cannot decide it."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim before it is judged: its name, its sentence, and the function that measures it on a run."""
+
+    name: str
+    text: str
+    measure: Callable[[Run], Sequence[Measure]]
+
+
+def at_most(name: str, value: float | None, threshold: float, why: str) -> Measure:
+    """A statistic that must not exceed its threshold.
+
+    >>> at_most("error", 0.3, 0.1, "a tenth").passes
+    False
+    """
+    return Measure(name, value, f"<= {threshold:g}", None if value is None else bool(value <= threshold), why)
+
+
+def at_least(name: str, value: float | None, threshold: float, why: str) -> Measure:
+    """A statistic that must reach its threshold."""
+    return Measure(name, value, f">= {threshold:g}", None if value is None else bool(value >= threshold), why)
+
+
+def told(name: str, value: float | None, why: str) -> Measure:
+    """A statistic for information, which decides nothing."""
+    return Measure(name, value, "", None, why)
+
+
+def worst(same: Sequence[Measure]) -> Measure:
+    """Of one measure on several seeds the one that fails, else one that is not known, else the one nearest to failing."""
+    sign = -1 if same[0].needed.startswith(">=") else 1
+    return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
+
+
+def judge(statement: Statement, run: Run) -> Claim:
+    """The verdict on a run: one measure that fails refutes; the claim holds where every measure that decides passes."""
+    name, text = statement.name, statement.text
+    try:
+        measures = tuple(statement.measure(run))
+    except (Undecided, MissingPiece) as reason:
+        return Claim(name, text, "cannot be decided", str(reason), ())
+    deciding = [measure for measure in measures if measure.needed]
+    failed = [measure.name for measure in deciding if measure.passes is False]
+    unknown = [measure.name for measure in deciding if measure.passes is None]
+    if failed:
+        return Claim(name, text, "does not hold", f"it fails on: {'; '.join(failed)}", measures)
+    if unknown:
+        return Claim(name, text, "cannot be decided", f"the run does not determine: {'; '.join(unknown)}", measures)
+    return Claim(name, text, "holds", f"it passes on {len(deciding)} measures of {len(deciding)}", measures)

@@ -1,0 +1,114 @@
+"""Claim 1: as alpha falls, the flow's stage times and plateau points converge to Algorithm 1's (Theorem 4.5)."""
+
+import math
+from statistics import median
+
+import torch
+
+from rankrise import predict
+from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told, worst
+from rankrise.toy import Run
+from rankrise.toy.descent import ACTIVE
+
+TIMES_CONSIDERED = 0.9
+"""Stages after this part of the run are left out: at a finite scale they may come after its end."""
+
+LAST_ERROR = 0.02
+EXPONENT = 0.5
+
+
+def convergence(run: Run) -> list[Measure]:
+    """Theorem 4.5 on the two smallest scales of a run, the worst of its seeds."""
+    if len(run.settings.alphas) < 2:
+        raise Undecided("the run has one initialisation scale, and a trend takes two")
+    measures = [_measures(run, seed) for seed in run.settings.seeds]
+    return [worst(same) for same in zip(*measures, strict=True)]
+
+
+def _measures(run: Run, seed: int) -> list[Measure]:
+    stages = run.stages(seed)
+    larger, smaller = (run.flow(seed, alpha) for alpha in run.settings.alphas[-2:])
+    pairs = [
+        (before, after)
+        for before, after in zip(predict.compare(stages, larger).stages, predict.compare(stages, smaller).stages, strict=False)
+        if after.time <= TIMES_CONSIDERED * run.settings.until
+    ]
+    if not pairs:
+        raise Undecided(f"Algorithm 1 has no plateau that ends before rescaled time {run.settings.until:g}; raise until")
+    ratio = smaller.log_inverse_alpha / larger.log_inverse_alpha
+    limits = [(ratio * after.flow_time - before.flow_time) / (ratio - 1) / after.time - 1 for before, after in pairs]
+    errors = [median(stage.time_error for stage in side) for side in zip(*pairs, strict=True)]
+    distances = [staircase_distance(stages, flow, run.settings.until) for flow in (larger, smaller)]
+    excess, resolved = support_excess(stages, smaller)
+    scales = " and ".join(run.settings.alphas[-2:])
+    return [
+        at_most(
+            "largest error of a stage time, extrapolated to alpha = 0",
+            max(abs(limit) if math.isfinite(limit) else math.inf for limit in limits),
+            LAST_ERROR,
+            f"errors of the form c/log(1/alpha) vanish on the line through {scales}; what is left is of second order, below 2 %",
+        ),
+        at_least(
+            "exponent with which stage times converge",
+            exponent(errors, ratio),
+            EXPONENT,
+            "the error falls like 1/log(1/alpha) to the power 1 in theory, 0 without convergence; half-way between",
+        ),
+        at_least(
+            "exponent with which the flow converges to the staircase",
+            exponent(distances, ratio),
+            EXPONENT,
+            "the same, for the mean distance from the plateau points over rescaled time",
+        ),
+        at_most(
+            "coordinates that became active beyond one a stage",
+            excess,
+            0,
+            "Theorem 4.5: at most one a stage; counted in the middle of the plateaus that the flow resolves",
+        ),
+        told("median error of a stage time at the smallest alpha", errors[1], "relative to T_k"),
+        told("mean distance from the staircase at the smallest alpha", distances[1], "relative to its size"),
+        told("plateaus resolved at the smallest alpha", float(resolved), f"of {len(stages)} stages"),
+    ]
+
+
+def exponent(errors: list[float], ratio: float) -> float | None:
+    """The power of 1/log(1/alpha) by which an error falls from one scale to a smaller, `ratio` times smaller in 1/log(1/alpha).
+
+    >>> exponent([0.2, 0.1], ratio=2.0)
+    1.0
+    """
+    larger, smaller = errors
+    if not math.isfinite(smaller):
+        return 0.0
+    if smaller == 0 or not math.isfinite(larger):
+        return None
+    return math.log(larger / smaller) / math.log(ratio)
+
+
+def staircase_distance(stages: predict.Stages, flow: predict.Flow, until: float) -> float:
+    """The mean over rescaled time of |flow - staircase|, as a part of the mean of |staircase| (Euclidean norms)."""
+    times = torch.linspace(0, 1, 4001, dtype=torch.float64) * min(until, float(flow.times[-1]))
+    starts = torch.tensor([stage.time for stage in stages], dtype=torch.float64)
+    points = torch.stack([torch.zeros_like(stages[0].point), *(stage.point for stage in stages)])
+    staircase = points[torch.searchsorted(starts, times)]
+    return float((flow.at(times) - staircase).norm(dim=1).sum() / staircase.norm(dim=1).sum())
+
+
+def support_excess(stages: predict.Stages, flow: predict.Flow) -> tuple[float | None, int]:
+    """By how many coordinates the flow's support outgrew one a stage, and how many plateaus the flow resolves.
+
+    A plateau is resolved where it lasts at least twice as long as the flow is ever off a stage time: the theorem speaks of a time
+    within a plateau as alpha falls, and a shorter plateau is, at this alpha, not one yet.
+    """
+    rows = predict.compare(stages, flow).stages
+    off = max(abs(row.flow_time - row.time) for row in rows)
+    resolved = [number for number, row in enumerate(rows) if 2 * (row.middle - row.time) >= 2 * off]
+    if not resolved:
+        return None, 0
+    excess, before, active = 0, -1, set[int]()
+    for number in resolved:
+        now = set((flow.at(rows[number].middle).abs() > ACTIVE).nonzero()[:, 0].tolist())
+        excess = max(excess, len(now - active) - (number - before))
+        before, active = number, now
+    return float(excess), len(resolved)

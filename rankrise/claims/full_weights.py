@@ -1,0 +1,96 @@
+"""Claim 3: with full weights, singular values are learned one after another; the loss has plateaus and drops."""
+
+import numpy as np
+
+from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
+from rankrise.toy import Run
+from rankrise.toy.full import FullWeights
+
+LEARNED = 0.05
+"""A singular value counts as learned above this part of the largest at the end."""
+
+OVERLAP = 0.25
+EARLY_RANK = 0.5
+DROPS = 2
+RISE = 0.05
+"""Above this rise of the loss, gradient descent is not stable: its step exceeds 2 over the largest curvature."""
+
+
+def full_weights(run: Run) -> list[Measure]:
+    """Figure 3 (d) to (f) as numbers, the worst of the run's seeds."""
+    curves = [run.full(seed) for seed in run.settings.seeds]
+    counts = [int(learned(curve).sum()) for curve in curves]
+    if min(counts) < 3:
+        reason = f"only {min(counts)} singular values were learned by the end, and an order takes three; raise full_until"
+        raise Undecided(reason)
+    if max(map(rise, curves)) > RISE:
+        raise Undecided("the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step")
+    return [
+        at_most(
+            "time to learn a singular value, as a part of the time to learn all",
+            max(map(overlap, curves)),
+            OVERLAP,
+            "values learned together take about as long as all of them (1); one after another, each takes its share: a quarter at most",
+        ),
+        at_most(
+            "part of the final rank reached when half the fall of the loss is over",
+            max(map(early_rank, curves)),
+            EARLY_RANK,
+            "rank that grows during training is below half then; weights that start large have all of it",
+        ),
+        at_least(
+            "drops of the loss after a plateau",
+            float(min(map(drops, curves))),
+            DROPS,
+            "any training may have one; stages show at least two, each after a plateau where the slope was less than half",
+        ),
+        told("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
+    ]
+
+
+def rise(curve: FullWeights) -> float:
+    """How much the loss rises in all, as a part of its fall from first to last: next to nothing under a stable step."""
+    losses = curve.losses
+    return float(losses.diff().clamp(min=0).sum() / (losses[0] - losses.min()).clamp(min=1e-300))
+
+
+def learned(curve: FullWeights) -> np.ndarray:
+    """Which singular values (of both products, in a row) are learned by the end."""
+    last = _values(curve)[-1]
+    return last >= LEARNED * last.max()
+
+
+def overlap(curve: FullWeights) -> float:
+    """The mean time in which a learned value goes from a tenth to nine tenths of its end, over the time from first to last of them."""
+    values, times = _values(curve)[:, learned(curve)], curve.times.numpy()
+    reached = [times[(values >= part * values[-1]).argmax(0)] for part in (0.1, 0.9)]
+    whole = reached[1].max() - reached[0].min()
+    return float((reached[1] - reached[0]).mean() / whole) if whole > 0 else 1.0
+
+
+def early_rank(curve: FullWeights) -> float:
+    """The number of values as large as a learned one when half of the loss's fall is over, over that at the end."""
+    values, losses = _values(curve), curve.losses.numpy()
+    half = int((losses <= (losses[0] + losses[-1]) / 2).argmax())
+    rank = (values >= LEARNED * values[-1].max()).sum(1)
+    return float(rank[half] / rank[-1])
+
+
+def drops(curve: FullWeights) -> int:
+    """How often the slope of log(loss) rises from a plateau to a drop: to at least twice what it was, and a twentieth of the steepest."""
+    slope = -np.gradient(curve.losses.clamp(min=1e-300).log().numpy(), curve.times.numpy())
+    least, count, low, peak, dropping = 0.05 * slope.max(), 0, slope[0], 0.0, False
+    for value in slope:
+        if dropping:
+            peak = max(peak, value)
+            if value < peak / 2:
+                dropping, low = False, value
+        else:
+            low = min(low, value)
+            if value > least and value > 2 * low:
+                dropping, peak, count = True, value, count + 1
+    return count
+
+
+def _values(curve: FullWeights) -> np.ndarray:
+    return np.concatenate([curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy()], axis=1)

@@ -1,0 +1,68 @@
+"""The command line: a command is a typed function; its arguments and docstring are the flags and the help.
+
+Each command lives in the module of its name and imports what it needs inside, so that `rankrise --help` is instant.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+
+from jsonargparse import auto_cli
+
+from rankrise.commands.claims import claims
+from rankrise.commands.compare import compare
+from rankrise.commands.figures import figures
+from rankrise.commands.flow import flow
+from rankrise.commands.predict import predict
+from rankrise.commands.report import report
+from rankrise.commands.toy import toy
+from rankrise.errors import RankriseError
+
+COMMANDS = {"claims": claims, "compare": compare, "figures": figures, "flow": flow, "predict": predict, "report": report, "toy": toy}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Gradual rank increase: predict it, watch it, use it."""
+    try:
+        auto_cli(COMMANDS, args=_switched(arguments), prog="rankrise", description=main.__doc__, as_positional=True)
+    except RankriseError as error:
+        print(f"rankrise: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("rankrise: interrupted; what was finished is kept.", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _switched(arguments: Sequence[str] | None) -> list[str]:
+    """The arguments with `--flag` as `--flag=true` where a command takes yes or no, which jsonargparse would want spelled out.
+
+    >>> _switched(["claims", "runs/demo", "--json"])
+    ['claims', 'runs/demo', '--json=true']
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = COMMANDS.get(given[0]) if given else None
+    if command is None:
+        return given
+    parameters = inspect.signature(command).parameters.values()
+    switches = {f"--{parameter.name}" for parameter in parameters if parameter.annotation is bool}
+    spelled = [f"{word}=true" if word in switches else word for word in given]
+    takes_many = any(parameter.annotation == list[str] for parameter in parameters)
+    return _listed(spelled) if takes_many else spelled
+
+
+def _listed(words: list[str]) -> list[str]:
+    """The words that belong to no flag as one JSON list, which is how jsonargparse takes any number of them.
+
+    >>> _listed(["report", "runs/a", "runs/b", "--out", "page.html"])
+    ['report', '--out', 'page.html', '["runs/a", "runs/b"]']
+    """
+    command, *rest = words
+    flags: list[str] = []
+    many: list[str] = []
+    value_follows = False
+    for word in rest:
+        is_flag = word.startswith("-")
+        (flags if is_flag or value_follows else many).append(word)
+        value_follows = is_flag and "=" not in word
+    return [command, *flags, *([json.dumps(many)] if many else [])]

@@ -1,0 +1,73 @@
+"""`rankrise flow`: the exact gradient flow of a built-in network, beside Algorithm 1."""
+
+from pathlib import Path
+from typing import Literal
+
+
+def flow(
+    network: Literal["head", "transformer", "linear"] = "head",
+    log10_alpha: float = -32.0,
+    until: float = 4.0,
+    dimension: int = 8,
+    tokens: int = 10,
+    samples: int = 200,
+    layers: int = 2,
+    heads: int = 2,
+    objective: Literal["squared", "cross-entropy", "hard-cross-entropy"] = "squared",
+    seed: int = 0,
+    tolerance: float = 1e-5,
+    out: Path | None = None,
+    device: str = "cpu",
+    json: bool = False,
+) -> None:
+    """Train a diagonal network by exact gradient flow from an initialisation of scale alpha, however small.
+
+    Prints when each coordinate becomes active, beside what Algorithm 1 predicts.
+
+    Args:
+        network: one attention head (Eq. 1), a transformer (Example 3.2), or a linear network.
+        log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
+        until: rescaled time t / log(1/alpha) at which to stop.
+        dimension: embedding dimension d; the paper's toy has 50.
+        tokens: tokens in a sample.
+        samples: training samples; the paper's toy has 1000.
+        layers: layers of the transformer.
+        heads: heads in a layer of the transformer.
+        objective: what the network's outputs are compared with the teacher's by.
+        seed: draws the data, the teacher and the initialisation.
+        tolerance: error allowed in a step, in log|a| / log(1/alpha).
+        out: folder for flow.json and the picture flow.png and .svg.
+        device: cpu or cuda.
+        json: print JSON instead of the table.
+    """
+    from rankrise import predict as theory
+    from rankrise.commands.network import build, print_stages
+    from rankrise.files import to_json, write_json
+    from rankrise.progress import bar
+    from rankrise.show.stages import flow_to_dict, save_flow, stages_to_dict
+
+    loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
+    u0, v0 = theory.random_initialisation(loss.size, seed + 1, device)
+    with bar("gradient flow", until, unit="rescaled time") as move_to:
+        solved = theory.gradient_flow(loss, u0, v0, log10_alpha, until, tolerance, progress=move_to)
+    stages = theory.greedy(loss, loss.size, until=until, device=device)
+    comparison = theory.compare(stages, solved)
+    result = {
+        **flow_to_dict(solved),
+        "algorithm_1": stages_to_dict(stages, loss.label),
+        "largest_time_error": comparison.largest_time_error,
+        "largest_point_error": comparison.largest_point_error,
+        "support_grows_by_at_most_one": comparison.support_grows_by_at_most_one,
+    }
+    paths = []
+    if out is not None:
+        write_json(out / "flow.json", result)
+        paths = [out / "flow.json", *save_flow(out, solved, stages, loss.label)]
+    if json:
+        print(to_json(result))
+        return
+    print_stages(stages, loss.label, solved)
+    print(f"{solved.message} {len(solved.times) - 1} steps, {solved.gradients} gradients.")
+    print(f"Largest error of a stage time: {comparison.largest_time_error:.2%}.")
+    for path in paths:
+        print(path)

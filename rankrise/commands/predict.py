@@ -1,0 +1,65 @@
+"""`rankrise predict`: Algorithm 1 on a built-in network."""
+
+from pathlib import Path
+from typing import Literal
+
+
+def predict(
+    network: Literal["head", "transformer", "linear"] = "head",
+    dimension: int = 8,
+    tokens: int = 10,
+    samples: int = 200,
+    layers: int = 2,
+    heads: int = 2,
+    objective: Literal["squared", "cross-entropy", "hard-cross-entropy"] = "squared",
+    seed: int = 0,
+    until: float = 10.0,
+    check: bool = False,
+    out: Path | None = None,
+    device: str = "cpu",
+    json: bool = False,
+) -> None:
+    """Say which coordinate of a diagonal network is learned when, in the limit of a vanishing initialisation.
+
+    Runs the paper's Algorithm 1 on a network with a random teacher, and prints its stages.
+
+    Args:
+        network: one attention head (Eq. 1), a transformer (Example 3.2), or a linear network.
+        dimension: embedding dimension d; the paper's toy has 50.
+        tokens: tokens in a sample.
+        samples: training samples; the paper's toy has 1000.
+        layers: layers of the transformer.
+        heads: heads in a layer of the transformer.
+        objective: what the network's outputs are compared with the teacher's by.
+        seed: draws the data and the teacher.
+        until: rescaled time t / log(1/alpha) at which to stop.
+        check: also check the assumptions of Theorem 4.5 at every stage.
+        out: folder for stages.json and the picture stages.png and .svg.
+        device: cpu or cuda.
+        json: print JSON instead of the table.
+    """
+    from rankrise import predict as theory
+    from rankrise.commands.network import build, print_stages
+    from rankrise.files import to_json, write_json
+    from rankrise.progress import bar
+    from rankrise.show.stages import save_stages, stages_to_dict
+
+    loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
+    with bar("Algorithm 1", loss.size, unit="stages") as move_to:
+        stages = theory.greedy(loss, loss.size, until=until, device=device, progress=move_to)
+    result = stages_to_dict(stages, loss.label)
+    if check and len(stages):
+        result["assumptions"] = theory.check_assumptions(loss, loss.size, stages).to_dict()
+    paths = []
+    if out is not None:
+        write_json(out / "stages.json", result)
+        paths = [out / "stages.json", *save_stages(out, stages, loss.label)]
+    if json:
+        print(to_json(result))
+        return
+    print_stages(stages, loss.label)
+    for name, assumption in result.get("assumptions", {}).items():
+        verdict = "holds" if assumption["holds"] else "does not hold"
+        print(f"{name}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
+    for path in paths:
+        print(path)

@@ -1,0 +1,21 @@
+"""`rankrise report`: a run as a page worth opening."""
+
+from pathlib import Path
+
+
+def report(runs: list[str], out: Path | None = None, json: bool = False) -> None:
+    """One self-contained HTML page of a run, or of several side by side: claims, interactive plots, settings.
+
+    Args:
+        runs: one or more folders written by 'rankrise toy'.
+        out: the file to write; report.html in the first run if not given.
+        json: print the path and the size as JSON.
+    """
+    from rankrise.files import to_json
+    from rankrise.show.report import write_report
+
+    path = write_report(runs, out)
+    if json:
+        print(to_json({"page": str(path), "bytes": path.stat().st_size, "runs": runs}))
+    else:
+        print(f"The page is at {path.resolve()} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser.")

@@ -1,0 +1,69 @@
+"""Files that are either whole or not there: written under a temporary name, then renamed."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder) / "note.txt") as temporary:
+    ...         _ = temporary.write_text("whole")
+    ...     (Path(folder) / "note.txt").read_text()
+    'whole'
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; the final one should be ordinary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` to `path` so that a reader never sees a part of it."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically. Non-finite numbers become the strings "inf", "-inf",
+    "nan".
+    """
+    write_text(path, to_json(value) + "\n")
+
+
+def to_json(value: Any) -> str:
+    """Strict JSON: any parser reads it, because non-finite numbers are written as strings.
+
+    >>> print(to_json({"time": float("inf")}))
+    {
+      "time": "inf"
+    }
+    """
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0.0:
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

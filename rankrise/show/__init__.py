@@ -1,0 +1,1 @@
+"""Show: figures, tables and pages, drawn from records and from nothing else."""

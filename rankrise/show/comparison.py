@@ -1,0 +1,68 @@
+"""A comparison of two checkpoints as a picture, layers by heads, with its numbers beside it."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rankrise.files import replacing, write_json, write_text
+from rankrise.watch.compare import Comparison, Row
+
+
+def save_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
+    """Write comparison.json, .csv, .png and .svg to `folder`, and give their paths."""
+    folder = Path(folder)
+    paths = [folder / f"comparison.{kind}" for kind in ("json", "csv", "png", "svg")]
+    write_json(paths[0], comparison.to_dict())
+    write_text(paths[1], to_csv(comparison.rows))
+    figure = draw_comparison(comparison)
+    for path in paths[2:]:
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Stable rank and relative size of the change of KQ and of VO: a square for each layer and head."""
+    measures = (("stable_rank", "stable rank of the change"), ("relative_change", "change / weights before"))
+    layers = list(dict.fromkeys(row.layer for row in comparison.rows if row.head is not None))
+    widest = max((row.head for row in comparison.rows if row.head is not None), default=0) + 1
+    size = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * 2
+    figure = Figure(figsize=(max(size[0], 8.0), max(size[1], 5.0)), layout="constrained")
+    axes = figure.subplots(2, 2, squeeze=False)
+    for line, (field, label) in zip(axes, measures, strict=True):
+        grids = [_grid(comparison.select(matrix), field, layers, widest) for matrix in ("KQ", "VO")]
+        finite = np.concatenate([grid[np.isfinite(grid)] for grid in grids])
+        top = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
+        for place, matrix, grid in zip(line, ("KQ", "VO"), grids, strict=True):
+            image = place.imshow(
+                grid, vmin=0.0, vmax=top, cmap="viridis", aspect="auto", interpolation="nearest"
+            )
+            place.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
+            place.set_xlabel("head")
+            place.set_ylabel("layer")
+            place.xaxis.get_major_locator().set_params(integer=True)
+            place.yaxis.get_major_locator().set_params(integer=True)
+        figure.colorbar(image, ax=list(line), shrink=0.9)
+    return figure
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """One line a row, with the fields' names on top."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
+
+
+def _grid(rows: Sequence[Row], field: str, layers: Sequence[str], widest: int) -> np.ndarray:
+    """[layers, heads], nan where a layer has fewer heads."""
+    grid = np.full((len(layers), widest), np.nan)
+    for row in rows:
+        grid[layers.index(row.layer), row.head] = getattr(row, field)
+    return grid

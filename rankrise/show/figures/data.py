@@ -1,0 +1,76 @@
+"""The numbers that the figures draw, taken from a run: curves on a common grid, and Algorithm 1's staircase."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from rankrise import predict
+from rankrise.toy import Run
+
+POINTS = 401
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run's seed, as the figures see it."""
+
+    run: Run
+    seed: int
+
+    @property
+    def until(self) -> float:
+        """The rescaled time at which the curves end."""
+        return self.run.settings.until
+
+    @cached_property
+    def stages(self) -> predict.Stages:
+        """Algorithm 1's stages."""
+        return self.run.stages(self.seed)
+
+    @cached_property
+    def times(self) -> list[float]:
+        """T_k."""
+        return [stage.time for stage in self.stages]
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The coordinates' names."""
+        return self.run.labels(self.seed)
+
+    def coordinates(self, kind: str) -> list[int]:
+        """The coordinates of "KQ" or "VO", in the order in which Algorithm 1 activates them, those it does not last."""
+        first: dict[int, int] = {}
+        for number, stage in enumerate(self.stages):
+            first.setdefault(stage.coordinate, number)
+        chosen = [number for number, place in enumerate(self.run.places(self.seed)) if place.kind == kind]
+        return sorted(chosen, key=lambda coordinate: (first.get(coordinate, math.inf), coordinate))
+
+    def staircase(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Algorithm 1 as a curve: times (n,), a (n, p) and the loss (n,), with two points at each jump."""
+        points = [torch.zeros(len(self.labels), dtype=torch.float64), *(stage.point for stage in self.stages)]
+        losses = [self.stages.initial_loss, *(stage.loss for stage in self.stages)]
+        edges = [0.0, *self.times, max(self.until, *self.times) if self.times else self.until]
+        times = np.array([edge for pair in zip(edges, edges[1:], strict=False) for edge in pair])
+        return times, torch.stack(points).repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
+
+    def flow(self, alpha: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The exact flow at a scale: times (n,), a (n, p), the loss (n,)."""
+        flow = self.run.flow(self.seed, alpha)
+        times = torch.linspace(0, 1, POINTS, dtype=torch.float64) * float(flow.times[-1])
+        losses = np.exp(np.interp(times.numpy(), flow.times.numpy(), flow.losses.log().numpy()))
+        return times.numpy(), flow.at(times).numpy(), losses
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """CSV text; numbers with six digits, which is more than a figure shows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    return text.getvalue()

@@ -1,0 +1,90 @@
+"""How every figure looks: text legible at the paper's width, colours that survive colour blindness and grey printing."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, ListedColormap
+from matplotlib.figure import Figure
+
+WIDTH = 6.5
+"""Inches: the width of the paper's text."""
+
+# Okabe & Ito's colours, in an order that also differs in lightness, each with its own line style.
+INK, ORANGE, SKY, GREEN, BLUE, VERMILION = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
+STYLES: tuple[Any, ...] = ((0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (3, 1)), (0, (6, 1)), "-")
+DASHES: Any = (0, (2, 1.5))
+GREY, FAINT = "#666666", "#C8C8C8"
+
+_SETTINGS = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "figure.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.0,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "svg.hashsalt": "rankrise",  # the same run gives the same file
+    "svg.fonttype": "none",
+    "mathtext.fontset": "dejavusans",
+}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Matplotlib's settings for the figures, for a while."""
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def new_figure(height: float) -> Figure:
+    """An empty figure of the paper's width."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def sequence() -> Colormap:
+    """From dark to light, even in grey; its lightest end is left out, which would vanish on paper."""
+    return ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, 256)))
+
+
+def shades(count: int) -> list[Any]:
+    """`count` colours of the sequence, from light (the first) to dark (the last)."""
+    return [sequence()(1 - part) for part in np.linspace(0.0, 1.0, count)] if count > 1 else [sequence()(0.0)]
+
+
+def mark_stages(axes: Axes, times: Sequence[float], until: float, number: bool = True) -> None:
+    """The theory's T_k as thin lines, and above each plateau that has room for it the number of its stage."""
+    strength = min(1.0, max(0.3, 25 / max(1, len(times))))
+    for time in times:
+        axes.axvline(time, color=FAINT, linewidth=0.35, alpha=strength, zorder=0)
+    if not number:
+        return
+    room = until * 0.055 * WIDTH / (2.2 * max(axes.get_position().width, 0.1) * WIDTH)
+    edges = [0.0, *times, until]
+    taken = -np.inf
+    for stage, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        middle = (start + end) / 2
+        if end - start >= 0.35 * room and middle - taken >= room:
+            axes.annotate(
+                f"{stage}",
+                (middle, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 1.5),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=7,
+                color=GREY,
+            )
+            taken = middle

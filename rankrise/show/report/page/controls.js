@@ -1,0 +1,136 @@
+// α, seed, time and view: ordinary inputs and buttons, so that keys and screen readers work as everywhere.
+
+const SECONDS_TO_PLAY = 24;
+
+function controls(runs) {
+  const seeds = runs.flatMap((run) => [...run.seeds.values()]);
+  const paths = seeds.flatMap((seed) => [...seed.flows.keys(), ...seed.descents.map((descent) => descent.log10Alpha)]);
+  const alphas = [...new Set(paths)].sort((a, b) => b - a);
+  const names = [...new Set(runs.flatMap((run) => [...run.seeds.keys()]))];
+  state.alpha = startingScale(alphas, seeds);
+  state.seed = names[0] ?? null;
+  state.time = longestPlateau(runs[0]);
+  const plateaus = () => runs.flatMap((run) => run.seed?.staircase.middles ?? []).sort((a, b) => a - b);
+
+  document.getElementById("choices").append(alphaChoice(alphas), ...seedChoice(names), timeChoice(plateaus));
+  document.getElementById("view").append(...viewChoices());
+}
+
+/** The smallest α that every seed of every run has, or the smallest of all. */
+function startingScale(alphas, seeds) {
+  const shared = alphas.filter((alpha) => seeds.every((seed) => seed.flows.has(alpha)));
+  return shared[shared.length - 1] ?? alphas[alphas.length - 1] ?? null;
+}
+
+function alphaChoice(alphas) {
+  const radios = alphas.map((alpha) => {
+    const input = h("input", { type: "radio", name: "alpha", value: alpha, onchange: () => choose({ alpha }) });
+    input.checked = alpha === state.alpha;
+    return h("label", {}, input, h("span", {}, scaleText(alpha)));
+  });
+  return h("fieldset", { class: "alphas" }, h("legend", {}, "Initialisation scale ", h("var", {}, "α")), radios);
+}
+
+function seedChoice(names) {
+  if (names.length < 2) return [];
+  const options = names.map((name) => h("option", { value: name }, name));
+  const select = h("select", { id: "seed", onchange: (event) => choose({ seed: event.target.value }) }, options);
+  return [h("label", { class: "seeds" }, "Seed ", select)];
+}
+
+/** Where the slider starts: on the longest plateau after the first stage and before the last. */
+function longestPlateau(run) {
+  const times = run.seed?.staircase.times ?? [];
+  const lengths = times.slice(1).map((time, index) => time - times[index]);
+  const longest = lengths.indexOf(Math.max(...lengths));
+  return lengths.length ? (times[longest] + times[longest + 1]) / 2 : 0;
+}
+
+function timeChoice(plateaus) {
+  const end = timeZoom.full[1];
+  const slider = h("input", { type: "range", id: "time", min: 0, max: end, step: end / 500, "aria-label": "Rescaled time" });
+  const shown = h("output", { for: "time" });
+  slider.addEventListener("input", () => choose({ time: Number(slider.value), playing: false }));
+  watch(["time", "seed"], () => {
+    slider.value = state.time;
+    shown.replaceChildren(fixed(state.time, 3));
+    slider.setAttribute("aria-valuetext", `rescaled time ${fixed(state.time, 3)}`);
+  });
+  const jump = (forward) => () => {
+    const times = plateaus();
+    const near = 1e-9 * end;
+    const target = forward
+      ? times.find((time) => time > state.time + near)
+      : times.findLast((time) => time < state.time - near);
+    choose({ time: target ?? (forward ? end : 0), playing: false });
+  };
+  const button = (id, label, sign, onclick) => h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
+  return h(
+    "div",
+    { class: "time" },
+    button("before", "To the plateau before", "‹", jump(false)),
+    playButton(end),
+    button("after", "To the next plateau", "›", jump(true)),
+    slider,
+    shown,
+  );
+}
+
+function playButton(end) {
+  const button = h("button", { type: "button", id: "play" });
+  let before = null;
+  const tick = (stamp) => {
+    if (!state.playing) return;
+    const time = state.time + ((before === null ? 0 : stamp - before) / 1000) * (end / SECONDS_TO_PLAY);
+    before = stamp;
+    choose({ time: Math.min(time, end), playing: time < end });
+    requestAnimationFrame(tick);
+  };
+  button.addEventListener("click", () => {
+    before = null;
+    choose({ playing: !state.playing, time: !state.playing && state.time >= end ? 0 : state.time });
+    requestAnimationFrame(tick);
+  });
+  watch(["playing"], () => {
+    const label = state.playing ? "Pause" : "Play";
+    button.replaceChildren(label);
+    button.setAttribute("aria-pressed", state.playing);
+  });
+  return button;
+}
+
+function viewChoices() {
+  const check = (name, label) => {
+    const input = h("input", { type: "checkbox", id: name, onchange: (event) => choose({ [name]: event.target.checked }) });
+    input.checked = state[name];
+    return h("label", {}, input, " ", label);
+  };
+  const button = (id, label, sign, onclick) => h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
+  const reset = button("zoom-reset", "Show all of rescaled time", "Show all", () => timeZoom.set(null));
+  timeZoom.followers.push(() => (reset.disabled = !timeZoom.range));
+  reset.disabled = true;
+  const zooms = h(
+    "span",
+    { class: "zooms", role: "group", "aria-label": "Zoom" },
+    button("zoom-in", "Zoom in around the chosen time", "+", () => timeZoom.by(2, state.time)),
+    button("zoom-out", "Zoom out", "−", () => timeZoom.by(0.5, state.time)),
+    reset,
+  );
+  return [check("staircase", "Algorithm 1 (dashed)"), check("logLoss", "loss on a log scale"), zooms];
+}
+
+/** Light, dark, or as the system has it. */
+function themeChoice() {
+  const button = document.getElementById("theme");
+  const root = document.documentElement;
+  const dark = () =>
+    root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = () => button.replaceChildren(dark() ? "Light page" : "Dark page");
+  button.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    name();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
+  button.hidden = false;
+  name();
+}

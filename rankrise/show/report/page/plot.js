@@ -1,0 +1,317 @@
+// A line plot in SVG: drag to zoom, hover to read, click to set the time; keys do the same; its numbers lie beneath it.
+
+const HEIGHT = 230;
+const NARROWEST = 200;
+const MOST_LETTERS = 12;
+let plotCount = 0;
+
+/** The CSS classes of a line: its shade in the order of learning, and its style. */
+function colourOf({ shade, style = "" }) {
+  return shade === undefined ? style : `${shade === null ? "idle" : `shade-${shade}`} ${style}`;
+}
+
+/**
+ * options: name (for screen readers), title, xLabel, logX, logY(), floor, height, labelled (letters to leave room for at the right),
+ * key (names above), zoom (shared, or its own), onPick(x) on a click, tip(x, line) → lines of text.
+ * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet}; `style` names a CSS class;
+ * `quiet` lines are neither picked nor labelled. A rule is a thin upright line {at, label}.
+ */
+class Plot {
+  constructor(options) {
+    this.options = options;
+    this.content = { lines: [], rules: [], summary: "" };
+    this.cursor = null;
+    this.id = `plot-${(plotCount += 1)}`;
+    this.zoom = options.zoom ?? new Zoom();
+    this.zoom.followers.push(() => this.draw());
+    this.build();
+    new ResizeObserver(([entry]) => {
+      const width = Math.round(entry.contentRect.width);
+      if (width >= NARROWEST && width !== this.width) this.draw(width);
+    }).observe(this.stage);
+  }
+
+  build() {
+    const { name, title } = this.options;
+    this.svg = s("svg", {
+      role: "group",
+      "aria-roledescription": "plot",
+      "aria-label": name,
+      "aria-describedby": `${this.id}-summary`,
+      tabindex: 0,
+    });
+    this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
+    this.reset = h("button", { type: "button", class: "reset", hidden: true, onclick: () => this.zoom.set(null) }, "Show all");
+    this.stage = h("div", { class: "stage" }, this.svg, this.tip);
+    this.summary = h("figcaption", { id: `${this.id}-summary` });
+    this.data = h("details", { class: "data", ontoggle: () => this.fillTable() }, h("summary", {}, "Data"));
+    const heading = h("div", { class: "plot-title" }, h("h4", {}, title), this.reset);
+    this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !this.options.key });
+    this.figure = h("figure", { class: "plot" }, heading, this.legend, this.stage, this.summary, this.data);
+    this.listen();
+  }
+
+  show(content) {
+    this.content = { rules: [], summary: "", ...content };
+    this.summary.replaceChildren(this.content.summary);
+    this.legend.replaceChildren(...this.content.lines.map((line) => this.keyEntry(line)));
+    const ends = this.content.lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs[xs.length - 1]] : []));
+    if (ends.length) this.own = this.options.logX ? extent(ends, true) : [Math.min(...ends), Math.max(...ends)];
+    if (!this.options.zoom && this.own) this.zoom.full = this.own;
+    this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
+    this.fillTable();
+    this.draw();
+  }
+
+  keyEntry(line) {
+    const swatch = s("svg", { viewBox: "0 0 24 8" }, s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` }));
+    return h("span", {}, swatch, line.name);
+  }
+
+  /** The range of x in view. */
+  get view() {
+    const range = this.zoom.range ?? (this.options.zoom ? this.zoom.full : this.own) ?? [0, 1];
+    return range[1] > range[0] ? range : [range[0], range[0] + 1];
+  }
+
+  draw(width = this.width) {
+    if (!width) return;
+    this.width = width;
+    this.stage.hidden = !this.content.lines.length;
+    if (this.stage.hidden) return;
+    const narrow = width < 480;
+    const height = this.options.height ?? HEIGHT;
+    const logY = this.options.logY?.() ?? false;
+    const written = this.content.lines.filter((line) => line.direct).map((line) => line.label.length);
+    const letters = Math.min(MOST_LETTERS, Math.max(this.options.labelled ?? 0, ...written));
+    const box = { left: narrow ? 40 : 48, right: width - (letters ? 12 + 6.6 * letters : 12), top: 18, bottom: height - 34 };
+    const inView = this.content.lines.flatMap((line) => this.valuesInView(line));
+    this.x = scale(this.view, [box.left, box.right], this.options.logX, (box.right - box.left) / 90);
+    this.y = scale(extent(inView, logY, this.options.floor), [box.bottom, box.top], logY, 5);
+    this.box = box;
+    this.reset.hidden = !this.zoom.range;
+
+    const clip = `${this.id}-clip`;
+    const area = { x: box.left, y: box.top - 4, width: box.right - box.left, height: box.bottom - box.top + 8 };
+    this.paths = new Map(this.content.lines.map((line) => [line, this.path(line)]));
+    this.brush = s("rect", { class: "brush", y: box.top, height: box.bottom - box.top, hidden: true });
+    this.cursorMark = s("g", { class: "cursor" });
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.replaceChildren(
+      s("clipPath", { id: clip }, s("rect", area)),
+      this.grid(height, narrow),
+      this.ruleMarks(),
+      s("g", { class: "lines", "clip-path": `url(#${clip})` }, ...this.paths.values()),
+      s("g", { class: "labels" }, this.directLabels()),
+      this.cursorMark,
+      this.brush,
+    );
+    this.setCursor(this.cursor);
+  }
+
+  valuesInView({ xs, ys, step }) {
+    const [low, high] = this.view;
+    const inside = Array.from(ys).filter((_, index) => xs[index] >= low && xs[index] <= high);
+    const edges = [low, high].map((x) => valueAt({ xs, ys, step }, x)).filter((value) => value !== null);
+    return [...inside, ...edges];
+  }
+
+  grid(height, narrow) {
+    const { left, right, top, bottom } = this.box;
+    const group = s("g", { class: "grid", "aria-hidden": "true" });
+    for (const { at, text } of this.y.ticks) {
+      const y = this.y.pixel(at);
+      if (y < top - 1 || y > bottom + 1) continue;
+      group.append(s("line", { x1: left, x2: right, y1: y, y2: y, class: at === 0 ? "zero" : null }));
+      group.append(s("text", { x: left - 6, y: y + 3.5, "text-anchor": "end" }, text));
+    }
+    for (const { at, text } of this.x.ticks) {
+      const x = this.x.pixel(at);
+      group.append(s("line", { x1: x, x2: x, y1: bottom, y2: bottom + 4, class: "tick" }));
+      group.append(s("text", { x, y: bottom + 16, "text-anchor": "middle" }, text));
+    }
+    group.append(s("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }));
+    const label = narrow ? (this.options.xLabelShort ?? this.options.xLabel) : this.options.xLabel;
+    group.append(s("text", { x: right, y: height - 4, "text-anchor": "end", class: "x-label" }, label));
+    return group;
+  }
+
+  ruleMarks() {
+    const group = s("g", { class: "rules", "aria-hidden": "true" });
+    let lastLabel = -Infinity;
+    for (const { at, label } of this.content.rules) {
+      if (at < this.view[0] || at > this.view[1]) continue;
+      const x = this.x.pixel(at);
+      group.append(s("line", { x1: x, x2: x, y1: this.box.top, y2: this.box.bottom }));
+      if (x - lastLabel > 6 + 6 * label.length) {
+        group.append(s("text", { x, y: this.box.top - 6, "text-anchor": "middle" }, label));
+        lastLabel = x;
+      }
+    }
+    return group;
+  }
+
+  path(line) {
+    const { xs, ys, step } = line;
+    const first = Math.max(0, countUpTo(xs, this.view[0]) - 1);
+    const last = Math.min(xs.length - 1, countUpTo(xs, this.view[1]));
+    const floor = this.y.domain[0];
+    const height = (value) => this.y.pixel(value > 0 || !this.options.logY?.() ? value : floor / 10).toFixed(1);
+    const parts = [];
+    for (let i = first; i <= last; i += 1) {
+      const x = this.x.pixel(xs[i]).toFixed(1);
+      if (i > first && step) parts.push(`H${x}V${height(ys[i])}`);
+      else parts.push(`${i > first ? "L" : "M"}${x} ${height(ys[i])}`);
+    }
+    return s("path", { d: parts.join(""), class: `line ${colourOf(line)}` });
+  }
+
+  /** Names at the right end, the largest first, where there is room. */
+  directLabels() {
+    const taken = [];
+    const named = this.content.lines.filter((line) => line.direct);
+    const ends = named
+      .map((line) => ({ line, value: valueAt(line, Math.min(this.view[1], line.xs[line.xs.length - 1])) }))
+      .filter(({ value }) => value !== null);
+    ends.sort((a, b) => (b.line.weight ?? Math.abs(b.value)) - (a.line.weight ?? Math.abs(a.value)));
+    const texts = [];
+    for (const { line, value } of ends) {
+      const y = Math.min(this.box.bottom, Math.max(this.box.top, this.y.pixel(value)));
+      if (!Number.isFinite(y) || taken.some((other) => Math.abs(other - y) < 11.5)) continue;
+      taken.push(y);
+      texts.push(s("text", { x: this.box.right + 5, y: y + 3.5, class: colourOf(line) }, line.label));
+    }
+    return texts;
+  }
+
+  /** Mark a time: the upright line that the slider moves. */
+  setCursor(at) {
+    this.cursor = at;
+    if (!this.cursorMark) return;
+    const hidden = at === null || at < this.view[0] || at > this.view[1];
+    if (hidden) return this.cursorMark.replaceChildren();
+    const x = this.x.pixel(at);
+    const { top, bottom } = this.box;
+    this.cursorMark.replaceChildren(
+      s("line", { x1: x, x2: x, y1: top, y2: bottom }),
+      s("path", { d: `M${x - 5} ${bottom + 7}h10l-5 -7z` }),
+    );
+  }
+
+  /** The line nearest to a place, within reach of the pointer. */
+  nearest(x, pixelY) {
+    let best = null;
+    let distance = 36;
+    for (const line of this.content.lines) {
+      if (line.quiet) continue;
+      const value = valueAt(line, x);
+      const away = value === null ? Infinity : Math.abs(this.y.pixel(value) - pixelY);
+      if (away < distance) [best, distance] = [line, away];
+    }
+    return best;
+  }
+
+  listen() {
+    let start = null;
+    const place = (event) => {
+      const bounds = this.svg.getBoundingClientRect();
+      const ratio = this.width / bounds.width;
+      return [(event.clientX - bounds.left) * ratio, (event.clientY - bounds.top) * ratio];
+    };
+    const within = (pixel) => Math.min(this.box.right, Math.max(this.box.left, pixel));
+    this.svg.addEventListener("pointerdown", (event) => {
+      if (event.button) return;
+      start = within(place(event)[0]);
+      this.svg.setPointerCapture(event.pointerId);
+    });
+    this.svg.addEventListener("pointermove", (event) => {
+      const [pixelX, pixelY] = place(event);
+      if (start === null) return this.point(within(pixelX), pixelY);
+      const [low, high] = [start, within(pixelX)].sort((a, b) => a - b);
+      this.brush.toggleAttribute("hidden", high - low < 6 || this.options.logX);
+      this.brush.setAttribute("x", low);
+      this.brush.setAttribute("width", high - low);
+      this.leave();
+    });
+    this.svg.addEventListener("pointerup", (event) => {
+      if (start === null) return;
+      const [pixelX, pixelY] = place(event);
+      const [low, high] = [start, within(pixelX)].sort((a, b) => a - b);
+      start = null;
+      this.brush.toggleAttribute("hidden", true);
+      if (high - low >= 6 && !this.options.logX) return this.zoom.set([this.x.value(low), this.x.value(high)]);
+      this.options.onPick?.(this.x.value(within(pixelX)));
+      this.point(within(pixelX), pixelY);
+    });
+    this.svg.addEventListener("pointercancel", () => {
+      start = null;
+      this.brush.toggleAttribute("hidden", true);
+    });
+    this.svg.addEventListener("pointerleave", () => this.leave());
+    this.svg.addEventListener("keydown", (event) => this.press(event));
+  }
+
+  press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || this.options.logX) return;
+    const actions = {
+      "+": () => this.zoom.by(2, this.cursor),
+      "=": () => this.zoom.by(2, this.cursor),
+      "-": () => this.zoom.by(0.5, this.cursor),
+      0: () => this.zoom.set(null),
+      Escape: () => this.zoom.set(null),
+      ArrowLeft: () => this.zoom.pan(-0.2),
+      ArrowRight: () => this.zoom.pan(0.2),
+    };
+    if (!actions[event.key]) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+
+  /** Read the plot at a place: light up the nearest line and say what it is. */
+  point(pixelX, pixelY) {
+    const x = this.x.value(pixelX);
+    const line = this.nearest(x, pixelY);
+    this.paths.forEach((path, other) => path.classList.toggle("lit", line !== null && (other === line || other.twin === line)));
+    this.svg.classList.toggle("reading", line !== null);
+    const texts = this.options.tip?.(x, line) ?? [];
+    this.tip.hidden = !texts.length;
+    if (!texts.length) return;
+    this.tip.replaceChildren(...texts.map((text, index) => h(index ? "span" : "strong", {}, text)));
+    const left = pixelX > this.width / 2;
+    this.tip.style.left = left ? "auto" : `${pixelX + 14}px`;
+    this.tip.style.right = left ? `${this.width - pixelX + 14}px` : "auto";
+    this.tip.style.top = `${Math.max(4, Math.min(pixelY - 12, (this.options.height ?? HEIGHT) - 110))}px`;
+  }
+
+  leave() {
+    this.tip.hidden = true;
+    this.svg.classList.remove("reading");
+    this.paths?.forEach((path) => path.classList.remove("lit"));
+  }
+
+  /** The numbers as a table, made when it is opened. */
+  fillTable() {
+    if (!this.data.open || this.data.querySelector("table")) return;
+    const rows = this.content.lines.map(({ name, label, xs, ys }) => {
+      const values = Array.from(ys);
+      const low = values.reduce((a, b) => Math.min(a, b), Infinity);
+      const high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+      return [name ?? label, values[0], values[values.length - 1], low, high].map((v, i) => (i ? number(v) : v));
+    });
+    const save = h("button", { type: "button", onclick: () => this.save() }, "Save every point as CSV");
+    const caption = `${this.options.name}: each line in numbers`;
+    const made = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
+    this.data.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made), save);
+  }
+
+  save() {
+    const quote = (text) => `"${String(text).replaceAll('"', '""')}"`;
+    const rows = this.content.lines.flatMap(({ name, label, xs, ys }) =>
+      Array.from(xs, (x, index) => `${quote(name ?? label)},${x},${ys[index]}`),
+    );
+    const file = new Blob([["line,x,y", ...rows].join("\n") + "\n"], { type: "text/csv" });
+    const link = h("a", { href: URL.createObjectURL(file), download: `${this.options.name.replace(/[^\w-]+/g, "-")}.csv` });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+}

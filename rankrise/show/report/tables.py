@@ -1,0 +1,108 @@
+"""The page's tables that need no script: the claims, and what was run where."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rankrise.claims import Claim, Measure
+from rankrise.toy import Run
+
+VERDICTS = {"holds": ("holds", "✓"), "does not hold": ("fails", "✗"), "cannot be decided": ("open", "?")}
+MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
+
+
+def claims_table(runs: Sequence[Run], claims: Sequence[Sequence[Claim]]) -> str:
+    """Each claim with its verdict on each run; beneath it what was measured, what is needed, and why."""
+    names = [run.folder.resolve().name for run in runs] if len(runs) > 1 else ["Verdict"]
+    head = "".join(
+        f'<th scope="col">{escape(title)}</th>' for title in ["Claim", *names, "Needed", "Why there"]
+    )
+    bodies = []
+    for same in zip(*claims, strict=True):
+        verdicts = "".join(
+            f"<td{_named(name, runs)}>{_verdict(claim)}</td>" for name, claim in zip(names, same, strict=True)
+        )
+        reasons = "; ".join(
+            f"{name}: {claim.reason}" if len(runs) > 1 else claim.reason
+            for name, claim in zip(names, same, strict=True)
+        )
+        title = f'<th scope="rowgroup">{escape(same[0].statement)}</th>'
+        reason = f'<td colspan="2" class="why">{escape(reasons)}</td>'
+        measured = list(dict.fromkeys(measure.name for claim in same for measure in claim.measures))
+        rows = "".join(_measure_row(measure, names, runs, same) for measure in measured)
+        bodies.append(f'<tbody><tr class="claim">{title}{verdicts}{reason}</tr>{rows}</tbody>')
+    return f'<table class="claims"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
+
+
+def _verdict(claim: Claim) -> str:
+    kind, mark = VERDICTS[claim.verdict]
+    return (
+        f'<span class="verdict {kind}"><span aria-hidden="true">{mark}</span> {escape(claim.verdict)}</span>'
+    )
+
+
+def _measure_row(measured: str, names: list[str], runs: Sequence[Run], claims: Sequence[Claim]) -> str:
+    found = [
+        next((measure for measure in claim.measures if measure.name == measured), None) for claim in claims
+    ]
+    values = "".join(
+        f"<td{_named(name, runs)}>{_value(measure)}</td>" for name, measure in zip(names, found, strict=True)
+    )
+    told = next(measure for measure in found if measure is not None)
+    needed = (
+        f'<td class="number"{_named("needed", [])}>{escape(_signs(told.needed))}</td>'
+        if told.needed
+        else "<td></td>"
+    )
+    why = f'<td class="why">{escape(told.why)}</td>'
+    return f'<tr class="measure"><th scope="row">{escape(measured)}</th>{values}{needed}{why}</tr>'
+
+
+def _value(measure: Measure | None) -> str:
+    if measure is None or measure.value is None:
+        return "–"
+    kind, mark = MARKS[measure.passes]
+    value = f"{measure.value:.3g}".replace("-", "−").replace("inf", "∞")
+    return f'<span class="number">{value} <span class="mark {kind}">{mark}</span></span>'
+
+
+def _named(name: str, runs: Sequence[Run]) -> str:
+    """What stands before a cell on a narrow screen, which has no columns; a single run needs no name."""
+    return "" if len(runs) == 1 else f' data-name="{escape(name)}"'
+
+
+def _signs(needed: str) -> str:
+    return needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
+
+
+def settings_tables(runs: Sequence[Run]) -> str:
+    """Settings, machine, versions and command of each run."""
+    parts = []
+    for run in runs:
+        heading = f'<h3 class="run-name">{escape(run.folder.resolve().name)}</h3>' if len(runs) > 1 else ""
+        info = run.info
+        about = {
+            "run": run.folder.resolve().name,
+            "note": info.get("note") or None,
+            "started": info.get("started"),
+            "finished": info.get("finished") or "not yet",
+            **_mapping(info.get("machine")),
+            **_mapping(info.get("versions")),
+        }
+        command = f"<pre>{escape(str(info['command']))}</pre>" if info.get("command") else ""
+        lists = _facts(about) + _facts(run.settings.to_dict())
+        parts.append(f'<div class="run">{heading}{command}<div class="settings">{lists}</div></div>')
+    return f'<div class="runs">{"".join(parts)}</div>'
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    items = []
+    for name, value in facts.items():
+        if value is not None:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            items.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
+    return f'<dl class="facts">{"".join(items)}</dl>'

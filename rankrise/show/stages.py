@@ -1,0 +1,121 @@
+"""Algorithm 1's stages and a flow as pictures and as plain data."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rankrise.files import replacing
+from rankrise.predict import Flow, Stages
+
+Label = Callable[[int], str]
+
+
+def stages_to_dict(stages: Stages, label: Label) -> dict[str, Any]:
+    """Everything Algorithm 1 found, as plain values."""
+    return {
+        "ending": stages.ending,
+        "message": stages.message,
+        "initial_loss": stages.initial_loss,
+        "stages": [
+            {
+                "time": stage.time,
+                "coordinate": stage.coordinate,
+                "label": label(stage.coordinate),
+                "sign": stage.sign,
+                "loss": stage.loss,
+                "left": list(stage.left),
+                "tied": list(stage.tied),
+                "runner_up": stage.runner_up,
+                "point": stage.point.tolist(),
+            }
+            for stage in stages
+        ],
+    }
+
+
+def flow_to_dict(flow: Flow) -> dict[str, Any]:
+    """A flow as plain values: its steps, and when each coordinate became active."""
+    return {
+        "log_inverse_alpha": flow.log_inverse_alpha,
+        "ending": flow.ending,
+        "message": flow.message,
+        "gradients": flow.gradients,
+        "activation_times": flow.activation_times().tolist(),
+        "times": flow.times.tolist(),
+        "losses": flow.losses.tolist(),
+        "values": flow.values.tolist(),
+    }
+
+
+def save_stages(folder: Path, stages: Stages, label: Label) -> list[Path]:
+    """Draw the staircase of Algorithm 1: the loss, and the value of every coordinate that is ever active."""
+    figure, (upper, lower) = _axes()
+    _draw_staircase(upper, lower, stages, label, style="-")
+    return _save(figure, folder, "stages")
+
+
+def save_flow(folder: Path, flow: Flow, stages: Stages, label: Label) -> list[Path]:
+    """Draw a flow, with the staircase of Algorithm 1 dashed behind it."""
+    figure, (upper, lower) = _axes()
+    times, values = flow.times.cpu(), flow.values.cpu()
+    _draw_staircase(upper, lower, stages, label, style="--", end=float(times[-1]))
+    upper.plot(times, flow.losses.cpu(), color="black", linewidth=1.5, label="flow")
+    upper.legend(frameon=False, fontsize=8)
+    for coordinate, colour in _colours(stages).items():
+        lower.plot(times, values[:, coordinate], color=colour, linewidth=1.3)
+    return _save(figure, folder, "flow")
+
+
+def _axes() -> tuple[Figure, tuple[Axes, Axes]]:
+    figure = Figure(figsize=(6.5, 5.2), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.set_ylabel("loss")
+    lower.set_ylabel("$a = u \\odot v$")
+    lower.set_xlabel("rescaled time $t / \\log(1/\\alpha)$")
+    return figure, (upper, lower)
+
+
+def _draw_staircase(
+    upper: Axes, lower: Axes, stages: Stages, label: Label, style: str, end: float | None = None
+) -> None:
+    times = [0.0, *(stage.time for stage in stages)]
+    times.append(max(end or 0.0, 1.1 * times[-1], 0.1))
+    losses = [stages.initial_loss, *(stage.loss for stage in stages)]
+    upper.stairs(
+        losses, times, baseline=None, color="0.45", linestyle=style, linewidth=1.2, label="Algorithm 1"
+    )
+    for time in times[1:-1]:
+        for axes in (upper, lower):
+            axes.axvline(time, color="0.8", linewidth=0.5, zorder=0)
+    colours = _colours(stages)
+    for coordinate, colour in colours.items():
+        steps = [0.0, *(float(stage.point[coordinate]) for stage in stages)]
+        lower.stairs(steps, times, baseline=None, color=colour, linestyle=style, linewidth=1.0)
+        if len(colours) <= 16:
+            lower.annotate(
+                label(coordinate),
+                (times[-1], steps[-1]),
+                (3, 0),
+                textcoords="offset points",
+                fontsize=7,
+                va="center",
+            )
+
+
+def _colours(stages: Stages) -> dict[int, tuple[float, float, float, float]]:
+    """A colour for each coordinate, from dark to light in the order in which they become active."""
+    from matplotlib import colormaps
+
+    order = list(dict.fromkeys(stage.coordinate for stage in stages))
+    return {c: colormaps["viridis"](0.9 * place / max(1, len(order) - 1)) for place, c in enumerate(order)}
+
+
+def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    for path in paths:
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths

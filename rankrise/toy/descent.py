@@ -1,0 +1,85 @@
+"""Plain gradient descent on the weights (u, v), as the paper trained its toy models."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise.toy.network import Network
+
+ACTIVE = 1e-3
+"""The size at which a coordinate counts as active, the one `predict.compare` uses."""
+
+POINTS = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,), `activation_times` (p,).
+
+    `activation_times` are of the first step with `|a| >= 1e-3`, inf where there is none; `message` says how it ended.
+    """
+
+    times: Tensor
+    values: Tensor
+    losses: Tensor
+    activation_times: Tensor
+    step: float
+    log10_alpha: float
+    message: str
+
+
+def gradient_descent(
+    network: Network,
+    u0: Tensor,
+    v0: Tensor,
+    log10_alpha: float,
+    step: float,
+    until: float,
+    progress: Callable[[float], None] | None = None,
+) -> Descent:
+    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`, and keep some hundreds of moments.
+
+    It is the flow's forward Euler method. On a plateau a weight grows by `1 + step*g` a step where the flow grows it by
+    `exp(step*g)`, so that each stage comes late by a part `step*g/2`: that is what separates the two, and it halves with the step.
+
+    >>> from rankrise import predict
+    >>> network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
+    >>> u0, v0 = predict.random_initialisation(4)
+    >>> descent = gradient_descent(network, u0, v0, log10_alpha=-2, step=0.02, until=1.0)
+    >>> bool(descent.losses[-1] < descent.losses[0]), len(descent.times)
+    (True, 232)
+    """
+    unit = -log10_alpha * math.log(10)
+    steps = math.ceil(until * unit / step)
+    every = math.ceil(steps / POINTS)
+    u, v = 10**log10_alpha * u0, 10**log10_alpha * v0
+    activation_times = torch.full_like(u0, math.inf)
+    kept: list[tuple[float, Tensor, Tensor]] = []
+    message = f"Trained to rescaled time {until:g}."
+    for number in range(steps + 1):
+        a = u * v
+        loss, gradient = network.value_and_gradient(a)
+        time = number * step / unit
+        if not torch.isfinite(loss):
+            message = f"Stopped at step {number}, where the loss is {loss.item()}: take a smaller step than {step:g}."
+            break
+        first = (a.abs() >= ACTIVE) & activation_times.isinf()
+        activation_times[first] = time
+        if number % every == 0 or number == steps:
+            kept.append((time, a, loss))
+            if progress is not None:
+                progress(number / steps)
+        u, v = u - step * v * gradient, v - step * u * gradient
+    times, values, losses = zip(*kept, strict=True)
+    return Descent(
+        times=torch.tensor(times, dtype=torch.float64),
+        values=torch.stack(values),
+        losses=torch.stack(losses),
+        activation_times=activation_times,
+        step=step,
+        log10_alpha=log10_alpha,
+        message=message,
+    )

@@ -1,0 +1,158 @@
+"""Each piece of a run, computed and written: what a worker does."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from rankrise import predict
+from rankrise.files import write_json
+from rankrise.toy.descent import ACTIVE, gradient_descent
+from rankrise.toy.full import train_full_weights
+from rankrise.toy.network import initialisation_of, network_of
+from rankrise.toy.pieces import Piece
+from rankrise.toy.record import (
+    PerturbedCurve,
+    Run,
+    write_descent,
+    write_flow,
+    write_full,
+    write_perturbations,
+    write_stages,
+)
+from rankrise.toy.scale import log10_of
+from rankrise.toy.settings import ToySettings
+
+Report = Callable[[float], None]
+"""Called with the part of the piece that is done, from 0 to 1."""
+
+CURVE_POINTS = 80
+"""Of each perturbed curve, which are kept in single precision: there are two for each perturbation."""
+
+
+def compute(folder: Path, settings: ToySettings, piece: Piece, report: Report) -> None:
+    """Compute one piece and write its file. One thread, so that the same seed gives the same numbers on any number of workers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _COMPUTE[piece.kind](Run(folder, settings, {}), piece, report)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _stages(run: Run, piece: Piece, report: Report) -> None:
+    network = network_of(run.settings, piece.seed)
+    stages = predict.greedy(
+        network, network.size, until=run.settings.until, progress=lambda found: report(min(1.0, found / network.size))
+    )
+    write_stages(run.folder, piece.seed, network, stages)
+
+
+def _flow(run: Run, piece: Piece, report: Report) -> None:
+    settings = run.settings
+    flow = predict.gradient_flow(
+        network_of(settings, piece.seed),
+        *initialisation_of(settings, piece.seed),
+        log10_alpha=log10_of(piece.alpha),
+        until=settings.until,
+        tolerance=settings.tolerance,
+        progress=lambda time: report(time / settings.until),
+    )
+    write_flow(run.folder, piece, flow, settings.tolerance)
+
+
+def _descent(run: Run, piece: Piece, report: Report) -> None:
+    settings = run.settings
+    descent = gradient_descent(
+        network_of(settings, piece.seed),
+        *initialisation_of(settings, piece.seed),
+        log10_alpha=log10_of(piece.alpha),
+        step=piece.step or settings.step,
+        until=settings.until,
+        progress=report,
+    )
+    write_descent(run.folder, piece, descent)
+
+
+def _full(run: Run, piece: Piece, report: Report) -> None:
+    settings = run.settings
+    full = train_full_weights(
+        network_of(settings, piece.seed),
+        log10_of(settings.full_scale),
+        settings.step,
+        settings.full_until,
+        seed=piece.seed + 2_000_000,
+        progress=report,
+    )
+    write_full(run.folder, piece, full)
+
+
+def _perturbations(run: Run, piece: Piece, report: Report) -> None:
+    """Both experiments perturb and follow on; they differ in the times and the size of the noise."""
+    settings = run.settings
+    network = network_of(settings, piece.seed)
+    flow = run.flow(piece.seed, settings.smallest_alpha)
+    source = torch.Generator().manual_seed(piece.seed)
+    if piece.kind == "strict-minima":
+        std = settings.strict_minima_std
+        chosen = torch.rand(settings.perturbed_times, generator=source, dtype=torch.float64) * float(flow.times[-1])
+        times = sorted(chosen.tolist())
+    else:
+        std = settings.noise_robustness_std
+        crossings = flow.crossings(settings.threshold)
+        times = [crossing.time for crossing in crossings if crossing.upward and crossing.time > 0]
+    seeds = torch.randint(2**31, (len(times),), generator=source).tolist()
+    curves: list[PerturbedCurve] = []
+    for time, seed in zip(times, seeds, strict=True):
+        (experiment,) = predict.strict_minima_experiment(
+            network, flow, [time], std, settings.threshold, settings.duration, seed, settings.tolerance
+        )
+        curves.append(_curve(experiment))
+        report(len(curves) / len(times))
+    write_perturbations(run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration)
+
+
+def _curve(experiment: predict.Perturbation) -> PerturbedCurve:
+    """Both flows at the same times, closer together at first, where the perturbed one moves fastest."""
+    last = min(float(experiment.original.times[-1]), float(experiment.perturbed.times[-1]))
+    times = last * torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64).square()
+    return PerturbedCurve(
+        experiment.time, times, experiment.original.at(times).float(), experiment.perturbed.at(times).float()
+    )
+
+
+def _assumptions(run: Run, piece: Piece, report: Report) -> None:
+    network = network_of(run.settings, piece.seed)
+    stages = run.stages(piece.seed)
+    if len(stages):
+        noise = run.settings.noise_robustness_std
+        checked = asdict(predict.check_assumptions(network, network.size, stages, noise=noise, seed=piece.seed))
+    else:
+        checked = {"nothing to check": stages.message}
+    write_json(run.folder / piece.file, checked)
+
+
+def _comparison(run: Run, piece: Piece, report: Report) -> None:
+    stages = run.stages(piece.seed)
+    comparisons = {}
+    for alpha in run.settings.alphas if len(stages) else ():
+        comparison = predict.compare(stages, run.flow(piece.seed, alpha), ACTIVE)
+        comparisons[alpha] = asdict(comparison) | {
+            "largest_time_error": comparison.largest_time_error,
+            "largest_point_error": comparison.largest_point_error,
+            "support_grows_by_at_most_one": comparison.support_grows_by_at_most_one,
+        }
+    write_json(run.folder / piece.file, comparisons)
+
+
+_COMPUTE: dict[str, Callable[[Run, Piece, Report], None]] = {
+    "stages": _stages,
+    "flow": _flow,
+    "descent": _descent,
+    "full": _full,
+    "strict-minima": _perturbations,
+    "noise-robustness": _perturbations,
+    "assumptions": _assumptions,
+    "comparison": _comparison,
+}

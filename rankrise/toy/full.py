@@ -1,0 +1,105 @@
+"""Full weight matrices W_K, W_Q, W_V, W_O in place of the diagonal ones: beyond the theory, and incremental too (Figure 3 d-f)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise import predict
+from rankrise.predict.networks.objectives import mean_loss
+from rankrise.toy.network import Network
+
+POINTS = 500
+
+
+@dataclass(frozen=True, eq=False)
+class FullWeights:
+    """A trained network of full weights: `times` (n,) in units of step, not rescaled, `losses` (n,), and singular values
+    (n, layers*heads*d) of each W_K W_Q^T and W_V W_O^T, each head's in descending order. `scale` is the std of an entry at the start.
+    """
+
+    times: Tensor
+    losses: Tensor
+    singular_values_kq: Tensor
+    singular_values_vo: Tensor
+    log10_scale: float
+    step: float
+    message: str
+
+    @property
+    def rescaled_times(self) -> Tensor:
+        """t / log(1/scale), (n,), which is to full weights what rescaled time is to diagonal ones."""
+        return self.times / (-self.log10_scale * math.log(10))
+
+
+def train_full_weights(
+    network: Network,
+    log10_scale: float,
+    step: float,
+    until: float,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> FullWeights:
+    """Gradient descent on four d x d matrices a head, from Gaussian entries of std `10**log10_scale`.
+
+    The data and the teacher are those of the diagonal network, so that both learn the same function. Singular vectors are free, so
+    which direction comes next is no longer a choice among coordinates.
+    """
+    dimension = network.inputs.shape[-1]
+    layers, heads = (1, 1) if isinstance(network, predict.DiagonalHead) else (network.layers, network.heads)
+    source = torch.Generator().manual_seed(seed)
+    shape = (4, layers, heads, dimension, dimension)
+    weights = 10**log10_scale * torch.randn(shape, generator=source, dtype=torch.float64)
+    steps = math.ceil(until * -log10_scale * math.log(10) / step)
+    every = math.ceil(steps / POINTS)
+    kept: list[tuple[float, float, Tensor, Tensor]] = []
+    message = f"Trained to rescaled time {until:g}."
+    for number in range(steps + 1):
+        weights = weights.detach().requires_grad_()
+        loss = full_loss(network, weights)
+        if not torch.isfinite(loss):
+            message = f"Stopped at step {number}, where the loss is {loss.item()}: take a smaller step than {step:g}."
+            break
+        (gradient,) = torch.autograd.grad(loss, weights)
+        if number % every == 0 or number == steps:
+            products = _products(weights.detach())
+            kept.append((number * step, float(loss.detach()), *(torch.linalg.svdvals(product).flatten() for product in products)))
+            if progress is not None:
+                progress(number / steps)
+        weights = weights - step * gradient
+    times, losses, key_query, value_output = zip(*kept, strict=True)
+    return FullWeights(
+        times=torch.tensor(times, dtype=torch.float64),
+        losses=torch.tensor(losses, dtype=torch.float64),
+        singular_values_kq=torch.stack(key_query),
+        singular_values_vo=torch.stack(value_output),
+        log10_scale=log10_scale,
+        step=step,
+        message=message,
+    )
+
+
+def full_loss(network: Network, weights: Tensor) -> Tensor:
+    """The loss of `network`'s data under full weights (4, layers, heads, d, d): W_K, W_Q, W_V, W_O."""
+    key_query, value_output = _products(weights)
+    state = network.inputs
+    if isinstance(network, predict.DiagonalHead):
+        return mean_loss(_attend(state, key_query[0, 0], value_output[0, 0]), network.targets, network.objective)
+    activate = getattr(torch.nn.functional, network.activation)
+    for layer, (inward, outward) in enumerate(zip(network.feed_in, network.feed_out, strict=True)):
+        pairs = zip(key_query[layer], value_output[layer], strict=True)
+        state = state + sum(_attend(state, *pair) for pair in pairs)
+        state = state + activate(state @ inward) @ outward.mT
+    return mean_loss(state, network.targets, network.objective)
+
+
+def _attend(state: Tensor, key_query: Tensor, value_output: Tensor) -> Tensor:
+    """softmax(X W_K W_Q^T X^T) X W_V W_O^T, Eq. 1."""
+    return (state @ key_query @ state.mT).softmax(-1) @ (state @ value_output)
+
+
+def _products(weights: Tensor) -> tuple[Tensor, Tensor]:
+    keys, queries, values, outputs = weights
+    return keys @ queries.mT, values @ outputs.mT

@@ -1,0 +1,193 @@
+"""A whole run: its pieces on several workers, each kept as soon as it is finished, resumable at any time."""
+
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import rankrise
+from rankrise.errors import RankriseError
+from rankrise.files import write_json
+from rankrise.toy.experiments import compute
+from rankrise.toy.pieces import Piece, cost, needs, pieces_of
+from rankrise.toy.record import FORMAT, Run, open_run
+from rankrise.toy.settings import ToySettings
+
+Progress = Callable[[float, int], None]
+"""Called with the work that is done, in the unit of `work_of`, and the number of finished pieces."""
+
+
+def run_toy(
+    folder: str | Path,
+    settings: ToySettings,
+    workers: int = 1,
+    command: str = "",
+    note: str = "",
+    progress: Progress | None = None,
+) -> Run:
+    """Run every experiment that `settings` asks for into `folder`, skipping what is there already.
+
+    >>> import tempfile
+    >>> settings = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = run_toy(folder, settings)
+    ...     len(run.missing), run.flow(seed=0, alpha="1e-4").ending
+    (0, 'reached')
+    """
+    if workers < 1:
+        raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more")
+    run = _begin(Path(folder), settings, command, note)
+    missing = run.missing
+    if not missing:
+        return run
+    if workers == 1:
+        _work_here(run, missing, progress)
+    else:
+        _work_beside(run, missing, workers, progress)
+    write_json(run.folder / "run.json", run.info | {"finished": _now()})
+    return open_run(run.folder)
+
+
+def work_of(settings: ToySettings) -> float:
+    """The size of a run, about the number of gradients it takes."""
+    return sum(cost(piece, settings) for piece in pieces_of(settings))
+
+
+def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> Run:
+    """The run in `folder`, new or to be resumed; refused where the folder holds something else."""
+    if (folder / "run.json").exists():
+        run = open_run(folder)
+        asked, found = settings.to_dict(), run.settings.to_dict()
+        for name, value in asked.items():
+            if found[name] != value:
+                raise RankriseError(
+                    f"{folder} holds a run with {name} {found[name]}, not {value}: "
+                    "pass the same settings to resume it, or another folder"
+                )
+        for piece in pieces_of(settings):
+            if run.has(piece):
+                run.check(piece)
+        return run
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RankriseError(f"{folder} exists and is no run: pass a new or an empty folder")
+    info = {
+        "format": FORMAT,
+        "kind": "toy",
+        "settings": settings.to_dict(),
+        "versions": {
+            "rankrise": rankrise.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+        "machine": {
+            "platform": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "device": "cpu",
+        },
+        "command": command,
+        "started": _now(),
+        "finished": None,
+        "note": note,
+    }
+    write_json(folder / "run.json", info)
+    return Run(folder, settings, info)
+
+
+def _work_here(run: Run, missing: list[Piece], progress: Progress | None) -> None:
+    """One piece after another, in this process."""
+    total = pieces_of(run.settings)
+    done = sum(cost(piece, run.settings) for piece in total if piece not in missing)
+    finished = len(total) - len(missing)
+    for piece in missing:
+        size = cost(piece, run.settings)
+
+        def report(part: float, before: float = done, size: float = size, finished: int = finished) -> None:
+            if progress is not None:
+                progress(before + part * size, finished)
+
+        compute(run.folder, run.settings, piece, report)
+        done, finished = done + size, finished + 1
+        report(1.0)
+
+
+def _work_beside(run: Run, missing: list[Piece], workers: int, progress: Progress | None) -> None:
+    """The largest piece whose needs are met goes next, to whichever worker is free."""
+    settings, total = run.settings, pieces_of(run.settings)
+    parts = get_context("spawn").Array("d", [float(piece not in missing) for piece in total], lock=False)
+    waiting = sorted(missing, key=lambda piece: cost(piece, settings), reverse=True)
+    running: dict[Future[None], Piece] = {}
+    with _executor(workers, parts) as executor:
+        while waiting or running:
+            unfinished = {*waiting, *running.values()}
+            for piece in list(waiting):
+                if len(running) < workers and not unfinished.intersection(needs(piece, settings)):
+                    waiting.remove(piece)
+                    future = executor.submit(_work, run.folder, settings, piece, total.index(piece))
+                    running[future] = piece
+            finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+                parts[total.index(running.pop(future))] = 1.0
+            if progress is not None:
+                done = sum(part * cost(piece, settings) for part, piece in zip(parts, total, strict=True))
+                progress(done, len(total) - len(waiting) - len(running))
+
+
+@contextmanager
+def _executor(workers: int, parts: Any) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that are ended at once when the work is broken off."""
+    executor = ProcessPoolExecutor(workers, get_context("spawn"), _prepare_worker, (parts,))
+    try:
+        yield executor
+    except BaseException:
+        for process in (executor._processes or {}).values():
+            process.terminate()
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+_parts: Any = None
+
+
+def _prepare_worker(parts: Any) -> None:
+    global _parts
+    _parts = parts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a half-written file is removed
+
+
+def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> None:
+    parent = os.getppid()
+
+    def report(part: float) -> None:
+        _parts[number] = part
+        if os.getppid() != parent:  # the parent was killed
+            sys.exit(1)
+
+    compute(folder, settings, piece, report)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())

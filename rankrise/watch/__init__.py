@@ -1,0 +1,37 @@
+"""Watch: every attention head's weights in one form, and the spectra and ranks of what they learned."""
+
+from rankrise.watch.compare import Comparison, Row, compare
+from rankrise.watch.factors import change
+from rankrise.watch.families import Attention, add_family
+from rankrise.watch.gram import frobenius_norm
+from rankrise.watch.heads import Layer, heads
+from rankrise.watch.projection import linear
+from rankrise.watch.ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
+from rankrise.watch.spectra import change_singular_values, difference_singular_values, singular_values
+from rankrise.watch.stable_rank import change_stable_rank, stable_rank
+from rankrise.watch.subspaces import SingularVectors, leading_vectors, principal_angles
+
+__all__ = [
+    "Attention",
+    "Comparison",
+    "Layer",
+    "Row",
+    "SingularVectors",
+    "add_family",
+    "change",
+    "change_singular_values",
+    "change_stable_rank",
+    "compare",
+    "difference_singular_values",
+    "effective_rank",
+    "energy_rank",
+    "frobenius_norm",
+    "heads",
+    "leading_vectors",
+    "linear",
+    "normalised_spectrum",
+    "principal_angles",
+    "rank_above",
+    "singular_values",
+    "stable_rank",
+]

@@ -1,0 +1,71 @@
+"""Work on a batch of heads: in chunks that bound the memory, side by side on the cores the caller allows."""
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+# What float64 copies of a chunk's input may take: on the CPU little enough for the caches, and for memory
+# that is used again rather than asked for anew.
+CHUNK_BYTES = 2**23
+ACCELERATOR_CHUNK_BYTES = 2**30
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def batched(function: Callable[..., Tensor], *tensors: Tensor, larger: int = 1) -> Tensor:
+    """Apply `function` to tensors [..., a, b] with equal leading sizes: it gets them as [heads, a, b], chunk
+    by chunk.
+
+    On the CPU the chunks are shared among the threads; on an accelerator they follow one another. They are
+    `larger` times the usual size for a function of many small steps. Gradients and autocast are off.
+
+    >>> batched(lambda matrices: matrices.sum((-2, -1)), torch.ones(2, 3, 4, 5))
+    tensor([[20., 20., 20.],
+            [20., 20., 20.]])
+    """
+    batch, device = tensors[0].shape[:-2], tensors[0].device
+    flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in tensors]
+    heads = len(flat[0])
+    room = larger * CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
+    most = max(1, room // sum(8 * tensor[0].numel() for tensor in flat))
+    pieces = 2 * torch.get_num_threads() if device.type == "cpu" and heads > 1 else 1
+    chunks = list(zip(*(tensor.split(min(most, math.ceil(heads / pieces))) for tensor in flat), strict=True))
+    if device.type == "cpu":
+        results = in_parallel(lambda chunk: function(*chunk), chunks)
+    else:
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            results = [function(*chunk) for chunk in chunks]
+    result = torch.cat(results)
+    return result.reshape((*batch, *result.shape[1:]))
+
+
+def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Map `function` over `items` on `torch.get_num_threads()` cores, without gradients and autocast.
+
+    torch hands a batch of small matrices to LAPACK one after another and lets each call use all the threads,
+    which is slower than one call a thread. The number of threads is a setting of each thread, so the caller's
+    stays as it is; what new threads start with is put back at the end.
+
+    >>> in_parallel(lambda size: torch.linalg.matrix_norm(torch.eye(size)).item(), [1, 4, 9])
+    [1.0, 2.0, 3.0]
+    """
+
+    def plainly(item: Item) -> Result:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return function(item)
+
+    threads = torch.get_num_threads()
+    workers = min(threads, len(items))
+    if workers <= 1:
+        return [plainly(item) for item in items]
+    try:
+        each = (threads // workers,)
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=each) as pool:
+            return list(pool.map(plainly, items))
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,242 @@
+"""The exact flow against closed forms, an integration in (u, v), and what the equations promise."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+from scipy.optimize import brentq
+
+from rankrise import RankriseError, predict
+
+
+def double(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def quadratic(target, curvature=None):
+    curvature = torch.ones_like(target) if curvature is None else curvature
+    return lambda a: (curvature * (a - target) ** 2).sum() / 2
+
+
+def independent(network, u0, v0, log10_alpha, until):
+    """The same flow in the original coordinates (u, v), by an explicit method of order 8."""
+    unit, size = -log10_alpha * math.log(10), network.size
+
+    def rate(_, weights):
+        u, v = torch.from_numpy(weights).split(size)
+        force = -network.value_and_gradient(u * v)[1]
+        return unit * torch.cat([v * force, u * force]).numpy()
+
+    start = torch.cat([u0, v0]).numpy() * 10.0**log10_alpha
+    return solve_ivp(rate, (0, until), start, method="DOP853", rtol=1e-12, atol=1e-18, dense_output=True)
+
+
+def first_crossing(solution, size, coordinate, threshold):
+    products = np.abs(solution.y[coordinate] * solution.y[size + coordinate])
+    above = np.nonzero(products > threshold)[0]
+    if not len(above):
+        return math.inf
+    if above[0] == 0:
+        return 0.0
+    step = above[0]
+
+    def excess(time):
+        weights = solution.sol(time)
+        return abs(weights[coordinate] * weights[size + coordinate]) - threshold
+
+    return brentq(excess, solution.t[step - 1], solution.t[step], xtol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def head():
+    return predict.diagonal_head(dimension=4, tokens=6, samples=50, seed=4)
+
+
+@pytest.mark.parametrize("log10_alpha", [-1, -2, -4])
+def test_agrees_with_an_integration_in_the_original_coordinates(head, log10_alpha):
+    u0, v0 = predict.random_initialisation(head.size, seed=3)
+    solution = independent(head, u0, v0, log10_alpha, until=6.0)
+    expected = double(*(first_crossing(solution, head.size, i, 0.05) for i in range(head.size)))
+    end = torch.from_numpy(solution.y[: head.size, -1] * solution.y[head.size :, -1])
+
+    flow = predict.gradient_flow(head, u0, v0, log10_alpha, until=6.0)
+    found = flow.activation_times(threshold=0.05)
+    assert torch.equal(found.isfinite(), expected.isfinite())
+    later = expected.isfinite() & (expected > 0)
+    assert later.sum() >= 4
+    assert ((found - expected)[later] / expected[later]).abs().max() < 1e-4
+
+    tight = predict.gradient_flow(head, u0, v0, log10_alpha, until=6.0, tolerance=1e-8)
+    assert (tight.values[-1] - end).abs().max() < 1e-6
+    middle = solution.sol(1.234)
+    middle = torch.from_numpy(middle[: head.size] * middle[head.size :])
+    assert (tight.at(1.234) - middle).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("log10_alpha", [-1.0, -8.0, -32.0, -300.0, -1000.0])
+def test_orthogonal_inputs_have_a_closed_form_at_every_scale(log10_alpha):
+    """`L = |a - b|^2 / 2`: each coordinate solves `dz/dt = 2 (b - k sinh z)`, with `k = |c|/2`.
+
+    For `x = k e^z` that is the logistic equation `dx/dt = (high - x)(x - low)`, whose time is a logarithm.
+    """
+    target = double(1.5, -0.7)
+    u0, v0 = double(1.0, 0.3), double(0.5, -0.9)
+    flow = predict.gradient_flow(quadratic(target), u0, v0, log10_alpha, until=3.0)
+    unit = -log10_alpha * math.log(10)
+    for coordinate in range(2):
+        u, v, b = float(u0[coordinate]), float(v0[coordinate]), float(target[coordinate])
+        sign, b = math.copysign(1, b), abs(b)
+        log_k = math.log(abs(u * u - v * v) / 2) - 2 * unit
+        k = math.exp(max(log_k, -700.0))
+        high = b + math.sqrt(b * b + k * k)
+        low = -k * k / high
+
+        def time(z, log_k=log_k, low=low, high=high):
+            x = math.exp(max(z + log_k, -700.0))
+            log_distance = math.log(x - low) if z + log_k > -300 else z + log_k  # low is of the size of k^2
+            return (log_distance - math.log(high - x)) / (high - low)
+
+        level = 0.5 * b
+        start = sign * math.asinh(2 * u * v / abs(u * u - v * v))
+        end = math.log(level + math.sqrt(level * level + k * k)) - log_k
+        expected = (time(end) - time(start)) / unit
+        assert float(flow.activation_times(threshold=level)[coordinate]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_loss_never_rises_and_belongs_to_the_values(head):
+    u0, v0 = predict.random_initialisation(head.size, seed=1)
+    flow = predict.gradient_flow(head, u0, v0, log10_alpha=-32, until=3.0)
+    exact = torch.stack([head(a) for a in flow.values])
+    torch.testing.assert_close(flow.losses, exact, rtol=1e-5, atol=1e-7)
+    assert (flow.losses.diff() <= 1e-6 * flow.losses[0]).all()
+    assert flow.ending == "reached"
+    assert float(flow.times[-1]) == 3.0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=5).filter(
+        lambda pairs: all(abs(u) > 1e-3 or abs(v) > 1e-3 for u, v in pairs)
+    )
+)
+def test_the_conservation_law_holds_for_all_signs(pairs):
+    """`u^2 - v^2` never changes (Lemma 4.1), whatever the signs of u0, v0 and of their gap; u*v is a."""
+    u0, v0 = double(*(u for u, _ in pairs)), double(*(v for _, v in pairs))
+    target = torch.linspace(-1, 1.5, len(pairs), dtype=torch.float64)
+    flow = predict.gradient_flow(quadratic(target), u0, v0, log10_alpha=-2, until=1.0)
+    for time in (0.0, 0.3, 1.0):
+        u, v = flow.weights_at(time)
+        torch.testing.assert_close(u * u - v * v, (u0 * u0 - v0 * v0) * 1e-4, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(u * v, flow.at(time), rtol=1e-9, atol=1e-12)
+    u, v = flow.weights_at(0.0)
+    torch.testing.assert_close(torch.stack([u, v]), 1e-2 * torch.stack([u0, v0]), rtol=1e-9, atol=1e-12)
+
+
+def test_tied_coordinates_keep_their_sign_and_are_marked():
+    """`|u0| = |v0|`: a is `s exp(log|a|)`, here with a target of the other sign for the second coordinate."""
+    target = double(1.0, 1.0, 1.0)
+    flow = predict.gradient_flow(
+        quadratic(target), double(1, 1, 1), double(1, -1, 0.5), log10_alpha=-16, until=2.0
+    )
+    assert flow.tied.tolist() == [True, True, False]
+    assert (flow.values[:, 1] <= 0).all()
+    assert flow.activation_times()[1] == math.inf
+    # da/dt = 2a(1 - a) from alpha^2: a logistic curve, so a = 1/2 at t = log(1/alpha^2)/2 - ..., rescaled 1.
+    assert float(flow.activation_times(threshold=0.5)[0]) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_scales_may_differ_by_coordinate():
+    target = double(1.0, 1.0)
+    scales = double(-32, -64)
+    flow = predict.gradient_flow(quadratic(target), double(1, 1), double(0.5, 0.5), scales, until=3.0)
+    stages = predict.greedy(quadratic(target), 2, scales=scales / -32)
+    assert [s.time for s in stages] == pytest.approx([1.0, 2.0])
+    assert flow.activation_times().tolist() == pytest.approx([1.0, 2.0], rel=0.06)
+
+
+@pytest.mark.parametrize("threshold", [1e-12, 1e-3, 0.5])
+def test_crossings_are_where_the_values_say(threshold):
+    target = double(1.0, -2.0)
+    flow = predict.gradient_flow(quadratic(target), double(1, 1), double(0.2, 0.3), -32, until=1.5)
+    for coordinate, time in enumerate(flow.activation_times(threshold).tolist()):
+        assert abs(float(flow.at(time)[coordinate])) == pytest.approx(threshold, rel=1e-6)
+
+
+def test_a_flow_that_explodes_keeps_what_it_computed():
+    flow = predict.gradient_flow(lambda a: -(a**3).sum(), double(1.0), double(0.5), log10_alpha=-1, until=1e6)
+    assert flow.ending == "not finite"
+    assert len(flow.times) > 5
+    assert torch.isfinite(flow.values).all()
+    assert "rescaled time" in flow.message
+
+
+def test_a_loss_that_turns_nan_stops_the_flow_there():
+    flow = predict.gradient_flow(
+        lambda a: ((a - 2) ** 2).sum() + 0 * torch.log(1 - a).sum(),
+        double(1.0),
+        double(0.5),
+        log10_alpha=-8,
+        until=2.0,
+    )
+    assert flow.ending == "not finite"
+    assert float(flow.values[-1].max()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_limit_of_steps_is_named():
+    flow = predict.gradient_flow(quadratic(double(1.0)), double(1.0), double(0.5), until=2.0, max_steps=3)
+    assert flow.ending == "max steps"
+    assert "max_steps" in flow.message
+    with pytest.raises(RankriseError, match="outside this flow"):
+        flow.at(2.0)
+
+
+def test_a_supplied_gradient_and_hessian_change_nothing(head):
+    u0, v0 = predict.random_initialisation(head.size, seed=1)
+    ours = predict.gradient_flow(head, u0, v0, -16, until=2.0)
+    plain = predict.gradient_flow(lambda a: head(a), u0, v0, -16, until=2.0)
+    assert (plain.values[-1] - ours.values[-1]).abs().max() < 1e-4
+    torch.testing.assert_close(plain.activation_times(), ours.activation_times(), rtol=1e-4, atol=0)
+
+
+good = quadratic(double(1.0, -2.0))
+one, half = double(1.0, 1.0), double(0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"loss": lambda a: a}, "loss returned shape"),
+        ({"loss": lambda a: 3.0}, "loss returned float"),
+        ({"loss": lambda a: a.sum() * math.nan}, "loss returned nan"),
+        ({"loss": lambda a: a.float().sum()}, "float64"),
+        ({"loss": lambda a: torch.ones((), dtype=torch.float64)}, "does not depend on a"),
+        (
+            {"loss": lambda a: torch.ones((), dtype=torch.float64, requires_grad=True) * 2},
+            "does not depend on a",
+        ),
+        ({"loss": quadratic(double(1, 2, 3))}, "check size"),
+        ({"log10_alpha": 0.0}, "log10_alpha"),
+        ({"log10_alpha": 3.0}, "log10_alpha"),
+        ({"log10_alpha": -math.inf}, "log10_alpha"),
+        ({"log10_alpha": double(-1, -2, -3)}, "log10_alpha"),
+        ({"log10_alpha": "small"}, "log10_alpha"),
+        ({"until": 0.0}, "until"),
+        ({"until": -1.0}, "until"),
+        ({"until": math.inf}, "until"),
+        ({"u0": double(1.0)}, "u0"),
+        ({"v0": double(1.0, math.nan)}, "v0 is nan at coordinate 1"),
+        ({"u0": double(0.0, 1.0), "v0": double(0.0, 1.0)}, "both zero at coordinate 0"),
+        ({"u0": [1.0, 2.0]}, "u0 is list"),
+        ({"tolerance": 0.0}, "tolerance"),
+        ({"max_steps": 0}, "max_steps"),
+    ],
+)
+def test_bad_input_is_one_sentence_that_names_the_argument(arguments, words):
+    whole = {"loss": good, "u0": one, "v0": half, "log10_alpha": -8, "until": 1.0} | arguments
+    with pytest.raises(RankriseError, match=words) as caught:
+        predict.gradient_flow(**whole)
+    assert "\n" not in str(caught.value)

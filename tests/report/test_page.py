@@ -1,0 +1,357 @@
+"""The page in a real browser: it opens in silence, its controls work, its numbers are the run's."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rankrise.claims import check_claims
+from rankrise.show.report import write_report
+from rankrise.toy import Run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="session")
+def page_of_run(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report([run.folder], tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.fixture
+def visit(browser: "Browser", run: Run, page_of_run: Path, tmp_path: Path) -> Iterator[Open]:
+    """visit(run, …, width=1360): the page of some runs, open; nothing may go wrong or be fetched."""
+    complaints: list[str] = []
+    contexts = []
+
+    def visited(*runs: Run, width: int = 1360, **options: Any) -> "Page":
+        path = (
+            page_of_run
+            if runs == (run,)
+            else write_report([one.folder for one in runs], tmp_path / "page.html")
+        )
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on(
+            "request",
+            lambda request: complaints.append(request.url) if request.url != path.as_uri() else None,
+        )
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return page
+
+    yield visited
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def plain(text: str) -> float:
+    return float(text.replace("−", "-").replace("–", "nan").replace("∞", "inf"))
+
+
+def table_of(page: "Page", selector: str) -> list[list[str]]:
+    rows: list[list[str]] = page.eval_on_selector_all(
+        f"{selector} tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    return rows
+
+
+def set_time(page: "Page", time: float) -> None:
+    """Move the slider to the step nearest to a time, as dragging it would."""
+    page.eval_on_selector(
+        "#time", "(slider, time) => { slider.value = time; slider.dispatchEvent(new Event('input')); }", time
+    )
+
+
+def shown_time(page: "Page") -> float:
+    return float(page.eval_on_selector("#time", "slider => Number(slider.value)"))
+
+
+def test_it_opens_in_silence_and_needs_nothing_else(visit: Open, run: Run) -> None:
+    page = visit(run)
+    assert page.title() == "report-run – gradual rank increase"
+    assert page.locator("svg[aria-roledescription=plot]").count() == 15
+
+
+def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: Run) -> None:
+    page, stages, labels = visit(run), run.stages(0), run.labels(0)
+    for alpha in run.settings.alphas:
+        exponent = str(int(alpha.split("e")[1]))
+        page.locator(f"input[name=alpha][value='{exponent}'] + span").click()
+        flow = run.flow(0, alpha)
+        rows = table_of(page, "#table-here")
+        assert len(rows) == len(stages)
+        for number, (row, stage) in enumerate(zip(rows, stages, strict=True), start=1):
+            crossings = [
+                c.time for c in flow.crossings(1e-3) if c.upward and c.coordinate == stage.coordinate
+            ]
+            nearest = min(crossings, key=lambda time: abs(time - stage.time), default=math.nan)
+            assert row[0] == str(number)
+            assert row[2] == labels[stage.coordinate]
+            assert plain(row[1]) == pytest.approx(stage.time, abs=5.1e-5)
+            assert plain(row[4]) == pytest.approx(nearest, abs=6e-5, nan_ok=True)
+            assert plain(row[6]) == pytest.approx(stage.loss, rel=1e-3)
+            assert int(row[7]) == len(stage.support)
+
+
+def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(visit: Open, run: Run) -> None:
+    page, claims = visit(run), check_claims(run.folder)
+    marks = {"holds": "✓", "does not hold": "✗", "cannot be decided": "?"}
+    verdicts = [f"{marks[claim.verdict]} {claim.verdict}" for claim in claims]
+    assert page.locator(".claim .verdict").all_inner_texts() == verdicts
+    rows = page.eval_on_selector_all(
+        ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    measures = [measure for claim in claims for measure in claim.measures]
+    assert len(rows) == len(measures)
+    for (name, value, needed, why), measure in zip(rows, measures, strict=True):
+        assert (name, why) == (measure.name, measure.why)
+        assert needed == measure.needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
+        assert plain(value.split()[0]) == pytest.approx(
+            math.nan if measure.value is None else measure.value, rel=6e-3, nan_ok=True
+        )
+
+
+def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: Run) -> None:
+    page, stages, labels, flow = visit(run), run.stages(0), run.labels(0), run.flow(0, "1e-8")
+    page.locator("#time").focus()
+    before = shown_time(page)
+    page.keyboard.press("ArrowRight")
+    assert shown_time(page) == pytest.approx(before + run.settings.until / 500)
+    page.keyboard.press("Home")
+    assert page.locator(".now h4").inner_text() == "Before the first stage at rescaled time 0.000"
+    for begun, stage in enumerate(stages):
+        set_time(page, stage.time - 0.05)
+        time = shown_time(page)
+        assert page.locator(".next strong").first.inner_text() == labels[stage.coordinate]
+        assert plain(page.locator(".next strong").last.inner_text()) == pytest.approx(stage.time, rel=1e-3)
+        rows = {row[0]: row[1:] for row in table_of(page, ".now")}
+        values = flow.at(time)
+        active = values.abs() >= 1e-3
+        assert rows["active"] == [str(int(active.sum())), str(len(stages[begun - 1].support) if begun else 0)]
+        for coordinate in active.nonzero()[:, 0].tolist():
+            shown, theory = rows[labels[coordinate]]
+            assert plain(shown) == pytest.approx(float(values[coordinate]), abs=2e-3)
+            assert plain(theory) == pytest.approx(
+                float(stages[begun - 1].point[coordinate]) if begun else 0, abs=5.1e-4
+            )
+    page.keyboard.press("End")
+    assert page.locator(".next").inner_text() == "Algorithm 1: no further stage in this run."
+
+
+def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open, run: Run) -> None:
+    page, times = visit(run), [stage.time for stage in run.stages(0)]
+    set_time(page, times[0])
+    page.locator("#after").click()
+    assert shown_time(page) == pytest.approx((times[0] + times[1]) / 2, abs=run.settings.until / 500)
+    page.locator("#before").click()
+    assert shown_time(page) == pytest.approx(times[0] / 2, abs=run.settings.until / 500)
+    page.locator("#play").click()
+    page.wait_for_function(
+        "start => Number(document.getElementById('time').value) > start", arg=times[0] / 2 + 0.05
+    )
+    page.locator("#play").click()
+    assert page.locator("#play").inner_text() == "Play"
+    stopped = shown_time(page)
+    page.wait_for_timeout(100)
+    assert shown_time(page) == stopped
+
+
+def test_dragging_zooms_every_plot_of_time_and_show_all_undoes_it(visit: Open, run: Run) -> None:
+    page = visit(run)
+    plot = page.locator("#stages-here svg[aria-roledescription=plot]").nth(1)
+    ticks = """plots => plots.map(
+        plot => [...plot.querySelectorAll(".grid text")].map(text => text.textContent).join(" ")
+    )"""
+    plots = "#stages-here svg[aria-roledescription=plot]"
+    whole = page.eval_on_selector_all(plots, ticks)
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90, steps=4)
+    page.mouse.up()
+    zoomed = page.eval_on_selector_all(plots, ticks)
+    assert all(before != after for before, after in zip(whole, zoomed, strict=True))
+    page.locator("#zoom-reset").click()
+    assert page.eval_on_selector_all(plots, ticks) == whole
+    plot.focus()
+    page.keyboard.press("+")
+    assert page.eval_on_selector_all(plots, ticks) != whole
+    page.keyboard.press("0")
+    assert page.eval_on_selector_all(plots, ticks) == whole
+    assert page.locator("#zoom-reset").is_disabled()
+
+
+def test_hovering_names_the_coordinate_its_stage_and_its_value(visit: Open, run: Run) -> None:
+    page, stages, labels = visit(run), run.stages(0), run.labels(0)
+    last = stages[len(stages) - 1]
+    kinds = [place.kind for place in run.places(0)]
+    coordinate = max(last.support, key=lambda index: abs(float(last.point[index])))
+    plot = page.locator(f"svg[aria-label='Entries of {kinds[coordinate]}, report-run']")
+    plot.scroll_into_view_if_needed()
+    label = plot.locator(".labels text", has_text=labels[coordinate])
+    at, box = label.bounding_box(), plot.bounding_box()
+    assert at is not None
+    assert box is not None
+    page.mouse.move(at["x"] - 10, at["y"] + at["height"] / 2)
+    tip = plot.locator("xpath=..").locator(".tip")
+    order = next(number for number, stage in enumerate(stages, start=1) if stage.coordinate == coordinate)
+    words = tip.locator("> *").all_inner_texts()
+    assert words[0] == f"{labels[coordinate]}, stage {order}"
+    assert plain(words[2].removeprefix("Algorithm 1 ")) == pytest.approx(
+        float(last.point[coordinate]), abs=5.1e-4
+    )
+    assert plot.locator("path.lit").count() == 2
+
+
+def test_the_numbers_of_a_plot_can_be_read_and_saved(visit: Open, run: Run, tmp_path: Path) -> None:
+    page, full = visit(run), run.full(0)
+    figure = page.locator("#full-here figure").nth(1)
+    figure.locator("summary").click()
+    rows = figure.locator("tbody tr").all()
+    assert len(rows) == 3
+    for row, values in zip(rows, full.singular_values_kq.T, strict=True):
+        shown = [plain(text) for text in row.locator("td").all_inner_texts()]
+        expected = [float(values[0]), float(values[-1]), float(values.min()), float(values.max())]
+        assert shown == pytest.approx(expected, rel=1e-3, abs=2e-3)
+    with page.expect_download() as download:
+        figure.locator("button", has_text="CSV").click()
+    download.value.save_as(tmp_path / "saved.csv")
+    lines = (tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "line,x,y"
+    assert float(lines[-1].split(",")[2]) == pytest.approx(float(full.singular_values_kq[-1, -1]), abs=1e-4)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(page: "Page", selector: str) -> float:
+    colours = page.eval_on_selector(
+        selector, "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    dark, light = sorted(map(luminance, colours))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_are_legible_and_the_button_changes_between_them(
+    visit: Open, run: Run, scheme: str
+) -> None:
+    page = visit(run, color_scheme=scheme)
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert (luminance(page.evaluate(background)) > 0.5) == (scheme == "light")
+    for _ in range(2):
+        for selector in ("h1", "figcaption", "nav a", ".now .key"):
+            assert contrast(page, selector) > 4.5
+        page.locator("#theme").click()
+    assert (luminance(page.evaluate(background)) > 0.5) == (scheme == "light")
+
+
+@pytest.mark.parametrize("width", [320, 360, 768])
+def test_on_a_small_screen_nothing_is_cut_off(visit: Open, run: Run, width: int) -> None:
+    page = visit(run, width=width, has_touch=True)
+    for radio in page.locator("input[name=alpha] + span").all():
+        radio.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    reach = page.eval_on_selector_all(
+        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+    )
+    assert reach <= width + 1
+
+
+def test_everything_has_a_name_and_headings_go_down_by_one(visit: Open, run: Run) -> None:
+    page = visit(run)
+    nameless = """all => all.filter(one => {
+        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
+        return !label.trim();
+    }).map(one => one.outerHTML)"""
+    assert page.eval_on_selector_all("button, select, input, [tabindex]", nameless) == []
+    summaries = page.eval_on_selector_all(
+        "svg[aria-roledescription=plot]",
+        """all => all.map(one => one.getAttribute("aria-describedby"))
+            .map(id => document.getElementById(id).textContent.trim())""",
+    )
+    assert all(summaries)
+    levels = page.eval_on_selector_all("h1, h2, h3, h4", "all => all.map(one => Number(one.tagName[1]))")
+    assert levels.count(1) == 1
+    ids = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
+    assert len(ids) == len(set(ids))
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def test_names_that_a_user_gave_are_text_and_nothing_else(visit: Open, copy_of: Any) -> None:
+    name = "<script>alert(1)<img src=x onerror=alert(3)>"
+    hostile = copy_of(name)
+    path = hostile.folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": HOSTILE, "command": HOSTILE}))
+    path = hostile.folder / "seed-0" / "stages.json"
+    stages = json.loads(path.read_text())
+    path.write_text(json.dumps(stages | {"labels": [HOSTILE + label for label in stages["labels"]]}))
+    page = visit(hostile, copy_of("'\"&<!--"))
+    assert page.title() == f"{name}, '\"&<!-- – gradual rank increase"
+    assert page.locator("#stages-here .run-name").all_inner_texts() == [name, "'\"&<!--"]
+    assert page.locator("#settings pre").first.inner_text() == HOSTILE
+    assert page.locator("#settings dd", has_text=HOSTILE).count() == 1
+    assert page.locator(".next strong").first.inner_text().startswith(HOSTILE)
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+
+
+def test_several_runs_stand_side_by_side_and_share_their_controls(
+    visit: Open, run: Run, copy_of: Any
+) -> None:
+    page = visit(run, copy_of("other"))
+    left, right = (place.bounding_box() for place in page.locator("#stages-here .run").all())
+    assert left is not None
+    assert right is not None
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] <= right["x"]
+    set_time(page, run.stages(0)[1].time + 0.05)
+    panels = page.locator(".now h4").all_inner_texts()
+    assert len(panels) == 2
+    assert panels[0] == panels[1]
+    assert panels[0].startswith("Stage 2 of ")
+
+
+def test_a_run_with_pieces_missing_opens_and_says_so(visit: Open, copy_of: Any) -> None:
+    partial = copy_of("partial")
+    for file in (partial.folder / "seed-0").glob("*"):
+        if not file.name.startswith("stages"):
+            file.unlink()
+    page = visit(partial)
+    assert "not finished" in page.locator(".story").inner_text()
+    assert "no experiment with full weights" in page.locator("#full-here").inner_text()
+    assert len(table_of(page, "#table-here")) == len(partial.stages(0))
+    for file in (partial.folder / "seed-0").glob("*"):
+        file.unlink()
+    assert "Nothing has come out yet." in visit(partial).locator(".story").inner_text()
+
+
+def test_on_paper_there_are_no_controls_and_no_dark_ground(visit: Open, run: Run) -> None:
+    page = visit(run, color_scheme="dark")
+    page.emulate_media(media="print")
+    assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) == 1
+    assert contrast(page, "figcaption") > 7
+    assert not page.locator("#choices").is_visible()
+    assert not page.locator("nav").is_visible()
+    assert page.locator("#table-here table").is_visible()

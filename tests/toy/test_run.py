@@ -1,0 +1,158 @@
+"""The run's folder: complete, readable without rankrise, resumable, and refused where it is not one."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from rankrise import RankriseError, predict
+from rankrise.toy import Run, ToySettings, open_run, run_toy, work_of
+from rankrise.toy.network import initialisation_of, network_of
+from rankrise.toy.pieces import Piece, needs, pieces_of
+
+SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
+
+
+def test_every_piece_is_there_and_can_be_read_without_rankrise(tiny: Run) -> None:
+    info = json.loads((tiny.folder / "run.json").read_text())
+    assert info["format"] == "rankrise-run/1"
+    assert info["settings"]["dimension"] == 4
+    assert info["finished"] is not None
+    assert info["versions"]["torch"] == torch.__version__
+    assert tiny.missing == []
+    with safe_open(tiny.folder / "seed-6" / "flow-1e-32.safetensors", framework="numpy") as file:
+        values, metadata = file.get_tensor("values"), file.metadata()
+    assert values.shape[1] == 8
+    assert np.isfinite(values).all()
+    assert float(metadata["log10_alpha"]) == pytest.approx(-32)
+
+
+def test_a_flow_comes_back_as_it_was_solved(tiny: Run) -> None:
+    network = network_of(tiny.settings, 6)
+    flow = predict.gradient_flow(network, *initialisation_of(tiny.settings, 6), log10_alpha=-16, until=tiny.settings.until)
+    kept = tiny.flow(6, "1e-16")
+    times = torch.linspace(0, tiny.settings.until, 50, dtype=torch.float64)
+    torch.testing.assert_close(kept.at(times), flow.at(times), rtol=0, atol=0)
+    assert kept.activation_times().tolist() == flow.activation_times().tolist()
+
+
+def test_stages_come_back_as_they_were_found(tiny: Run) -> None:
+    network = network_of(tiny.settings, 6)
+    found, kept = predict.greedy(network, network.size, until=tiny.settings.until), tiny.stages(6)
+    assert [stage.time for stage in kept] == [stage.time for stage in found]
+    assert torch.equal(kept[2].point, found[2].point)
+    assert tiny.labels(6)[6] == "VO 2"
+
+
+def test_a_perturbed_curve_starts_where_the_flow_is(tiny: Run) -> None:
+    flow = tiny.flow(6, "1e-32")
+    for kind in ("strict-minima", "noise-robustness"):
+        for curve in tiny.perturbations(6, kind):
+            torch.testing.assert_close(curve.original[0].double(), flow.at(curve.start), rtol=1e-6, atol=1e-9)
+            assert not torch.equal(curve.original[0], curve.perturbed[0])
+
+
+def test_a_finished_run_is_left_alone(folder: Path) -> None:
+    run_toy(folder, SMALL)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    run_toy(folder, SMALL)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_run_resumes_with_what_is_missing_and_gives_the_same_numbers(folder: Path) -> None:
+    first = run_toy(folder, SMALL).flow(0, "1e-4").values
+    kept = (folder / "seed-0" / "stages.json").stat().st_mtime_ns
+    (folder / "seed-0" / "flow-1e-4.safetensors").unlink()
+    assert open_run(folder).missing == [Piece("flow", 0, "1e-4")]
+    again = run_toy(folder, SMALL).flow(0, "1e-4").values
+    assert torch.equal(first, again)
+    assert (folder / "seed-0" / "stages.json").stat().st_mtime_ns == kept
+
+
+def test_other_settings_are_refused_and_nothing_is_overwritten(folder: Path) -> None:
+    run_toy(folder, SMALL)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(RankriseError, match="until"):
+        run_toy(folder, replace(SMALL, until=1.0))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_with_something_else_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+    with pytest.raises(RankriseError, match="is no run"):
+        run_toy(folder, SMALL)
+    with pytest.raises(RankriseError, match="no run.json"):
+        open_run(folder)
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "other/1"}', '{"format": "rankrise-run/1", "kind": "toy"}'])
+def test_a_damaged_description_is_refused_in_a_sentence(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "run.json").write_text(text)
+    with pytest.raises(RankriseError, match="run.json") as error:
+        open_run(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("file", "keep"), [("flow-1e-32.safetensors", 0.5), ("flow-1e-32.safetensors", 0.0), ("stages.json", 0.5)])
+def test_a_cut_off_file_is_named_and_kept(tiny: Run, folder: Path, file: str, keep: float) -> None:
+    shutil.copytree(tiny.folder, folder)
+    path = folder / "seed-6" / file
+    content = path.read_bytes()[: int(keep * path.stat().st_size)]
+    path.write_bytes(content)
+    run = open_run(folder)
+    with pytest.raises(RankriseError, match=f"{file} is damaged"):
+        run.stages(6) if file == "stages.json" else run.flow(6, "1e-32")
+    with pytest.raises(RankriseError, match=f"{file} is damaged"):
+        run_toy(folder, tiny.settings)
+    assert path.read_bytes() == content
+
+
+def test_needs_come_first_and_every_piece_has_a_file_of_its_own(tiny: Run) -> None:
+    settings = replace(tiny.settings, seeds=(0, 1))
+    pieces = pieces_of(settings)
+    assert len({piece.file for piece in pieces}) == len(pieces)
+    for number, piece in enumerate(pieces):
+        assert all(need in pieces[:number] for need in needs(piece, settings))
+    assert work_of(settings) == pytest.approx(2 * work_of(tiny.settings))
+
+
+def test_descent_is_left_out_where_floats_end() -> None:
+    settings = ToySettings(alphas=("1e-16", "1e-1000"))
+    assert {piece.alpha for piece in pieces_of(settings) if piece.kind == "descent"} == {"1e-16"}
+
+
+def test_an_interrupted_run_keeps_what_is_finished_and_resumes(folder: Path) -> None:
+    """Two workers, SIGINT once a piece is there; then the rest, and the same numbers as in one go."""
+    flags = "--dimension=2 --tokens=3 --samples=20 --seeds=1 --alphas=1e-4,1e-8 --step=0.02 --experiments=stages,flow,descent"
+    command = [sys.executable, "-m", "rankrise", "toy", str(folder), *flags.split(), "--other_steps=0.003", "--workers=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True) as process:
+        while process.poll() is None and not list(folder.glob("seed-*/flow*.safetensors")):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    run = open_run(folder)
+    finished = {path: path.read_bytes() for path in folder.glob("seed-*/*.safetensors")}
+    assert run.missing
+    assert run.info["finished"] is None
+    assert not list(folder.rglob(".*"))
+    whole = run_toy(folder, run.settings)
+    assert whole.missing == []
+    assert all(path.read_bytes() == content for path, content in finished.items())
+    assert whole.info["finished"] is not None
