@@ -5,7 +5,10 @@ BIN := .venv/bin
 .PHONY: demo test lint clean
 
 demo: .venv/installed
-	$(BIN)/rankrise predict
+	$(BIN)/rankrise toy runs/demo --quick
+	$(BIN)/rankrise figures runs/demo
+	$(BIN)/rankrise claims runs/demo
+	$(BIN)/rankrise report runs/demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest

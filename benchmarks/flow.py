@@ -39,8 +39,9 @@ class Counted:
 
     def __call__(self, a: Tensor) -> Tensor:
         self.calls += 1
-        a = a.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.network(a), a)
+        with torch.enable_grad():
+            a = a.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.network(a), a)
         return gradient
 
 
@@ -113,7 +114,12 @@ def best(work: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
 
 
 def descend(
-    network: predict.DiagonalHead, u0: Tensor, v0: Tensor, step: float, until: float
+    network: predict.DiagonalHead,
+    u0: Tensor,
+    v0: Tensor,
+    step: float,
+    until: float,
+    patience: float = PATIENCE,
 ) -> tuple[Row, Tensor]:
     """Plain gradient descent on (u, v): when each coordinate passes 1e-3, and how long it took."""
     gradient = Counted(network)
@@ -128,7 +134,7 @@ def descend(
         done += 1
         newly = ((u * v).abs() >= 1e-3) & active.isinf()
         active[newly] = done * step / UNIT
-        if time.perf_counter() - start > PATIENCE:
+        if time.perf_counter() - start > patience:
             break
     seconds = (time.perf_counter() - start) * steps / done
     row: Row = {"seconds": seconds, "gradients": steps, "extrapolated from": done / steps}
@@ -153,7 +159,7 @@ def accurate_descent(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, refe
     tenth = float(reference.sort().values[STAGES - 1])
     step = 0.01
     while True:
-        row, active = descend(network, u0, v0, step, 1.05 * tenth)
+        row, active = descend(network, u0, v0, step, 1.05 * tenth, patience=4 * PATIENCE)
         error = first_error(active, reference)
         if error <= 0.01 or float(row["extrapolated from"]) * UNTIL < tenth:
             return {"method": f"gradient descent, step {step:g} (1 %)"} | row | {"error, first ten": error}

@@ -35,7 +35,7 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             return Text(
-                f"{task.speed:.3g} {unit}/s" if unit and task.speed else "", style="progress.data.speed"
+                f"{task.speed:,.0f} {unit}/s" if unit and task.speed else "", style="progress.data.speed"
             )
 
     columns = (

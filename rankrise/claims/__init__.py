@@ -1,4 +1,4 @@
-"""Claims: the paper's statements that a run can decide, each measured by a function of the run, each able to fail."""
+"""Claims: the paper's statements that a run can decide, each a function of the run, each able to fail."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,16 +27,17 @@ CLAIMS = (
     ),
     Statement(
         "noise robustness",
-        "Stages are robust: after noise at the moment a coordinate becomes active, training follows the same path.",
+        "Stages are robust: after noise when a coordinate becomes active, training follows the same path.",
         noise_robustness,
     ),
     Statement(
         "full weights",
-        "With full weight matrices, singular values are learned one after another, and the loss has plateaus and drops.",
+        "With full weight matrices, singular values are learned one after another, "
+        "and the loss has plateaus and drops.",
         full_weights,
     ),
 )
-"""The table of claims: to add one, write a function of a run that gives measures, and add its statement here."""
+"""The table of claims. To add one, write a function of a run that gives measures, and state it here."""
 
 
 def check_claims(run: str | Path, names: Sequence[str] | None = None) -> list[Claim]:

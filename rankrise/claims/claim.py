@@ -13,7 +13,8 @@ Verdict = Literal["holds", "does not hold", "cannot be decided"]
 class Measure:
     """One statistic of a run, and the threshold that it is held against.
 
-    `passes` is None where the statistic is not defined on this run, or is told for information only (`needed` is then empty).
+    `passes` is None where the statistic is not defined on this run, or where it is told for information only
+    (`needed` is then empty).
     """
 
     name: str
@@ -25,7 +26,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper with its verdict on a run; `name` is short, `statement` a sentence, `reason` why the verdict is so."""
+    """A claim of the paper with its verdict on a run, and the reason for it."""
 
     name: str
     statement: str
@@ -71,13 +72,13 @@ def told(name: str, value: float | None, why: str) -> Measure:
 
 
 def worst(same: Sequence[Measure]) -> Measure:
-    """Of one measure on several seeds the one that fails, else one that is not known, else the one nearest to failing."""
+    """Of one measure on several seeds the one that fails, else one not known, else the nearest to failing."""
     sign = -1 if same[0].needed.startswith(">=") else 1
     return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
 
 
 def judge(statement: Statement, run: Run) -> Claim:
-    """The verdict on a run: one measure that fails refutes; the claim holds where every measure that decides passes."""
+    """The verdict on a run: a measure that fails refutes; the claim holds where every deciding one passes."""
     name, text = statement.name, statement.text
     try:
         measures = tuple(statement.measure(run))
@@ -89,5 +90,7 @@ def judge(statement: Statement, run: Run) -> Claim:
     if failed:
         return Claim(name, text, "does not hold", f"it fails on: {'; '.join(failed)}", measures)
     if unknown:
-        return Claim(name, text, "cannot be decided", f"the run does not determine: {'; '.join(unknown)}", measures)
+        return Claim(
+            name, text, "cannot be decided", f"the run does not determine: {'; '.join(unknown)}", measures
+        )
     return Claim(name, text, "holds", f"it passes on {len(deciding)} measures of {len(deciding)}", measures)

@@ -1,4 +1,4 @@
-"""Claim 3: with full weights, singular values are learned one after another; the loss has plateaus and drops."""
+"""Claim 3: full weights learn singular values one after another; the loss has plateaus and drops."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ OVERLAP = 0.25
 EARLY_RANK = 0.5
 DROPS = 2
 RISE = 0.05
-"""Above this rise of the loss, gradient descent is not stable: its step exceeds 2 over the largest curvature."""
+"""Where the loss rises more, gradient descent is not stable: its step exceeds 2 over the curvature."""
 
 
 def full_weights(run: Run) -> list[Measure]:
@@ -21,16 +21,19 @@ def full_weights(run: Run) -> list[Measure]:
     curves = [run.full(seed) for seed in run.settings.seeds]
     counts = [int(learned(curve).sum()) for curve in curves]
     if min(counts) < 3:
-        reason = f"only {min(counts)} singular values were learned by the end, and an order takes three; raise full_until"
-        raise Undecided(reason)
+        few = f"only {min(counts)} singular values were learned by the end"
+        raise Undecided(f"{few}, and an order takes three; raise full_until")
     if max(map(rise, curves)) > RISE:
-        raise Undecided("the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step")
+        raise Undecided(
+            "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step"
+        )
     return [
         at_most(
             "time to learn a singular value, as a part of the time to learn all",
             max(map(overlap, curves)),
             OVERLAP,
-            "values learned together take about as long as all of them (1); one after another, each takes its share: a quarter at most",
+            "values learned together take about as long as all of them (1); "
+            "one after another, each takes its share, a quarter at most",
         ),
         at_most(
             "part of the final rank reached when half the fall of the loss is over",
@@ -42,14 +45,14 @@ def full_weights(run: Run) -> list[Measure]:
             "drops of the loss after a plateau",
             float(min(map(drops, curves))),
             DROPS,
-            "any training may have one; stages show at least two, each after a plateau where the slope was less than half",
+            "any training may have one; stages show at least two, each after a plateau of half its slope",
         ),
         told("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
     ]
 
 
 def rise(curve: FullWeights) -> float:
-    """How much the loss rises in all, as a part of its fall from first to last: next to nothing under a stable step."""
+    """How much the loss rises in all, as a part of its fall: next to nothing under a stable step."""
     losses = curve.losses
     return float(losses.diff().clamp(min=0).sum() / (losses[0] - losses.min()).clamp(min=1e-300))
 
@@ -61,7 +64,7 @@ def learned(curve: FullWeights) -> np.ndarray:
 
 
 def overlap(curve: FullWeights) -> float:
-    """The mean time in which a learned value goes from a tenth to nine tenths of its end, over the time from first to last of them."""
+    """The mean time a learned value takes from a tenth to nine tenths of its end, over that of all."""
     values, times = _values(curve)[:, learned(curve)], curve.times.numpy()
     reached = [times[(values >= part * values[-1]).argmax(0)] for part in (0.1, 0.9)]
     whole = reached[1].max() - reached[0].min()
@@ -69,7 +72,7 @@ def overlap(curve: FullWeights) -> float:
 
 
 def early_rank(curve: FullWeights) -> float:
-    """The number of values as large as a learned one when half of the loss's fall is over, over that at the end."""
+    """The part of the final rank that is there when half of the loss's fall is over."""
     values, losses = _values(curve), curve.losses.numpy()
     half = int((losses <= (losses[0] + losses[-1]) / 2).argmax())
     rank = (values >= LEARNED * values[-1].max()).sum(1)
@@ -77,7 +80,7 @@ def early_rank(curve: FullWeights) -> float:
 
 
 def drops(curve: FullWeights) -> int:
-    """How often the slope of log(loss) rises from a plateau to a drop: to at least twice what it was, and a twentieth of the steepest."""
+    """How often log(loss) drops after a plateau: to twice its slope, and 1/20 of the steepest."""
     slope = -np.gradient(curve.losses.clamp(min=1e-300).log().numpy(), curve.times.numpy())
     least, count, low, peak, dropping = 0.05 * slope.max(), 0, slope[0], 0.0, False
     for value in slope:

@@ -1,12 +1,13 @@
 """The command line: a command is a typed function; its arguments and docstring are the flags and the help.
 
-Each command lives in the module of its name and imports what it needs inside, so that `rankrise --help` is instant.
+Each command lives in the module of its name and imports what it needs inside, so that `rankrise --help` is
+instant.
 """
 
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jsonargparse import auto_cli
 
@@ -19,13 +20,22 @@ from rankrise.commands.report import report
 from rankrise.commands.toy import toy
 from rankrise.errors import RankriseError
 
-COMMANDS = {"claims": claims, "compare": compare, "figures": figures, "flow": flow, "predict": predict, "report": report, "toy": toy}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "predict": predict,
+    "flow": flow,
+    "toy": toy,
+    "figures": figures,
+    "claims": claims,
+    "report": report,
+    "compare": compare,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
+    given = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        auto_cli(COMMANDS, args=_switched(arguments), prog="rankrise", description=main.__doc__, as_positional=True)
+        auto_cli(COMMANDS, args=given, prog="rankrise", description=main.__doc__, as_positional=True)  # type: ignore[arg-type]
     except RankriseError as error:
         print(f"rankrise: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -34,21 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
 
 
-def _switched(arguments: Sequence[str] | None) -> list[str]:
-    """The arguments with `--flag` as `--flag=true` where a command takes yes or no, which jsonargparse would want spelled out.
+def _spelled_out(given: list[str]) -> list[str]:
+    """The arguments as jsonargparse wants them: `--all-matrices`, a flag that takes yes or no, spelled
+    `--all_matrices=true`.
 
-    >>> _switched(["claims", "runs/demo", "--json"])
-    ['claims', 'runs/demo', '--json=true']
+    >>> _spelled_out(["compare", "before", "after", "--all-matrices", "--json"])
+    ['compare', 'before', 'after', '--all_matrices=true', '--json=true']
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
     command = COMMANDS.get(given[0]) if given else None
     if command is None:
         return given
     parameters = inspect.signature(command).parameters.values()
     switches = {f"--{parameter.name}" for parameter in parameters if parameter.annotation is bool}
-    spelled = [f"{word}=true" if word in switches else word for word in given]
+    words = []
+    for word in given:
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = "--" + name[2:].replace("-", "_")
+        words.append(f"{name}=true" if name in switches and not equals else name + equals + value)
     takes_many = any(parameter.annotation == list[str] for parameter in parameters)
-    return _listed(spelled) if takes_many else spelled
+    return _listed(words) if takes_many else words
 
 
 def _listed(words: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def claims(run: Path, only: str | None = None, json: bool = False) -> None:
-    """Each claim that a run can decide: what was measured, the threshold and why it stands there, and the verdict.
+    """Each claim that a run can decide: what was measured, the threshold and why it is there, the verdict.
 
     Args:
         run: folder written by 'rankrise toy'.
@@ -42,7 +42,13 @@ def _table(claim: "Claim") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for title, justify in (("", "left"), ("measured", "left"), ("value", "right"), ("needed", "right"), ("why there", "left")):
+    for title, justify in (
+        ("", "left"),
+        ("measured", "left"),
+        ("value", "right"),
+        ("needed", "right"),
+        ("why there", "left"),
+    ):
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     for measure in claim.measures:
         mark = {True: "yes", False: "no", None: "-"}[measure.passes]

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 
-def figures(run: Path, only: str | None = None, seed: int | None = None, out: Path | None = None, json: bool = False) -> None:
-    """Figures 3 and 6 to 10 of the paper, and descent beside flow, from a run: PNG and SVG, with the data as CSV beside them.
+def figures(
+    run: Path, only: str | None = None, seed: int | None = None, out: Path | None = None, json: bool = False
+) -> None:
+    """Figures 3 and 6 to 10 of the paper, and descent beside flow, from a run: PNG, SVG, and the data as CSV.
 
     Args:
         run: folder written by 'rankrise toy'.
@@ -21,7 +23,11 @@ def figures(run: Path, only: str | None = None, seed: int | None = None, out: Pa
     with bar("drawing", total=1.0) as move_to:
         drawn, skipped = draw_figures(run, names, seed=seed, out=out, progress=move_to)
     if json:
-        print(to_json({"drawn": {name: list(map(str, paths)) for name, paths in drawn.items()}, "skipped": skipped}))
+        print(
+            to_json(
+                {"drawn": {name: list(map(str, paths)) for name, paths in drawn.items()}, "skipped": skipped}
+            )
+        )
         return
     for name, paths in drawn.items():
         print(f"Figure {name}: {', '.join(str(path) for path in paths)}")

@@ -1,12 +1,13 @@
-"""What `rankrise predict` and `rankrise flow` share: the built-in networks by name, and their stages as a table."""
+"""What `rankrise predict` and `rankrise flow` share: the built-in networks, and their stages as a table."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from rankrise.errors import RankriseError
 
 if TYPE_CHECKING:
     from rankrise import predict
+    from rankrise.predict.networks import Objective
 
 NetworkName = Literal["head", "transformer", "linear"]
 
@@ -33,20 +34,13 @@ def build(
         raise RankriseError(
             f"--device {device} cannot be used here: pass cpu, or cuda where a GPU is"
         ) from error
+    kind = cast("Objective", objective)
     if network == "head":
-        return predict.diagonal_head(dimension, tokens, samples, seed, objective, device)  # type: ignore[arg-type]
+        return predict.diagonal_head(dimension, tokens, samples, seed, kind, device)
     if network == "transformer":
-        return predict.diagonal_transformer(
-            dimension,
-            layers,
-            heads,
-            tokens,
-            samples,
-            seed=seed,
-            objective=objective,
-            device=device,  # type: ignore[arg-type]
-        )
-    return predict.diagonal_linear(dimension, samples, seed, objective=objective, device=device)  # type: ignore[arg-type]
+        sizes = (dimension, layers, heads, tokens, samples)
+        return predict.diagonal_transformer(*sizes, seed=seed, objective=kind, device=device)
+    return predict.diagonal_linear(dimension, samples, seed, objective=kind, device=device)
 
 
 def print_stages(

@@ -31,10 +31,10 @@ def toy(
     note: str = "",
     json: bool = False,
 ) -> None:
-    """Train small attention networks from tiny weights, exactly and by gradient descent, beside Algorithm 1's prediction.
+    """Train small attention networks from tiny weights, exactly and by descent, beside Algorithm 1.
 
-    Without flags the settings are the paper's; a recipe or --quick replaces them, and a flag replaces one of those. Interrupted runs
-    resume: the same command goes on where it stopped.
+    Without flags the settings are the paper's; a recipe or --quick replaces them, and a flag replaces one of
+    those. Interrupted runs resume: the same command goes on where it stopped.
 
     Args:
         out: folder of the run, new or to be resumed.
@@ -59,7 +59,7 @@ def toy(
         noise_robustness_std: standard deviation of the noise-robustness experiment's noise (0.01).
         threshold: size above which a weight is nonnegligible in both (1e-5).
         duration: how long training goes on after a perturbation, in time t (20).
-        experiments: some of stages, flow, descent, full, strict-minima, noise-robustness, with commas between them (all).
+        experiments: some of stages, flow, descent, full, strict-minima, noise-robustness, with commas (all).
         workers: processes that work at the same time (as many as cores).
         note: a remark kept with the run.
         json: print what was run as JSON.
@@ -96,4 +96,4 @@ def toy(
     if json:
         print(to_json({"folder": str(run.folder), **run.info}))
     else:
-        print(f"The run is in {run.folder}: next 'rankrise figures {run.folder}' and 'rankrise claims {run.folder}'.")
+        print(f"The run is in {out}: next 'rankrise figures {out}' and 'rankrise claims {out}'.")

@@ -193,9 +193,10 @@ def follow(
     moments: list[Moment] = []
     ending: Ending = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
-    # At tiny scales an error of log|a| that no activation time would show still shows in the values: hence
-    # the bound.
-    step_tolerance = tolerance * min(unit, 1000.0)
+    # The unit itself would do. A little more at tiny scales, where transitions are far apart and their errors
+    # do not add up; and a bound, because an error of log|a| that no activation time shows still shows in the
+    # values.
+    step_tolerance = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
     try:
         for moment in integrate(ImplicitStep(loss, coordinates), z, until * unit, step_tolerance):
             moments.append(moment)

@@ -80,8 +80,8 @@ class ImplicitStep:
                 if size > 2 * last:
                     return None
             if size * min(1.0, 1.5 * self._contraction) < tolerance:
-                if iteration == 0:  # taken on trust, which is used up until a second iteration measures it again
-                    self._contraction *= 2
+                if iteration == 0:
+                    self._contraction *= 2  # taken on trust, which a second iteration has to renew
                 if iteration >= _SLOW:
                     self.forget()
                 # The loss where the iteration ended, from its gradient (-rate/2) one small correction before.

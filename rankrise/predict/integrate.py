@@ -61,6 +61,7 @@ def integrate(
     smallest = _SMALLEST_STEP * size
     times, points = [0.0, -size], torch.stack([z, z - size * rate])
     ceiling = max(2.0, 4 * float(a.abs().max()))
+    last_error, last_size = 1e-3, size
     while time < until:
         size = min(size, until - time)
         size = min(size, _time_to_doorstep(coordinates, points[0], rate, min(doorstep, tolerance / size)))
@@ -94,6 +95,11 @@ def integrate(
         ceiling = max(ceiling, 4 * float(coordinates.product(z).abs().max()))
         yield Moment(time, z, rate, float(value))
         growth, best = _next_order(times, points, order, steps_at_order, tolerance)
+        # Where errors grow from step to step, as in the growth of a new coordinate, they will grow on
+        # (Gustafsson).
+        trend = (size / last_size) * (last_error / max(error, 1e-10)) ** (1 / (order + 1))
+        growth *= min(1.0, max(0.3, trend))
+        last_error, last_size = max(error, 1e-3), size
         if best != order:
             order, steps_at_order = best, 0
         if not 1 < growth < 1.1:

@@ -16,7 +16,7 @@ from rankrise.predict.loss import Loss
 _ROUGH = {"tolerance": 0.1, "newton": 0.3, "doorstep": 0.05}
 """The path needs no more accuracy than it takes to stay in its basin."""
 _ALMOST_STILL = 0.1
-_STILL = 1e-8
+_STILL = 1e-7
 _VANISHING = 1e-4
 _CLOSE = 0.3
 _MOST_STEPS = 400

@@ -124,8 +124,8 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> Comparison:
     active = flow.at(0.0).abs() > threshold
     times = [stage.time for stage in stages]
     # The last plateau ends with the flow, or with what Algorithm 1 was asked for.
-    ends = [*times[1:], last if stages.ending == "nothing moves" else min(last, times[-1] if times else last)]
-    for stage, end in zip(stages, ends, strict=True):
+    ends = [*times[1:], last if stages.ending == "nothing moves" else min([last, *times[-1:]])]
+    for stage, end in zip(stages, ends, strict=False):
         middle = (stage.time + end) / 2
         if not stage.time < middle <= last:
             break

@@ -4,4 +4,14 @@ from rankrise.toy.record import MissingPiece, PerturbedCurve, Run, open_run
 from rankrise.toy.run import run_toy, work_of
 from rankrise.toy.settings import QUICK, ToySettings, read_recipe
 
-__all__ = ["QUICK", "MissingPiece", "PerturbedCurve", "Run", "ToySettings", "open_run", "read_recipe", "run_toy", "work_of"]
+__all__ = [
+    "QUICK",
+    "MissingPiece",
+    "PerturbedCurve",
+    "Run",
+    "ToySettings",
+    "open_run",
+    "read_recipe",
+    "run_toy",
+    "work_of",
+]

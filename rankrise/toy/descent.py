@@ -17,9 +17,10 @@ POINTS = 400
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,), `activation_times` (p,).
+    """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,).
 
-    `activation_times` are of the first step with `|a| >= 1e-3`, inf where there is none; `message` says how it ended.
+    `activation_times` (p,) are of the first step with `|a| >= 1e-3`, inf where there is none; `message` says
+    how it ended.
     """
 
     times: Tensor
@@ -40,10 +41,10 @@ def gradient_descent(
     until: float,
     progress: Callable[[float], None] | None = None,
 ) -> Descent:
-    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`, and keep some hundreds of moments.
+    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`.
 
-    It is the flow's forward Euler method. On a plateau a weight grows by `1 + step*g` a step where the flow grows it by
-    `exp(step*g)`, so that each stage comes late by a part `step*g/2`: that is what separates the two, and it halves with the step.
+    It is Euler's method on the flow. On a plateau a weight grows by `1 + step*g` a step where the flow grows
+    it by `exp(step*g)`, so that each stage comes late by a part `step*g/2`, which halves with the step.
 
     >>> from rankrise import predict
     >>> network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
@@ -64,7 +65,9 @@ def gradient_descent(
         loss, gradient = network.value_and_gradient(a)
         time = number * step / unit
         if not torch.isfinite(loss):
-            message = f"Stopped at step {number}, where the loss is {loss.item()}: take a smaller step than {step:g}."
+            message = (
+                f"Stopped at step {number}, where the loss is {loss.item()}: take a step below {step:g}."
+            )
             break
         first = (a.abs() >= ACTIVE) & activation_times.isinf()
         activation_times[first] = time

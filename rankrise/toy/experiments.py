@@ -27,12 +27,12 @@ from rankrise.toy.settings import ToySettings
 Report = Callable[[float], None]
 """Called with the part of the piece that is done, from 0 to 1."""
 
-CURVE_POINTS = 80
+CURVE_POINTS = 64
 """Of each perturbed curve, which are kept in single precision: there are two for each perturbation."""
 
 
 def compute(folder: Path, settings: ToySettings, piece: Piece, report: Report) -> None:
-    """Compute one piece and write its file. One thread, so that the same seed gives the same numbers on any number of workers."""
+    """Compute one piece and write its file, on one thread: a seed gives the same numbers on any workers."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -44,7 +44,10 @@ def compute(folder: Path, settings: ToySettings, piece: Piece, report: Report) -
 def _stages(run: Run, piece: Piece, report: Report) -> None:
     network = network_of(run.settings, piece.seed)
     stages = predict.greedy(
-        network, network.size, until=run.settings.until, progress=lambda found: report(min(1.0, found / network.size))
+        network,
+        network.size,
+        until=run.settings.until,
+        progress=lambda found: report(min(1.0, found / network.size)),
     )
     write_stages(run.folder, piece.seed, network, stages)
 
@@ -96,7 +99,9 @@ def _perturbations(run: Run, piece: Piece, report: Report) -> None:
     source = torch.Generator().manual_seed(piece.seed)
     if piece.kind == "strict-minima":
         std = settings.strict_minima_std
-        chosen = torch.rand(settings.perturbed_times, generator=source, dtype=torch.float64) * float(flow.times[-1])
+        chosen = torch.rand(settings.perturbed_times, generator=source, dtype=torch.float64) * float(
+            flow.times[-1]
+        )
         times = sorted(chosen.tolist())
     else:
         std = settings.noise_robustness_std
@@ -110,7 +115,9 @@ def _perturbations(run: Run, piece: Piece, report: Report) -> None:
         )
         curves.append(_curve(experiment))
         report(len(curves) / len(times))
-    write_perturbations(run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration)
+    write_perturbations(
+        run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration
+    )
 
 
 def _curve(experiment: predict.Perturbation) -> PerturbedCurve:
@@ -127,7 +134,9 @@ def _assumptions(run: Run, piece: Piece, report: Report) -> None:
     stages = run.stages(piece.seed)
     if len(stages):
         noise = run.settings.noise_robustness_std
-        checked = asdict(predict.check_assumptions(network, network.size, stages, noise=noise, seed=piece.seed))
+        checked = asdict(
+            predict.check_assumptions(network, network.size, stages, noise=noise, seed=piece.seed)
+        )
     else:
         checked = {"nothing to check": stages.message}
     write_json(run.folder / piece.file, checked)

@@ -1,4 +1,4 @@
-"""Full weight matrices W_K, W_Q, W_V, W_O in place of the diagonal ones: beyond the theory, and incremental too (Figure 3 d-f)."""
+"""Full weight matrices in place of diagonal ones: beyond the theory, and incremental too (Figure 3)."""
 
 import math
 from collections.abc import Callable
@@ -16,8 +16,10 @@ POINTS = 500
 
 @dataclass(frozen=True, eq=False)
 class FullWeights:
-    """A trained network of full weights: `times` (n,) in units of step, not rescaled, `losses` (n,), and singular values
-    (n, layers*heads*d) of each W_K W_Q^T and W_V W_O^T, each head's in descending order. `scale` is the std of an entry at the start.
+    """A trained network of full weights: `times` (n,), not rescaled, `losses` (n,), singular values.
+
+    Those of W_K W_Q^T and of W_V W_O^T are (n, layers*heads*d), each head's in descending order. An entry of
+    a weight matrix starts with standard deviation `10**log10_scale`.
     """
 
     times: Tensor
@@ -44,8 +46,8 @@ def train_full_weights(
 ) -> FullWeights:
     """Gradient descent on four d x d matrices a head, from Gaussian entries of std `10**log10_scale`.
 
-    The data and the teacher are those of the diagonal network, so that both learn the same function. Singular vectors are free, so
-    which direction comes next is no longer a choice among coordinates.
+    The data and the teacher are those of the diagonal network, so that both learn the same function. Singular
+    vectors are free, so which direction comes next is no longer a choice among coordinates.
     """
     dimension = network.inputs.shape[-1]
     layers, heads = (1, 1) if isinstance(network, predict.DiagonalHead) else (network.layers, network.heads)
@@ -60,12 +62,20 @@ def train_full_weights(
         weights = weights.detach().requires_grad_()
         loss = full_loss(network, weights)
         if not torch.isfinite(loss):
-            message = f"Stopped at step {number}, where the loss is {loss.item()}: take a smaller step than {step:g}."
+            message = (
+                f"Stopped at step {number}, where the loss is {loss.item()}: take a step below {step:g}."
+            )
             break
         (gradient,) = torch.autograd.grad(loss, weights)
         if number % every == 0 or number == steps:
             products = _products(weights.detach())
-            kept.append((number * step, float(loss.detach()), *(torch.linalg.svdvals(product).flatten() for product in products)))
+            kept.append(
+                (
+                    number * step,
+                    float(loss.detach()),
+                    *(torch.linalg.svdvals(product).flatten() for product in products),
+                )
+            )
             if progress is not None:
                 progress(number / steps)
         weights = weights - step * gradient
@@ -86,7 +96,9 @@ def full_loss(network: Network, weights: Tensor) -> Tensor:
     key_query, value_output = _products(weights)
     state = network.inputs
     if isinstance(network, predict.DiagonalHead):
-        return mean_loss(_attend(state, key_query[0, 0], value_output[0, 0]), network.targets, network.objective)
+        return mean_loss(
+            _attend(state, key_query[0, 0], value_output[0, 0]), network.targets, network.objective
+        )
     activate = getattr(torch.nn.functional, network.activation)
     for layer, (inward, outward) in enumerate(zip(network.feed_in, network.feed_out, strict=True)):
         pairs = zip(key_query[layer], value_output[layer], strict=True)

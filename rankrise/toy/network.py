@@ -9,7 +9,7 @@ Network = predict.DiagonalHead | predict.DiagonalTransformer
 
 
 def network_of(settings: ToySettings, seed: int) -> Network:
-    """The diagonal network on its data: the head of Eq. 1, or a transformer where more layers or heads are asked for."""
+    """The diagonal network on its data: the head of Eq. 1, or a transformer for more layers or heads."""
     sizes = (settings.dimension, settings.tokens, settings.samples)
     if settings.layers == settings.heads == 1:
         return predict.diagonal_head(*sizes, seed=seed, objective=settings.objective)

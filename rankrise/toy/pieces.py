@@ -1,4 +1,4 @@
-"""The pieces of a run: each is computed on its own, kept in a file of its own, and skipped when that file is there."""
+"""The pieces of a run: each computed on its own, kept in its own file, and skipped when that is there."""
 
 import math
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import Literal
 from rankrise.toy.scale import log10_of
 from rankrise.toy.settings import ToySettings
 
-Kind = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"]
+Kind = Literal[
+    "stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"
+]
 
 SMALLEST_FLOAT_SCALE = -300.0
-"""Plain gradient descent holds the weights themselves, so it ends where floats end; the exact flow does not."""
+"""Gradient descent holds the weights themselves, so it ends where floats end; the exact flow does not."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
 
 
 def cost(piece: Piece, settings: ToySettings) -> float:
-    """About how many gradients a piece costs: for the order of work and for the time left, not to be relied on."""
+    """About how many gradients a piece costs: for the order of work and the time left, no more."""
     unit = -log10_of(piece.alpha or settings.smallest_alpha) * math.log(10)
     size = 2 * settings.dimension * settings.layers * settings.heads
     perturbation = 60 + settings.duration / (settings.until * unit) * 1500
@@ -89,7 +91,9 @@ def _pieces_of_seed(settings: ToySettings, seed: int) -> list[Piece]:
     if "descent" in chosen:
         scales = [alpha for alpha in settings.alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
         pieces += [Piece("descent", seed, alpha) for alpha in scales]
-        pieces += [Piece("descent", seed, alpha, step) for alpha in scales[-1:] for step in settings.other_steps]
+        pieces += [
+            Piece("descent", seed, alpha, step) for alpha in scales[-1:] for step in settings.other_steps
+        ]
     if "full" in chosen:
         pieces.append(Piece("full", seed))
     if "flow" in chosen:

@@ -30,7 +30,8 @@ class MissingPiece(RankriseError):
 
 @dataclass(frozen=True)
 class PerturbedCurve:
-    """One perturbation: at rescaled time `start` noise was added; `times` (n,) count on from there in rescaled time,
+    """One perturbation: noise was added at rescaled time `start`, from which `times` (n,) count on.
+
     `original` and `perturbed` (n, p) are a = u*v without and with it.
     """
 
@@ -173,7 +174,8 @@ class Run:
         path = self.folder / file
         if not path.is_file():
             raise MissingPiece(
-                f"{path} is not there: the run was cut off, or made without that experiment; 'rankrise toy {self.folder}' resumes it"
+                f"{path} is not there: the run was cut off, or made without that experiment; "
+                f"'rankrise toy {self.folder}' resumes it"
             )
         return path
 
@@ -186,12 +188,14 @@ def open_run(folder: str | Path) -> Run:
 
     >>> open_run("no/such/folder")
     Traceback (most recent call last):
-    rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by 'rankrise toy'
+    rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
     folder = Path(folder)
     path = folder / "run.json"
     if not path.is_file():
-        raise RankriseError(f"{folder} is no run: it has no run.json; pass a folder written by 'rankrise toy'")
+        raise RankriseError(
+            f"{folder} is no run: it has no run.json; pass a folder written by 'rankrise toy'"
+        )
     info = _read_json(path)
     if info.get("format") != FORMAT or info.get("kind") != "toy":
         found = f"{info.get('format')!r}, {info.get('kind')!r}"
@@ -223,6 +227,7 @@ def write_stages(folder: Path, seed: int, network: Network, stages: predict.Stag
 def write_flow(folder: Path, piece: Piece, flow: predict.Flow, tolerance: float) -> None:
     """A flow, with all that is needed to interpolate it exactly."""
     tensors = {name: getattr(flow, name) for name in ("times", "values", "losses", "places", "rates")}
+    tensors["values"] = tensors["values"].float()  # for other readers; ours has them from the places
     tensors["activation_times"] = flow.activation_times(ACTIVE)
     for field in fields(Coordinates):
         tensors[f"coordinates.{field.name}"] = getattr(flow.coordinates, field.name)
@@ -240,7 +245,11 @@ def write_flow(folder: Path, piece: Piece, flow: predict.Flow, tolerance: float)
 def write_descent(folder: Path, piece: Piece, descent: Descent) -> None:
     """A curve of plain gradient descent."""
     tensors = {name: getattr(descent, name) for name in ("times", "values", "losses", "activation_times")}
-    numbers = {"log10_alpha": repr(descent.log10_alpha), "step": repr(descent.step), "message": descent.message}
+    numbers = {
+        "log10_alpha": repr(descent.log10_alpha),
+        "step": repr(descent.step),
+        "message": descent.message,
+    }
     _write_tensors(folder / piece.file, tensors, numbers)
 
 
@@ -269,7 +278,9 @@ def write_perturbations(folder: Path, piece: Piece, curves: list[PerturbedCurve]
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     with replacing(path) as temporary:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=metadata)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=metadata
+        )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -283,4 +294,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, reason: str) -> RankriseError:
-    return RankriseError(f"{path} is damaged ({reason}): delete it and start the run again, which redoes what is missing")
+    return RankriseError(
+        f"{path} is damaged ({reason}): delete it and start the run again, which redoes what is missing"
+    )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ def run_toy(
     """Run every experiment that `settings` asks for into `folder`, skipping what is there already.
 
     >>> import tempfile
-    >>> settings = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
+    >>> sizes = {"dimension": 2, "tokens": 3, "samples": 20}
+    >>> settings = ToySettings(**sizes, alphas=("1e-4",), experiments=("stages", "flow"))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = run_toy(folder, settings)
     ...     len(run.missing), run.flow(seed=0, alpha="1e-4").ending
@@ -181,7 +182,7 @@ def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> Non
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _processor() -> str:
@@ -190,4 +191,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )

@@ -14,7 +14,7 @@ EXPERIMENTS = ("stages", "flow", "descent", "full", "strict-minima", "noise-robu
 
 @dataclass(frozen=True)
 class ToySettings:
-    """Every setting of a toy run. The defaults are the paper's (Section 5 and Appendix C), or stand where it gives none."""
+    """Every setting of a toy run; the defaults are the paper's (Section 5, Appendix C) where it has them."""
 
     dimension: int = 50
     """Embedding dimension d."""
@@ -23,10 +23,10 @@ class ToySettings:
     samples: int = 1000
     """Training samples, isotropic Gaussian tokens."""
     layers: int = 1
-    """Layers. One layer of one head is the head of Eq. 1; anything more is the diagonal transformer of Example 3.2."""
+    """Layers. One layer of one head is Eq. 1; anything more is the diagonal transformer of Example 3.2."""
     heads: int = 1
     """Heads in a layer."""
-    objective: str = "squared"
+    objective: Objective = "squared"
     """squared, cross-entropy or hard-cross-entropy."""
     seeds: tuple[int, ...] = (0,)
     """Each seed draws its own data, teacher and initialisation."""
@@ -37,8 +37,8 @@ class ToySettings:
     tolerance: float = 1e-5
     """Error allowed in a step of the exact flow."""
     step: float = 0.005
-    """Step size (learning rate) of plain gradient descent, on diagonal and on full weights. The paper gives none; at its size a step
-    above 2/234 oscillates at the end, 234 being the largest eigenvalue of the Hessian in (u, v) at the teacher."""
+    """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper has none;
+    at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the teacher."""
     other_steps: tuple[float, ...] = (0.02, 0.0025)
     """More steps, at the smallest scale only, to see that step size is what separates descent from flow."""
     full_scale: str = "1e-8"
@@ -54,7 +54,7 @@ class ToySettings:
     threshold: float = 1e-5
     """The size above which a coordinate is nonnegligible in both."""
     duration: float = 20.0
-    """How long training goes on after a perturbation, in time t: the paper's 1000 epochs at a step of 0.02."""
+    """How long training goes on after a perturbation, in time t: the paper's 1000 epochs at step 0.02."""
     experiments: tuple[str, ...] = EXPERIMENTS
     """Which experiments to run."""
 
@@ -62,11 +62,22 @@ class ToySettings:
         for name in ("seeds", "alphas", "other_steps", "experiments"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "full_scale", scale_name(self.full_scale))
-        object.__setattr__(self, "alphas", tuple(sorted(map(scale_name, self.alphas), key=log10_of, reverse=True)))
+        object.__setattr__(
+            self, "alphas", tuple(sorted(map(scale_name, self.alphas), key=log10_of, reverse=True))
+        )
         for name in ("dimension", "tokens", "samples", "layers", "heads", "perturbed_times"):
             if getattr(self, name) < 1:
                 raise RankriseError(f"{name} is {getattr(self, name)}: pass a whole number of 1 or more")
-        for name in ("until", "tolerance", "step", "full_until", "strict_minima_std", "noise_robustness_std", "threshold", "duration"):
+        for name in (
+            "until",
+            "tolerance",
+            "step",
+            "full_until",
+            "strict_minima_std",
+            "noise_robustness_std",
+            "threshold",
+            "duration",
+        ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise RankriseError(f"{name} is {getattr(self, name)}: pass a number above 0")
         _check_words("objective", [self.objective], get_args(Objective))
@@ -74,11 +85,17 @@ class ToySettings:
         for name in ("seeds", "alphas", "experiments"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise RankriseError(f"{name} is {', '.join(map(str, values)) or 'empty'}: pass one or more, each once")
+                raise RankriseError(
+                    f"{name} is {', '.join(map(str, values)) or 'empty'}: pass one or more, each once"
+                )
         if not all(0 < step < float("inf") and step != self.step for step in self.other_steps):
-            raise RankriseError(f"other_steps is {self.other_steps}: pass numbers above 0 other than step, or nothing")
+            raise RankriseError(
+                f"other_steps is {self.other_steps}: pass numbers above 0 other than step, or nothing"
+            )
         if any(seed < 0 for seed in self.seeds):
-            raise RankriseError(f"seeds is {', '.join(map(str, self.seeds))}: pass whole numbers of 0 or more")
+            raise RankriseError(
+                f"seeds is {', '.join(map(str, self.seeds))}: pass whole numbers of 0 or more"
+            )
 
     @property
     def smallest_alpha(self) -> str:
@@ -87,7 +104,9 @@ class ToySettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting, as JSON has it."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+        }
 
     def changed(self, given: Mapping[str, Any], source: str) -> "ToySettings":
         """These settings with some of them replaced by what `source` gives, as text or as values.
@@ -99,7 +118,9 @@ class ToySettings:
         for name, value in given.items():
             if name not in values:
                 known = ", ".join(values)
-                raise RankriseError(f"{source} gives {name!r}, which is no setting of a toy run: pass one of {known}")
+                raise RankriseError(
+                    f"{source} gives {name!r}, which is no setting of a toy run: pass one of {known}"
+                )
             values[name] = _converted(name, value, values[name], source)
         return ToySettings(**values)
 
@@ -115,7 +136,9 @@ def read_recipe(path: str | Path) -> ToySettings:
         raise RankriseError(f"the recipe {path} cannot be read ({error}): pass a YAML file") from error
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
-        raise RankriseError(f"the recipe {path} is no YAML ({first}): write one 'name: value' a line") from error
+        raise RankriseError(
+            f"the recipe {path} is no YAML ({first}): write one 'name: value' a line"
+        ) from error
     if recipe is None:
         recipe = {}
     if not isinstance(recipe, dict):
@@ -135,7 +158,9 @@ def _converted(name: str, value: Any, like: Any, source: str) -> Any:
     except (TypeError, ValueError) as error:
         wanted = {int: "whole number", float: "number", str: "text"}[kind]
         many = f"a list of {wanted}s" if isinstance(like, tuple) else f"a {wanted}"
-        raise RankriseError(f"{source} gives {name} as {value!r}: pass {many.replace('texts', 'names')}") from error
+        raise RankriseError(
+            f"{source} gives {name} as {value!r}: pass {many.replace('texts', 'names')}"
+        ) from error
 
 
 def _plain(value: Any, kind: type) -> Any:

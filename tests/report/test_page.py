@@ -147,7 +147,7 @@ def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: Run
                 float(stages[begun - 1].point[coordinate]) if begun else 0, abs=5.1e-4
             )
     page.keyboard.press("End")
-    assert page.locator(".next").inner_text() == "Algorithm 1: no further stage in this run."
+    assert page.locator(".next").inner_text() == f"Algorithm 1 has ended. {stages.message}"
 
 
 def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open, run: Run) -> None:

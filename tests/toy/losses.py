@@ -21,7 +21,7 @@ class TwoCoordinates:
 class Rivals(TwoCoordinates):
     """Two coordinates tied for the first stage, of which the winner keeps the other out.
 
-    Algorithm 1 takes the first; the flow takes whichever starts larger. Nondegeneracy does not hold, nor the theorem.
+    Algorithm 1 takes the first; the flow takes whichever starts larger. Nondegeneracy fails, and the theorem.
     """
 
     def __call__(self, a: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class Rivals(TwoCoordinates):
 
 
 class TwoWells(TwoCoordinates):
-    """The first coordinate has minima at 1 and at 3, the second one at 1/2: training from zero ends at (1, 1/2).
+    """The first coordinate has minima at 1 and at 3, the second at 1/2: training from zero ends at (1, 1/2).
 
     Small noise is forgotten; noise that carries the first coordinate beyond 2 is not.
     """

@@ -39,7 +39,9 @@ def test_every_piece_is_there_and_can_be_read_without_rankrise(tiny: Run) -> Non
 
 def test_a_flow_comes_back_as_it_was_solved(tiny: Run) -> None:
     network = network_of(tiny.settings, 6)
-    flow = predict.gradient_flow(network, *initialisation_of(tiny.settings, 6), log10_alpha=-16, until=tiny.settings.until)
+    flow = predict.gradient_flow(
+        network, *initialisation_of(tiny.settings, 6), log10_alpha=-16, until=tiny.settings.until
+    )
     kept = tiny.flow(6, "1e-16")
     times = torch.linspace(0, tiny.settings.until, 50, dtype=torch.float64)
     torch.testing.assert_close(kept.at(times), flow.at(times), rtol=0, atol=0)
@@ -92,21 +94,25 @@ def test_a_folder_with_something_else_is_refused(folder: Path) -> None:
     (folder / "thesis.tex").write_text("mine")
     with pytest.raises(RankriseError, match="is no run"):
         run_toy(folder, SMALL)
-    with pytest.raises(RankriseError, match="no run.json"):
+    with pytest.raises(RankriseError, match=r"no run\.json"):
         open_run(folder)
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "other/1"}', '{"format": "rankrise-run/1", "kind": "toy"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": "other/1"}', '{"format": "rankrise-run/1", "kind": "toy"}']
+)
 def test_a_damaged_description_is_refused_in_a_sentence(folder: Path, text: str) -> None:
     folder.mkdir()
     (folder / "run.json").write_text(text)
-    with pytest.raises(RankriseError, match="run.json") as error:
+    with pytest.raises(RankriseError, match=r"run\.json") as error:
         open_run(folder)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("file", "keep"), [("flow-1e-32.safetensors", 0.5), ("flow-1e-32.safetensors", 0.0), ("stages.json", 0.5)])
+@pytest.mark.parametrize(
+    ("file", "keep"), [("flow-1e-32.safetensors", 0.5), ("flow-1e-32.safetensors", 0.0), ("stages.json", 0.5)]
+)
 def test_a_cut_off_file_is_named_and_kept(tiny: Run, folder: Path, file: str, keep: float) -> None:
     shutil.copytree(tiny.folder, folder)
     path = folder / "seed-6" / file
@@ -136,10 +142,22 @@ def test_descent_is_left_out_where_floats_end() -> None:
 
 def test_an_interrupted_run_keeps_what_is_finished_and_resumes(folder: Path) -> None:
     """Two workers, SIGINT once a piece is there; then the rest, and the same numbers as in one go."""
-    flags = "--dimension=2 --tokens=3 --samples=20 --seeds=1 --alphas=1e-4,1e-8 --step=0.02 --experiments=stages,flow,descent"
-    command = [sys.executable, "-m", "rankrise", "toy", str(folder), *flags.split(), "--other_steps=0.003", "--workers=2"]
+    flags = "--dimension=2 --tokens=3 --samples=20 --seeds=1 --alphas=1e-4,1e-8 --step=0.02"
+    command = [
+        sys.executable,
+        "-m",
+        "rankrise",
+        "toy",
+        str(folder),
+        *flags.split(),
+        "--other_steps=0.003",
+        "--experiments=stages,flow,descent",
+        "--workers=2",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
         while process.poll() is None and not list(folder.glob("seed-*/flow*.safetensors")):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)

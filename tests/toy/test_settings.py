@@ -23,7 +23,12 @@ def test_settings_survive_json() -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "name", "log10"),
-    [("0.1", "1e-1", -1.0), (1e-32, "1e-32", -32.0), ("5e-324", "5e-324", -323.30103), ("1E-1000", "1e-1000", -1000.0)],
+    [
+        ("0.1", "1e-1", -1.0),
+        (1e-32, "1e-32", -32.0),
+        ("5e-324", "5e-324", -323.30103),
+        ("1E-1000", "1e-1000", -1000.0),
+    ],
 )
 def test_a_scale_has_one_name(alpha: str | float, name: str, log10: float) -> None:
     assert scale_name(alpha) == name

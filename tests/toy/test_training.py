@@ -34,7 +34,8 @@ def test_descent_approaches_the_flow_in_proportion_to_its_step() -> None:
     reached = exact.isfinite()
     assert reached.sum() >= 2
     late = [
-        (gradient_descent(network, u0, v0, -8, step, 1.0).activation_times / exact - 1)[reached] for step in (0.04, 0.02)
+        (gradient_descent(network, u0, v0, -8, step, 1.0).activation_times / exact - 1)[reached]
+        for step in (0.04, 0.02)
     ]
     assert (late[1] > 0).all()
     # A step's own length limits how exactly an activation time is known: 0.02 / (8 log 10) of about 0.6.
@@ -45,7 +46,7 @@ def test_a_step_too_large_stops_and_says_so() -> None:
     network = predict.diagonal_head(3, 4, 20, seed=1)
     u0, v0 = predict.random_initialisation(6, seed=2)
     descent = gradient_descent(network, u0, v0, log10_alpha=-1, step=50.0, until=500.0)
-    assert "smaller step" in descent.message
+    assert "take a step below" in descent.message
     assert torch.isfinite(descent.losses).all()
 
 
@@ -53,7 +54,9 @@ def test_a_step_too_large_stops_and_says_so() -> None:
 def test_full_weights_contain_the_diagonal_ones(layers: int, heads: int) -> None:
     network = network_of(ToySettings(dimension=3, tokens=4, samples=10, layers=layers, heads=heads), seed=3)
     u, v = predict.random_initialisation(network.size, seed=4)
-    weights = torch.stack([w.view(layers, heads, 2, 3).diag_embed()[:, :, kind] for kind in (0, 1) for w in (u, v)])
+    weights = torch.stack(
+        [w.view(layers, heads, 2, 3).diag_embed()[:, :, kind] for kind in (0, 1) for w in (u, v)]
+    )
     torch.testing.assert_close(full_loss(network, weights), network(u * v))
 
 

@@ -22,7 +22,7 @@ def head_hessian(keys: Tensor, values: Tensor, targets: Tensor, objective: Objec
     """
     split = keys.shape[-1]
     hessian = a.new_zeros(len(a), len(a))
-    length = chunk_length(values, 20_000)
+    length = chunk_length(values, 40_000)
     for chunk in zip(keys.split(length), values.split(length), targets.split(length), strict=True):
         _add_hessian(hessian, *chunk, objective, a)
     hessian[split:, :split] = hessian[:split, split:].T

@@ -46,7 +46,7 @@ class HeadLoss:
         samples, tokens, split = self.keys.shape
         dimension = self.values.shape[-1]
         key_query, value_output = a[:split], a[split:].unsqueeze(1).expand(dimension, tokens).contiguous()
-        length = chunk_length(self.values, 100_000)
+        length = chunk_length(self.values, 250_000)
         wide_memory = a.new_empty(length, tokens, split)
         tall_memory = a.new_empty(2, length, dimension, tokens)
         square_memory = a.new_empty(2, length, tokens, tokens)

@@ -1,6 +1,7 @@
 """The paper's toy figures, each drawn from a run and from nothing else, with its data beside it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +18,26 @@ from rankrise.show.figures.style import paper_style
 from rankrise.show.figures.training import draw_training
 from rankrise.toy import MissingPiece, open_run
 
-FIGURES: dict[str, Callable[[Source], tuple[Figure, str]]] = {
-    "3": draw_training,
-    "6": draw_loss,
-    "7": partial(draw_entries, kind="KQ"),
-    "8": partial(draw_entries, kind="VO"),
-    "9": partial(draw_perturbations, kind="strict-minima"),
-    "10": partial(draw_perturbations, kind="noise-robustness"),
-    "descent": draw_descent,
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: how it is drawn, its caption, and its number in the paper's later version."""
+
+    draw: Callable[[Source], tuple[Figure, str]]
+    caption: str
+    later_number: str = ""
+
+
+FIGURES = {
+    "3": Drawing(draw_training, "Diagonal and full weights trained by gradient descent"),
+    "6": Drawing(draw_loss, "Loss against rescaled time for each initialisation scale", "2"),
+    "7": Drawing(partial(draw_entries, kind="KQ"), "Entries of w_K*w_Q for each initialisation scale", "2"),
+    "8": Drawing(partial(draw_entries, kind="VO"), "Entries of w_V*w_O for each initialisation scale", "2"),
+    "9": Drawing(partial(draw_perturbations, kind="strict-minima"), "Noise at random times", "3"),
+    "10": Drawing(partial(draw_perturbations, kind="noise-robustness"), "Noise when a coordinate wakes", "3"),
+    "descent": Drawing(draw_descent, "Gradient descent beside the exact flow"),
 }
-"""By the number in the paper's submission; its later version has 6, 7, 8 as Figure 2, and 9, 10 as Figure 3. The last is not in it."""
+"""By the number in the paper's submission; one more that is not in it."""
 
 DPI = 200
 
@@ -38,10 +49,10 @@ def draw_figures(
     out: str | Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
-    """Draw figures of a run as PNG and SVG with a CSV beside them: their paths by name, and why others could not be drawn.
+    """Draw figures of a run as PNG and SVG with a CSV beside them: their paths, and why others are not drawn.
 
-    Without `names`, all figures that the run has the data for; named ones must be drawable. Into the run's own `figures`, if no
-    `out` is given.
+    Without `names`, all figures that the run has the data for; named ones must be drawable. They go into the
+    run's own `figures`, if no `out` is given.
     """
     for name in names or ():
         if name not in FIGURES:
@@ -60,7 +71,8 @@ def draw_figures(
     with paper_style():
         for number, name in enumerate(asked):
             try:
-                drawn[name] = _save(*FIGURES[name](source), folder / f"figure-{name}{suffix}")
+                figure, data = FIGURES[name].draw(source)
+                drawn[name] = _save(figure, data, _title(name), folder / f"figure-{name}{suffix}")
             except MissingPiece as error:
                 if names is not None:
                     raise
@@ -70,10 +82,17 @@ def draw_figures(
     return drawn, skipped
 
 
-def _save(figure: Figure, data: str, stem: Path) -> list[Path]:
+def _title(name: str) -> str:
+    """What the files say of themselves: the caption, and the number in both versions of the paper."""
+    drawing = FIGURES[name]
+    later = f", {drawing.later_number} of the later version" if drawing.later_number else ""
+    return f"{drawing.caption} (Figure {name} of the paper{later})" if name.isdigit() else drawing.caption
+
+
+def _save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
-    for path in paths[:2]:
+    for path, more in zip(paths, ({}, {"Date": None}), strict=False):
         with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(temporary, dpi=DPI, metadata={"Title": title, **more})
     write_text(paths[2], data)
     return paths

@@ -1,4 +1,4 @@
-"""The numbers that the figures draw, taken from a run: curves on a common grid, and Algorithm 1's staircase."""
+"""The numbers that the figures draw, taken from a run: curves on a grid, and Algorithm 1's staircase."""
 
 import csv
 import io
@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from rankrise import predict
-from rankrise.toy import Run
+from rankrise.toy import MissingPiece, Run
+from rankrise.toy.pieces import pieces_of
+from rankrise.toy.scale import log10_of
 
 POINTS = 401
 
@@ -27,6 +30,16 @@ class Source:
     def until(self) -> float:
         """The rescaled time at which the curves end."""
         return self.run.settings.until
+
+    @property
+    def descent_alpha(self) -> str:
+        """The smallest scale at which gradient descent was run."""
+        alphas = [piece.alpha for piece in pieces_of(self.run.settings) if piece.kind == "descent"]
+        if not alphas:
+            raise MissingPiece(
+                f"{self.run.folder} has no gradient descent: run it with the experiment 'descent'"
+            )
+        return min(alphas, key=log10_of)
 
     @cached_property
     def stages(self) -> predict.Stages:
@@ -44,7 +57,7 @@ class Source:
         return self.run.labels(self.seed)
 
     def coordinates(self, kind: str) -> list[int]:
-        """The coordinates of "KQ" or "VO", in the order in which Algorithm 1 activates them, those it does not last."""
+        """The coordinates of "KQ" or "VO" in Algorithm 1's order, those that it does not activate last."""
         first: dict[int, int] = {}
         for number, stage in enumerate(self.stages):
             first.setdefault(stage.coordinate, number)
@@ -56,7 +69,7 @@ class Source:
         points = [torch.zeros(len(self.labels), dtype=torch.float64), *(stage.point for stage in self.stages)]
         losses = [self.stages.initial_loss, *(stage.loss for stage in self.stages)]
         edges = [0.0, *self.times, max(self.until, *self.times) if self.times else self.until]
-        times = np.array([edge for pair in zip(edges, edges[1:], strict=False) for edge in pair])
+        times = np.array([edge for pair in pairwise(edges) for edge in pair])
         return times, torch.stack(points).repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
 
     def flow(self, alpha: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Figures 7 and 8: the entries of w_K*w_Q, or of w_V*w_O, against rescaled time for each initialisation scale."""
+"""Figures 7 and 8: the entries of w_K*w_Q, or of w_V*w_O, against rescaled time for each scale."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ NAMES = {"KQ": r"$\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)$", "VO": r"$\mathrm{dia
 
 
 def draw_entries(source: Source, kind: str) -> tuple[Figure, str]:
-    """A panel for each scale: every entry in the exact flow, and Algorithm 1's staircase over it; and the data."""
+    """A panel for each scale: every entry in the exact flow under Algorithm 1's staircase; and the data."""
     alphas = source.run.settings.alphas
     chosen = source.coordinates(kind)
     curves = {alpha: source.flow(alpha) for alpha in alphas}
@@ -34,12 +34,18 @@ def draw_entries(source: Source, kind: str) -> tuple[Figure, str]:
     for line in panels:
         line[0].set_ylabel("entry")
     figure.suptitle(f"Entries of {NAMES[kind]}, exact flow (numbers: stage)")
-    flow, limit = Line2D([], [], color=sequence()(0.4)), Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES)
+    flow, limit = (
+        Line2D([], [], color=sequence()(0.4)),
+        Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES),
+    )
     labels = ["flow, dark to light in Algorithm 1's order", "Algorithm 1"]
     figure.legend([flow, limit], labels, loc="outside lower center", ncols=2)
     rows = [
         (alpha, float(time), *row.tolist())
-        for alpha, t, a in [*((alpha, *curve[:2]) for alpha, curve in curves.items()), ("Algorithm 1", times, points)]
+        for alpha, t, a in [
+            *((alpha, *curve[:2]) for alpha, curve in curves.items()),
+            ("Algorithm 1", times, points),
+        ]
         for time, row in zip(t, a[:, chosen], strict=True)
     ]
     return figure, table(("alpha", "rescaled_time", *(source.labels[c] for c in chosen)), rows)

@@ -16,7 +16,13 @@ def draw_loss(source: Source) -> tuple[Figure, str]:
     for panel, scale in zip(panels, ("linear", "log"), strict=True):
         for number, (alpha, colour) in enumerate(zip(alphas, shades(len(alphas)), strict=True)):
             style = STYLES[-1 - (len(alphas) - 1 - number) % len(STYLES)]
-            panel.plot(curves[alpha][0], curves[alpha][2], color=colour, linestyle=style, label=rf"$\alpha$ = {alpha}")
+            panel.plot(
+                curves[alpha][0],
+                curves[alpha][2],
+                color=colour,
+                linestyle=style,
+                label=rf"$\alpha$ = {alpha}",
+            )
         panel.plot(times, losses, color=INK, linewidth=0.6, label="Algorithm 1")
         panel.set_yscale(scale)
         panel.set_xlim(0, source.until)
@@ -27,6 +33,10 @@ def draw_loss(source: Source) -> tuple[Figure, str]:
     panels[1].set_ylabel("loss (log)")
     panels[0].legend(loc="upper right")
     figure.suptitle(r"Loss of a diagonal attention head, exact flow, as $\alpha \to 0$ (numbers: stage)")
-    rows = [(alpha, *row) for alpha, (t, _, loss) in curves.items() for row in zip(t.tolist(), loss.tolist(), strict=True)]
+    rows = [
+        (alpha, *row)
+        for alpha, (t, _, loss) in curves.items()
+        for row in zip(t.tolist(), loss.tolist(), strict=True)
+    ]
     rows += [("Algorithm 1", *row) for row in zip(times.tolist(), losses.tolist(), strict=True)]
     return figure, table(("alpha", "rescaled_time", "loss"), rows)

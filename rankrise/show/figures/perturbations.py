@@ -7,7 +7,6 @@ from matplotlib.lines import Line2D
 from rankrise.show.figures.data import Source, table
 from rankrise.show.figures.style import DASHES, FAINT, INK, mark_stages, new_figure, sequence, shades
 from rankrise.toy import PerturbedCurve
-from rankrise.toy.scale import scale_name
 
 SHOWN = 5
 VISIBLE = 1e-3
@@ -15,38 +14,55 @@ MOST_MOVED = 10
 
 
 def draw_perturbations(source: Source, kind: str) -> tuple[Figure, str]:
-    """Up to five perturbations, entry by entry, and for all of them how far the two networks are apart; and the data."""
+    """Up to five perturbations, entry by entry, and how far all are from the original; and the data."""
     settings = source.run.settings
     curves = source.run.perturbations(source.seed, kind)
     std = settings.strict_minima_std if kind == "strict-minima" else settings.noise_robustness_std
-    shown = [curves[round(part * (len(curves) - 1) / max(1, SHOWN - 1))] for part in range(min(SHOWN, len(curves)))]
+    count = min(SHOWN, len(curves))
+    shown = [round(part * (len(curves) - 1) / max(1, count - 1)) for part in range(count)]
     figure = new_figure(4.4)
     panels = figure.subplots(2, 3)
     for panel in panels.flat[len(shown) : SHOWN]:
         panel.set_axis_off()
-    for panel, curve in zip(panels.flat, shown, strict=False):
-        _draw_one(panel, curve, source)
+    for panel, number in zip(panels.flat, shown, strict=False):
+        _draw_one(panel, curves[number], source)
     _draw_distances(panels.flat[-1], curves)
     for line in panels:
         line[0].set_ylabel("entry of $a = u \\odot v$")
     for panel in panels[1]:
         panel.set_xlabel("rescaled time since the noise")
-    crossed = scale_name(settings.threshold)
+    crossed = f"{settings.threshold:g}".replace("e-0", "e-")
     times = "at random times" if kind == "strict-minima" else f"when a coordinate has just crossed {crossed}"
-    figure.suptitle(rf"Noise of std {std:g} on nonnegligible weights, {times} ($\alpha$ = {settings.smallest_alpha})")
+    figure.suptitle(
+        rf"Noise of std {std:g} on nonnegligible weights, {times} ($\alpha$ = {settings.smallest_alpha})"
+    )
     crowded = (curves[0].original.shape[1] if curves else 0) > MOST_MOVED
     handles = [
         Line2D([], [], color=sequence()(0.4), linewidth=1.1),
         Line2D([], [], color=INK, linewidth=0.7, linestyle=DASHES),
     ]
-    figure.legend(handles, [f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}", "without"], loc="outside lower center", ncols=2)
-    rows = [
-        (number, curve.start, float(curve.times[at]), name, *(float(x) for x in values[at]))
-        for number, curve in enumerate(curves)
-        for name, values in (("perturbed", curve.perturbed), ("original", curve.original))
-        for at in range(len(curve.times))
-    ]
-    return figure, table(("experiment", "start", "rescaled_time_since", "curve", *source.labels), rows)
+    figure.legend(
+        handles,
+        [f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}", "without"],
+        loc="outside lower center",
+        ncols=2,
+    )
+    return figure, _data(source, curves, shown)
+
+
+def _data(source: Source, curves: list[PerturbedCurve], shown: list[int]) -> str:
+    """The distances of all, and the entries of those that are shown."""
+    rows: list[tuple[object, ...]] = []
+    for number, curve in enumerate(curves):
+        distances = (curve.perturbed - curve.original).abs().amax(1).tolist()
+        pairs = (("perturbed", curve.perturbed.tolist()), ("original", curve.original.tolist()))
+        for name, values in pairs if number in shown else (("distance", [[]] * len(distances)),):
+            lines = zip(curve.times.tolist(), distances, values, strict=True)
+            rows += [
+                (number, curve.start, time, name, distance, *entries) for time, distance, entries in lines
+            ]
+    header = ("experiment", "start", "rescaled_time_since", "curve", "largest_distance", *source.labels)
+    return table(header, rows)
 
 
 def _draw_one(panel: Axes, curve: PerturbedCurve, source: Source) -> None:

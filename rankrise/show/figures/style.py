@@ -1,7 +1,8 @@
-"""How every figure looks: text legible at the paper's width, colours that survive colour blindness and grey printing."""
+"""How every figure looks: legible at the paper's width, in colours that survive colour blindness and grey."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -15,11 +16,18 @@ WIDTH = 6.5
 
 # Okabe & Ito's colours, in an order that also differs in lightness, each with its own line style.
 INK, ORANGE, SKY, GREEN, BLUE, VERMILION = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
-STYLES: tuple[Any, ...] = ((0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (3, 1)), (0, (6, 1)), "-")
+STYLES: tuple[Any, ...] = (
+    (0, (1, 1)),
+    (0, (4, 1, 1, 1, 1, 1)),
+    (0, (4, 1, 1, 1)),
+    (0, (3, 1)),
+    (0, (6, 1)),
+    "-",
+)
 DASHES: Any = (0, (2, 1.5))
 GREY, FAINT = "#666666", "#C8C8C8"
 
-_SETTINGS = {
+_SETTINGS: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -73,7 +81,7 @@ def mark_stages(axes: Axes, times: Sequence[float], until: float, number: bool =
     room = until * 0.055 * WIDTH / (2.2 * max(axes.get_position().width, 0.1) * WIDTH)
     edges = [0.0, *times, until]
     taken = -np.inf
-    for stage, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+    for stage, (start, end) in enumerate(pairwise(edges)):
         middle = (start + end) / 2
         if end - start >= 0.35 * room and middle - taken >= room:
             axes.annotate(

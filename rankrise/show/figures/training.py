@@ -5,49 +5,38 @@ from matplotlib.figure import Figure
 from rankrise.show.figures.data import Source, table
 from rankrise.show.figures.entries import NAMES, plot_entries, plot_staircase
 from rankrise.show.figures.style import BLUE, DASHES, INK, mark_stages, new_figure
+from rankrise.toy.descent import Descent
+from rankrise.toy.full import FullWeights
 
 
 def draw_training(source: Source) -> tuple[Figure, str]:
     """Diagonal weights above, full weights below, each with its loss; and the data."""
-    alpha = source.run.settings.smallest_alpha
+    alpha = source.descent_alpha
     descent, full = source.run.descent(source.seed, alpha), source.run.full(source.seed)
     times, points, losses = source.staircase()
     figure = new_figure(4.4)
     panels = figure.subplots(2, 3)
     diagonal = descent.times.numpy()
-    rows: list[tuple[object, ...]] = []
     for panel, letter, kind in zip(panels[0], "ab", ("VO", "KQ"), strict=False):
         chosen = source.coordinates(kind)
         plot_entries(panel, diagonal, descent.values.numpy()[:, chosen])
         plot_staircase(panel, times, points[:, chosen])
         panel.set_title(f"({letter}) {NAMES[kind]}", pad=11)
-        rows += [
-            ("diagonal", source.labels[c], float(t), float(value))
-            for c in chosen
-            for t, value in zip(diagonal, descent.values[:, c], strict=True)
-        ]
     panels[0, 0].set_ylabel(f"diagonal weights, $\\alpha$ = {alpha}\nentry")
     panels[0, 2].plot(diagonal, descent.losses, color=BLUE, label="gradient descent")
     panels[0, 2].plot(times, losses, color=INK, linewidth=0.6, linestyle=DASHES, label="Algorithm 1")
     panels[0, 2].set_title("(c) loss", pad=11)
-    panels[0, 2].legend(loc="upper right")
-    rows += [("diagonal", "loss", float(t), float(x)) for t, x in zip(diagonal, descent.losses, strict=True)]
+    panels[0, 2].legend(loc="center right")
     rescaled = full.rescaled_times.numpy()
     singular = {"VO": full.singular_values_vo.numpy(), "KQ": full.singular_values_kq.numpy()}
     for panel, letter, kind in zip(panels[1], "de", singular, strict=False):
         plot_entries(panel, rescaled, singular[kind])
         name = "W_V W_O^T" if kind == "VO" else "W_K W_Q^T"
         panel.set_title(f"({letter}) singular values of ${name}$")
-        rows += [
-            ("full", f"singular value {number} of {kind}", float(t), float(value))
-            for number, column in enumerate(singular[kind].T)
-            for t, value in zip(rescaled, column, strict=True)
-        ]
     scale = source.run.settings.full_scale
     panels[1, 0].set_ylabel(f"full weights, std {scale}\nsingular value")
     panels[1, 2].plot(rescaled, full.losses, color=BLUE)
     panels[1, 2].set_title("(f) loss")
-    rows += [("full", "loss", float(t), float(x)) for t, x in zip(rescaled, full.losses, strict=True)]
     for panel in panels[0]:
         mark_stages(panel, source.times, source.until)
         panel.set_xlim(0, source.until)
@@ -56,4 +45,22 @@ def draw_training(source: Source) -> tuple[Figure, str]:
         panel.set_xlim(0, float(rescaled[-1]))
         panel.set_xlabel(r"$t\,/\,\log(1/\mathrm{std})$")
     figure.suptitle(f"Attention head trained by gradient descent, step {descent.step:g} (numbers: stage)")
-    return figure, table(("weights", "curve", "rescaled_time", "value"), rows)
+    return figure, _data(source, descent, full)
+
+
+def _data(source: Source, descent: Descent, full: FullWeights) -> str:
+    """A line a moment: entries for diagonal weights, singular values for full ones."""
+    singular = {"VO": full.singular_values_vo.tolist(), "KQ": full.singular_values_kq.tolist()}
+    names = [
+        f"singular value {number} of {kind}" for kind in singular for number in range(len(singular[kind][0]))
+    ]
+    rows: list[tuple[object, ...]] = [
+        ("diagonal", time, loss, *values)
+        for time, loss, values in zip(
+            descent.times.tolist(), descent.losses.tolist(), descent.values.tolist(), strict=True
+        )
+    ]
+    blank = [""] * len(source.labels)
+    moments = zip(full.rescaled_times.tolist(), full.losses.tolist(), *singular.values(), strict=True)
+    rows += [("full", time, loss, *blank, *first, *second) for time, loss, first, second in moments]
+    return table(("weights", "rescaled_time", "loss", *source.labels, *names), rows)

@@ -35,6 +35,7 @@ def _seed(run: Run, seed: int) -> dict[str, Any]:
         "short": _short_labels(run, seed),
         "kinds": [place.kind for place in run.places(seed)],
         "initial_loss": stages.initial_loss,
+        "message": stages.message,
         "stages": [_stage(stage) for stage in stages],
         "flows": [
             _flow(run.flow(seed, alpha), alpha)

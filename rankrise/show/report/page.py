@@ -65,4 +65,4 @@ def embedded(value: Any) -> str:
 
 
 def _source(name: str) -> str:
-    return (files("rankrise.show.report") / "page" / name).read_text(encoding="utf-8")
+    return (files("rankrise.show.report") / "web" / name).read_text(encoding="utf-8")

@@ -146,7 +146,8 @@ function threeWays(run, what, withDescents = true) {
   });
   const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1])} (${line.name})`);
   const none = withDescents && !descents.length ? `This run has no gradient descent at α = ${scaleText(state.alpha)}. ` : "";
-  return { lines, rules, summary: `${none}At the end: ${ends.join(", ")}.` };
+  const messages = [...new Set(descents.map((path) => path.message))].join(" ");
+  return { lines, rules, summary: `${none}At the end: ${ends.join(", ")}. ${messages}` };
 }
 
 /** Weights that are full matrices: singular values, one after another. */
@@ -184,7 +185,7 @@ function fullPlot(run, full, zoom, what, curves) {
   }));
   const last = (line) => line.ys[line.ys.length - 1];
   const summary = single
-    ? `From ${number(lines[0].ys[0])} to ${number(last(lines[0]))}; initial weights of size ${full.scale}, step ${full.step}.`
+    ? `From ${number(lines[0].ys[0])} to ${number(last(lines[0]))}; initial weights of size ${full.scale}, step ${full.step}. ${full.message}`
     : `At the end ${lines.filter((line) => last(line) > 0.05 * last(lines[0])).length} of ${lines.length} are above 5 % of the largest, ${number(last(lines[0]))}.`;
   plot.show({ lines, summary });
   return plot;

@@ -39,6 +39,7 @@ class Staircase {
   constructor(seed, until) {
     this.stages = seed.stages;
     this.initialLoss = seed.initial_loss;
+    this.message = seed.message;
     this.times = seed.stages.map((stage) => stage.time);
     this.until = until;
     this.points = seed.stages.map((stage) => new Map(stage.point));

@@ -48,7 +48,8 @@ function lossSummary(flow, staircase) {
   const first = flow.loss.ys[0];
   const last = flow.loss.ys[flow.loss.ys.length - 1];
   const theory = number(staircase.lossAfter(staircase.times.length));
-  return `At α = ${scaleText(state.alpha)} the loss falls from ${number(first)} to ${number(last)}. Algorithm 1 ends at ${theory}.`;
+  const fall = `At α = ${scaleText(state.alpha)} the loss falls from ${number(first)} to ${number(last)}.`;
+  return `${fall} Algorithm 1 ends at ${theory}. ${flow.message}`;
 }
 
 function entriesPlot(run, kind) {
@@ -134,7 +135,7 @@ function now(run) {
 function nextWords(seed, time, begun) {
   const { staircase } = seed;
   const stage = staircase.stages[begun];
-  if (!stage) return ["Algorithm 1: no further stage in this run."];
+  if (!stage) return [`Algorithm 1 has ended. ${staircase.message}`];
   const words = [
     "Algorithm 1: next is ",
     h("strong", {}, seed.labels[stage.coordinate]),

@@ -1,0 +1,173 @@
+"""Each claim on real runs: one on which it holds, one on which it does not, one that cannot decide it."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from losses import Rivals, TwoCoordinates, TwoWells, rivals_start, wells_start
+from torch import Tensor
+
+from rankrise import RankriseError
+from rankrise.claims import CLAIMS, Claim, check_claims
+from rankrise.claims.claim import at_least, at_most, worst
+from rankrise.claims.convergence import exponent
+from rankrise.claims.full_weights import drops, early_rank, overlap, rise
+from rankrise.claims.perturbations import remaining
+from rankrise.toy import PerturbedCurve, Run, ToySettings, experiments, open_run, run_toy
+from rankrise.toy.full import FullWeights
+
+
+def verdict(run: Path, name: str) -> Claim:
+    (claim,) = check_claims(run, [name])
+    return claim
+
+
+def failed(claim: Claim) -> list[str]:
+    return [measure.name for measure in claim.measures if measure.passes is False]
+
+
+def run_loss(
+    folder: Path,
+    loss: TwoCoordinates,
+    start: tuple[Tensor, Tensor],
+    settings: ToySettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experiments, "network_of", lambda *_: loss)
+    monkeypatch.setattr(experiments, "initialisation_of", lambda *_: start)
+    run_toy(folder, settings)
+
+
+@pytest.mark.parametrize("name", [statement.name for statement in CLAIMS])
+def test_every_claim_holds_on_an_ordinary_run(tiny: Run, name: str) -> None:
+    claim = verdict(tiny.folder, name)
+    assert claim.verdict == "holds", claim
+
+
+def test_no_convergence_from_a_large_initialisation(folder: Path, tiny: Run) -> None:
+    run_toy(folder, replace(tiny.settings, alphas=("0.5", "0.3"), experiments=("stages", "flow")))
+    assert verdict(folder, "convergence").verdict == "does not hold"
+
+
+def test_no_convergence_where_two_coordinates_are_tied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ToySettings(dimension=1, alphas=("1e-16", "1e-32"), until=8.0, experiments=("stages", "flow"))
+    run_loss(folder, Rivals(), rivals_start(), settings, monkeypatch)
+    assert open_run(folder).stages(0)[0].tied == (1,)
+    claim = verdict(folder, "convergence")
+    assert claim.verdict == "does not hold"
+    assert any("extrapolated" in name for name in failed(claim))
+
+
+def test_convergence_cannot_be_decided_from_one_scale(folder: Path, tiny: Run) -> None:
+    run_toy(folder, replace(tiny.settings, alphas=("1e-16",), experiments=("stages", "flow")))
+    assert verdict(folder, "convergence").verdict == "cannot be decided"
+
+
+@pytest.mark.parametrize(("std", "expected"), [(0.05, "holds"), (2.0, "does not hold")])
+def test_noise_is_forgotten_unless_it_is_too_large(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, std: float, expected: str
+) -> None:
+    settings = ToySettings(
+        dimension=1,
+        alphas=("1e-16",),
+        until=3.0,
+        perturbed_times=4,
+        duration=60.0,
+        strict_minima_std=std,
+        noise_robustness_std=std,
+        experiments=("stages", "flow", "strict-minima", "noise-robustness"),
+    )
+    run_loss(folder, TwoWells(), wells_start(), settings, monkeypatch)
+    for name in ("strict minima", "noise robustness"):
+        claim = verdict(folder, name)
+        assert claim.verdict == expected, claim
+
+
+def test_full_weights_of_a_large_initialisation_are_learned_together(folder: Path, tiny: Run) -> None:
+    run_toy(folder, replace(tiny.settings, full_scale="0.5", full_until=12.0, experiments=("full",)))
+    claim = verdict(folder, "full weights")
+    assert claim.verdict == "does not hold"
+    assert any("rank" in name for name in failed(claim))
+
+
+def test_full_weights_cannot_be_decided_before_they_are_learned(folder: Path, tiny: Run) -> None:
+    run_toy(folder, replace(tiny.settings, full_until=0.6, experiments=("full",)))
+    assert verdict(folder, "full weights").verdict == "cannot be decided"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("convergence", "flow-1e-32.safetensors"),
+        ("strict minima", "strict-minima.safetensors"),
+        ("noise robustness", "assumptions.json"),
+        ("full weights", "full.safetensors"),
+    ],
+)
+def test_a_run_cut_off_cannot_decide(tiny: Run, folder: Path, name: str, file: str) -> None:
+    shutil.copytree(tiny.folder, folder)
+    (folder / "seed-6" / file).unlink()
+    claim = verdict(folder, name)
+    assert claim.verdict == "cannot be decided"
+    assert file in claim.reason
+
+
+def test_a_damaged_run_is_an_error_not_a_verdict(tiny: Run, folder: Path) -> None:
+    shutil.copytree(tiny.folder, folder)
+    (folder / "seed-6" / "full.safetensors").write_bytes(b"")
+    with pytest.raises(RankriseError, match="damaged"):
+        check_claims(folder)
+
+
+def test_an_unknown_claim_is_refused(tiny: Run) -> None:
+    with pytest.raises(RankriseError, match="'eternal youth' is not known"):
+        check_claims(tiny.folder, ["eternal youth"])
+
+
+def test_the_worst_seed_counts() -> None:
+    errors = [at_most("error", value, 0.1, "") for value in (0.05, 0.3, None, 0.2)]
+    assert worst(errors).value == 0.3
+    assert worst([errors[0], errors[2]]).value is None
+    assert worst([at_least("rate", value, 0.5, "") for value in (0.9, 0.6)]).value == 0.6
+
+
+def test_exponents() -> None:
+    assert exponent([0.2, 0.05], ratio=2.0) == pytest.approx(2.0)
+    assert exponent([0.2, math.inf], ratio=2.0) == 0.0
+    assert exponent([math.inf, 0.1], ratio=2.0) is None
+
+
+def test_what_remains_of_a_perturbation() -> None:
+    times = torch.linspace(0, 1, 11)
+    original = torch.zeros(11, 2)
+    forgotten = torch.stack([torch.exp(-10 * times), torch.zeros(11)], 1)
+    assert remaining(PerturbedCurve(0.0, times, original, forgotten)) == pytest.approx(
+        math.exp(-10), rel=1e-5
+    )
+    assert remaining(PerturbedCurve(0.0, times, original, torch.ones(11, 2))) == 1.0
+    assert remaining(PerturbedCurve(0.0, times, original, original)) is None
+
+
+def curve(losses: Tensor, values: Tensor) -> FullWeights:
+    times = torch.linspace(0, 1, len(losses), dtype=torch.float64)
+    return FullWeights(times, losses, values, torch.zeros(len(losses), 1).double(), -8.0, 0.1, "")
+
+
+def test_full_weight_measures_on_curves_known_by_hand() -> None:
+    times = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    jumps = torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
+    staircase = torch.sigmoid((times[:, None] - jumps) / 0.005)
+    stagewise = curve(4 - staircase.sum(1), staircase)
+    assert drops(stagewise) == 3
+    # From a tenth to nine tenths a sigmoid of width w takes w log 81; first to last, 0.6 more.
+    rising = 0.005 * math.log(81)
+    assert overlap(stagewise) == pytest.approx(rising / (0.6 + rising), abs=0.002)
+    assert early_rank(stagewise) == pytest.approx(2 / 3)
+    assert rise(stagewise) == 0.0
+    together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
+    assert drops(together) == 0
+    assert early_rank(together) == 1.0
+    assert rise(curve(2 + torch.sin(20 * times), staircase)) > 1

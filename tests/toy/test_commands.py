@@ -1,0 +1,79 @@
+"""The commands toy, figures and claims, as a user types them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankrise.commands import main
+from rankrise.toy import Run, open_run
+
+FLAGS = ["--dimension=2", "--tokens=3", "--samples=20", "--alphas=1e-4,1e-8", "--experiments=stages,flow"]
+
+
+def test_toy_runs_and_resumes_from_the_folder_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["toy", str(folder), *FLAGS, "--workers=1", "--note", "hello"])
+    assert f"The run is in {folder}" in capsys.readouterr().out
+    run = open_run(folder)
+    assert run.settings.alphas == ("1e-4", "1e-8")
+    assert run.info["note"] == "hello"
+    (folder / "seed-0" / "flow-1e-4.safetensors").unlink()
+    main(["toy", str(folder), "--workers", "1", "--json"])
+    assert json.loads(capsys.readouterr().out)["folder"] == str(folder)
+    assert open_run(folder).missing == []
+
+
+def test_a_flag_replaces_a_recipe(folder: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("dimension: 3\ntokens: 3\nsamples: 10\nalphas: 1e-4\nexperiments: [stages]\n")
+    main(["toy", str(folder), "--recipe", str(recipe), "--dimension", "2", "--workers", "1"])
+    settings = open_run(folder).settings
+    assert (settings.dimension, settings.samples, settings.alphas) == (2, 10, ("1e-4",))
+
+
+def test_claims_as_a_table_and_as_json(tiny: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["claims", str(tiny.folder)])
+    assert "holds" in capsys.readouterr().out
+    main(["claims", str(tiny.folder), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert [claim["name"] for claim in printed] == [
+        "convergence",
+        "strict minima",
+        "noise robustness",
+        "full weights",
+    ]
+    assert json.loads((tiny.folder / "claims.json").read_text())["claims"] == printed
+
+
+def test_figures_by_number(tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["figures", str(tiny.folder), "--only", "6", "--out", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["drawn"]["6"] == [
+        str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["figures", "RUN", "--only", "5"], "figure '5' is not known"),
+        (["claims", "RUN", "--only", "luck"], "claim 'luck' is not known"),
+        (["claims", "EMPTY"], "is no run"),
+        (["figures", "EMPTY"], "is no run"),
+        (["toy", "RUN", "--dimension", "5"], "dimension"),
+        (["toy", "NEW", "--quick", "--recipe", "x.yaml"], "pass one of them"),
+        (["toy", "NEW", "--recipe", "no-such.yaml"], "cannot be read"),
+        (["toy", "NEW", "--alphas", "1e5"], "alpha"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"RUN": str(tiny.folder), "EMPTY": str(tmp_path / "empty"), "NEW": str(tmp_path / "new")}
+    with pytest.raises(SystemExit) as ending:
+        main([places.get(argument, argument) for argument in arguments])
+    assert ending.value.code == 2
+    errors = capsys.readouterr().err
+    assert word in errors
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,75 @@
+"""The figures: every one from a run, in three files, with the run's own numbers beside it."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rankrise import RankriseError
+from rankrise.show.figures import FIGURES, draw_figures
+from rankrise.toy import Run
+
+
+@pytest.fixture(scope="module")
+def drawn(tiny: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """All figures of the tiny run."""
+    figures, skipped = draw_figures(tiny.folder, out=tmp_path_factory.mktemp("figures"))
+    assert not skipped
+    return figures
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_figure_is_drawn(drawn: dict[str, list[Path]]) -> None:
+    assert list(drawn) == list(FIGURES)
+    for png, svg, data in drawn.values():
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in svg.read_text()
+        assert len(rows(data)) > 10
+
+
+def test_the_data_of_figure_8_are_the_flow_and_the_staircase(tiny: Run, drawn: dict[str, list[Path]]) -> None:
+    table = rows(drawn["8"][2])
+    flow, stages = tiny.flow(6, "1e-32"), tiny.stages(6)
+    line = [row for row in table if row["alpha"] == "1e-32"][200]
+    assert float(line["VO 2"]) == pytest.approx(float(flow.at(float(line["rescaled_time"]))[6]), rel=1e-4)
+    staircase = [row for row in table if row["alpha"] == "Algorithm 1"]
+    assert float(staircase[1]["rescaled_time"]) == pytest.approx(stages[0].time, rel=1e-5)
+    assert float(staircase[-1]["VO 2"]) == pytest.approx(float(stages[-1].point[6]), rel=1e-5)
+
+
+def test_the_same_run_gives_the_same_files(tiny: Run, drawn: dict[str, list[Path]], tmp_path: Path) -> None:
+    again, _ = draw_figures(tiny.folder, ["6"], out=tmp_path)
+    for before, after in zip(drawn["6"], again["6"], strict=True):
+        assert before.read_bytes() == after.read_bytes()
+
+
+def test_a_run_cut_off_gives_the_figures_it_can(tiny: Run, tmp_path: Path) -> None:
+    shutil.copytree(tiny.folder, tmp_path / "run")
+    (tmp_path / "run" / "seed-6" / "full.safetensors").unlink()
+    (tmp_path / "run" / "seed-6" / "noise-robustness.safetensors").unlink()
+    figures, skipped = draw_figures(tmp_path / "run", out=tmp_path / "figures")
+    assert set(skipped) == {"3", "10"}
+    assert set(figures) == set(FIGURES) - {"3", "10"}
+    with pytest.raises(RankriseError, match=r"full\.safetensors is not there"):
+        draw_figures(tmp_path / "run", ["3"])
+    assert not (tmp_path / "run" / "figures").exists()
+
+
+def test_bad_requests_are_refused_in_a_sentence(tiny: Run, tmp_path: Path) -> None:
+    with pytest.raises(RankriseError, match="figure '4' is not known"):
+        draw_figures(tiny.folder, ["6", "4"])
+    with pytest.raises(RankriseError, match="seed 9"):
+        draw_figures(tiny.folder, seed=9)
+    with pytest.raises(RankriseError, match="is no run"):
+        draw_figures(tmp_path)
+
+
+def test_a_figure_says_what_it_is(drawn: dict[str, list[Path]]) -> None:
+    title = "each initialisation scale (Figure 6 of the paper, 2 of the later version)"
+    assert title in drawn["6"][1].read_text()
+    assert title.encode() in drawn["6"][0].read_bytes()
