@@ -25,7 +25,7 @@ from rankrise.files import to_json, write_json
 
 LOG10_ALPHA, UNTIL, STAGES = -32.0, 2.0, 10
 UNIT = -LOG10_ALPHA * math.log(10)
-PATIENCE = 90.0
+PATIENCE = 45.0
 """Seconds given to each alternative."""
 
 Row = dict[str, float | int | str]
@@ -145,7 +145,7 @@ def descend(
 
 def descent(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     """Gradient descent at step 0.02, to the end."""
-    row, active = descend(network, u0, v0, 0.02, UNTIL)
+    row, active = descend(network, u0, v0, 0.02, UNTIL, patience=4 * PATIENCE)
     first = first_error(active, reference)
     return (
         {"method": "gradient descent, step 0.02"}

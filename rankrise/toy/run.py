@@ -3,7 +3,6 @@
 import os
 import platform
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -51,10 +50,13 @@ def run_toy(
     missing = run.missing
     if not missing:
         return run
-    if workers == 1:
-        _work_here(run, missing, progress)
-    else:
-        _work_beside(run, missing, workers, progress)
+    try:
+        if workers == 1:
+            _work_here(run, missing, progress)
+        else:
+            _work_beside(run, missing, workers, progress)
+    finally:
+        _sweep(run.folder)
     write_json(run.folder / "run.json", run.info | {"finished": _now()})
     return open_run(run.folder)
 
@@ -78,6 +80,7 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> Run:
         for piece in pieces_of(settings):
             if run.has(piece):
                 run.check(piece)
+        _sweep(folder)
         return run
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RankriseError(f"{folder} exists and is no run: pass a new or an empty folder")
@@ -148,7 +151,7 @@ def _work_beside(run: Run, missing: list[Piece], workers: int, progress: Progres
 
 @contextmanager
 def _executor(workers: int, parts: Any) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that are ended at once when the work is broken off."""
+    """Worker processes that are ended at once when the work is broken off, whatever they are doing."""
     executor = ProcessPoolExecutor(workers, get_context("spawn"), _prepare_worker, (parts,))
     try:
         yield executor
@@ -167,7 +170,6 @@ def _prepare_worker(parts: Any) -> None:
     global _parts
     _parts = parts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a half-written file is removed
 
 
 def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> None:
@@ -175,10 +177,16 @@ def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> Non
 
     def report(part: float) -> None:
         _parts[number] = part
-        if os.getppid() != parent:  # the parent was killed
-            sys.exit(1)
+        if os.getppid() != parent:  # it was killed; an exception would only be sent to it
+            os._exit(1)
 
     compute(folder, settings, piece, report)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a worker was writing when it was ended."""
+    for unfinished in folder.glob("seed-*/.*"):
+        unfinished.unlink(missing_ok=True)
 
 
 def _now() -> str:

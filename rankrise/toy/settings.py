@@ -39,7 +39,7 @@ class ToySettings:
     step: float = 0.005
     """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper has none;
     at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the teacher."""
-    other_steps: tuple[float, ...] = (0.02, 0.0025)
+    other_steps: tuple[float, ...] = (0.02,)
     """More steps, at the smallest scale only, to see that step size is what separates descent from flow."""
     full_scale: str = "1e-8"
     """Standard deviation of the entries of the full W_K, W_Q, W_V, W_O at the start."""
