@@ -16,6 +16,9 @@ from rankrise.predict.landing import land
 from rankrise.predict.loss import Loss, LossFunction, checked_loss
 from rankrise.predict.stages import Stages
 
+_SAME_POINT = 1e-3
+"""How far apart, as a part of the largest weight, two ends count as the same point."""
+
 Name = Literal["nondegeneracy", "strict minima", "noise robustness"]
 
 
@@ -64,7 +67,7 @@ def check_assumptions(
       the stationary point. The margin is its smallest eigenvalue.
     - *Noise robustness*: stage B, started with Gaussian noise of standard deviation `noise` on the weights u
       of the old support (the paper's 1e-2), still ends at the same point. The margin is 1 minus the distance
-      of the end over the distance of the start.
+      of the two ends, in thousandths of the largest weight.
 
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
     >>> loss = lambda a: ((a - target) ** 2).sum() / 2
@@ -96,7 +99,7 @@ def check_assumptions(
         _assumption(
             "noise robustness",
             _returns(checked, stages, noise, trials, source),
-            "part of the noise that stage B removes",
+            "1 less the distance of stage B's end from its point, in thousandths of the largest weight",
         ),
     )
 
@@ -142,8 +145,8 @@ def _returns(loss: Loss, stages: Stages, noise: float, trials: int, source: torc
             support = start.nonzero()[:, 0]
             limit = land(loss.restricted(support), start[support])
             distance = math.inf if limit is None else _distance(limit, stage.point[support])
-            disturbance = max(_distance(start[support], before[support]), noise)
-            worst = min(worst, 1 - distance / disturbance)
+            allowed = _SAME_POINT * float(stage.point.abs().max().sqrt())
+            worst = min(worst, 1 - distance / allowed)
         margins.append(worst)
         before = stage.point
     return margins

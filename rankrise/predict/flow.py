@@ -4,7 +4,7 @@ Lemma 4.1).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -77,6 +77,25 @@ class Flow:
             part, step, self.places[before], self.places[after], self.rates[before], self.rates[after]
         )
         return z.reshape(*asked.shape, -1)
+
+    def part(self, loss: Loss, start: float, end: float) -> "Flow":
+        """The flow from `start` to `end`, its times counted from `start`; what lies between steps is
+        interpolated.
+        """
+        inside = (self.times > start) & (self.times < end)
+        ends = self.times.new_tensor([start, end])
+        places = self.place_at(ends)
+        at_ends = [loss.value_and_gradient(a) for a in self.coordinates.product(places)]
+        rates = torch.stack([-2 * self.log_inverse_alpha * gradient for _, gradient in at_ends])
+        losses = torch.stack([value for value, _ in at_ends])
+        return replace(
+            self,
+            times=torch.cat([ends[:1], self.times[inside], ends[1:]]) - start,
+            places=torch.cat([places[:1], self.places[inside], places[1:]]),
+            rates=torch.cat([rates[:1], self.rates[inside], rates[1:]]),
+            losses=torch.cat([losses[:1], self.losses[inside], losses[1:]]),
+            message=f"A part of a flow, of {end - start:g} in rescaled time.",
+        )
 
     def weights_at(self, time: float) -> tuple[Tensor, Tensor]:
         """The weights (u, v) at a rescaled time, (p,) each; those below 1e-308 are zero."""

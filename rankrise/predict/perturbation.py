@@ -98,15 +98,16 @@ def _perturb(
         raise RankriseError(
             f"noise, threshold and duration are {noise}, {threshold} and {duration}: all must be above 0"
         )
-    place = flow.place_at(time)
-    coordinates, shaken = _shake(flow.coordinates, place, noise, threshold, source)
-    unit = flow.log_inverse_alpha
-
-    def follow_on(coordinates: Coordinates, z: Tensor) -> Flow:
-        checked = checked_loss(loss, len(z), z.device)
-        return follow(checked, coordinates, z, unit, duration / unit, tolerance, max_steps=100_000)
-
-    return Perturbation(time, follow_on(flow.coordinates, place), follow_on(coordinates, shaken))
+    coordinates, shaken = _shake(flow.coordinates, flow.place_at(time), noise, threshold, source)
+    checked = checked_loss(loss, len(shaken), shaken.device)
+    unit, span = flow.log_inverse_alpha, duration / flow.log_inverse_alpha
+    if time + span <= float(flow.times[-1]):
+        original = flow.part(checked, time, time + span)
+    else:
+        place = flow.place_at(time)
+        original = follow(checked, flow.coordinates, place, unit, span, tolerance, max_steps=100_000)
+    perturbed = follow(checked, coordinates, shaken, unit, span, tolerance, max_steps=100_000)
+    return Perturbation(time, original, perturbed)
 
 
 def _shake(

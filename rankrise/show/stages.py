@@ -91,18 +91,25 @@ def _draw_staircase(
         for axes in (upper, lower):
             axes.axvline(time, color="0.8", linewidth=0.5, zorder=0)
     colours = _colours(stages)
+    ends: dict[int, float] = {}
     for coordinate, colour in colours.items():
         steps = [0.0, *(float(stage.point[coordinate]) for stage in stages)]
+        ends[coordinate] = steps[-1]
         lower.stairs(steps, times, baseline=None, color=colour, linestyle=style, linewidth=1.0)
-        if len(colours) <= 16:
-            lower.annotate(
-                label(coordinate),
-                (times[-1], steps[-1]),
-                (3, 0),
-                textcoords="offset points",
-                fontsize=7,
-                va="center",
-            )
+    if len(ends) <= 16:
+        _label_ends(lower, times[-1], ends, label)
+    lower.set_xlim(0, 1.06 * times[-1])
+
+
+def _label_ends(axes: Axes, time: float, ends: dict[int, float], label: Label) -> None:
+    """Names of the curves at their ends, moved apart where they would overlap."""
+    gap = 0.05 * (max(ends.values()) - min(ends.values()) or 1.0)
+    height = -float("inf")
+    for coordinate, end in sorted(ends.items(), key=lambda item: item[1]):
+        height = max(end, height + gap)
+        axes.annotate(
+            label(coordinate), (time, height), (3, 0), textcoords="offset points", fontsize=7, va="center"
+        )
 
 
 def _colours(stages: Stages) -> dict[int, tuple[float, float, float, float]]:

@@ -138,7 +138,8 @@ def _work_beside(run: Run, missing: list[Piece], workers: int, progress: Progres
             for piece in list(waiting):
                 if len(running) < workers and not unfinished.intersection(needs(piece, settings)):
                     waiting.remove(piece)
-                    future = executor.submit(_work, run.folder, settings, piece, total.index(piece))
+                    with _interrupts_held():
+                        future = executor.submit(_work, run.folder, settings, piece, total.index(piece))
                     running[future] = piece
             finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in finished:
@@ -163,13 +164,26 @@ def _executor(workers: int, parts: Any) -> Iterator[ProcessPoolExecutor]:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits, so that a worker started meanwhile inherits that and leaves it to the parent for good."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _parts: Any = None
 
 
 def _prepare_worker(parts: Any) -> None:
     global _parts
     _parts = parts
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where interrupts cannot be held
 
 
 def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> None:

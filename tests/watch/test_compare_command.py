@@ -35,7 +35,7 @@ def checkpoints(folder: Path, heads: int = 2, layers: int = 2) -> tuple[str, str
 
 def test_json_holds_every_number(tmp_path, capsys):
     before, after = checkpoints(tmp_path)
-    main(["compare", before, after, "--json=true"])
+    main(["compare", before, after, "--json"])
     printed = json.loads(capsys.readouterr().out)
     comparison = watch.compare(before, after)
     assert printed == json.loads(json.dumps(comparison.to_dict()))
@@ -46,7 +46,7 @@ def test_json_holds_every_number(tmp_path, capsys):
 def test_the_table_fits_80_columns(tmp_path, capsys, monkeypatch, heads, layers, lines):
     monkeypatch.setenv("COLUMNS", "80")
     before, after = checkpoints(tmp_path, heads, layers)
-    main(["compare", before, after, "--all_matrices=true"])
+    main(["compare", before, after, "--all-matrices"])
     printed = capsys.readouterr().out.splitlines()
     assert max(map(len, printed)) <= 80
     assert "…" not in "".join(printed)
