@@ -13,7 +13,7 @@ def predict(
     heads: int = 2,
     objective: Literal["squared", "cross-entropy", "hard-cross-entropy"] = "squared",
     seed: int = 0,
-    until: float = 10.0,
+    until: float = 4.0,
     check: bool = False,
     out: Path | None = None,
     device: str = "cpu",

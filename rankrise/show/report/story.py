@@ -93,6 +93,8 @@ def _reaches(error: float) -> str:
     if math.isinf(error):
         return "misses at least one of them"
     percent = f"{100 * error:.2g}" if error < 0.995 else f"{100 * error:.0f}"
+    if error >= 0.5:
+        return f"is off by up to {percent}\u00a0% of a stage's time"
     return f"comes to each within {percent}\u00a0% of its time"
 
 
