@@ -240,7 +240,9 @@ def follow(
             "loss or its gradient is not finite at u0 * v0: it must be finite where training starts"
         )
     return Flow(
-        times=torch.tensor([moment.time / unit for moment in moments], dtype=torch.float64, device=z.device),
+        times=torch.tensor(
+            [min(moment.time / unit, until) for moment in moments], dtype=torch.float64, device=z.device
+        ),
         places=torch.stack([moment.z for moment in moments]),
         rates=torch.stack([moment.rate * unit for moment in moments]),
         losses=torch.tensor([moment.loss for moment in moments], dtype=torch.float64, device=z.device),
