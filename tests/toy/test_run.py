@@ -156,7 +156,14 @@ def test_an_interrupted_run_keeps_what_is_finished_and_resumes(folder: Path) -> 
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where tests run in the background
     ) as process:
         while process.poll() is None and not list(folder.glob("seed-*/*.safetensors")):
             time.sleep(0.05)
