@@ -221,6 +221,7 @@ def test_the_numbers_of_a_plot_can_be_read_and_saved(visit: Open, run: Run, tmp_
     page, full = visit(run), run.full(0)
     figure = page.locator("#full-here figure").nth(1)
     figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
     rows = figure.locator("tbody tr").all()
     assert len(rows) == 3
     for row, values in zip(rows, full.singular_values_kq.T, strict=True):
