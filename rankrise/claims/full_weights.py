@@ -12,6 +12,9 @@ LEARNED = 0.05
 OVERLAP = 0.25
 EARLY_RANK = 0.5
 DROPS = 2
+LATE_FALL = 0.1
+"""Where more of the loss's fall is in the last tenth of the time, it was stopped in the middle of it."""
+
 RISE = 0.05
 """Where the loss rises more, gradient descent is not stable: its step exceeds 2 over the curvature."""
 
@@ -23,6 +26,8 @@ def full_weights(run: Run) -> list[Measure]:
     if min(counts) < 3:
         few = f"only {min(counts)} singular values were learned by the end"
         raise Undecided(f"{few}, and an order takes three; raise full_until")
+    if max(map(late_fall, curves)) > LATE_FALL:
+        raise Undecided("the loss is still falling fast at the end: raise full_until")
     if max(map(rise, curves)) > RISE:
         raise Undecided(
             "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step"
@@ -55,6 +60,13 @@ def rise(curve: FullWeights) -> float:
     """How much the loss rises in all, as a part of its fall: next to nothing under a stable step."""
     losses = curve.losses
     return float(losses.diff().clamp(min=0).sum() / (losses[0] - losses.min()).clamp(min=1e-300))
+
+
+def late_fall(curve: FullWeights) -> float:
+    """The part of the loss's fall that happens in the last tenth of the time."""
+    losses, times = curve.losses.numpy(), curve.times.numpy()
+    late = losses[np.searchsorted(times, 0.9 * times[-1])]
+    return float((late - losses[-1]) / max(losses[0] - losses[-1], 1e-300))
 
 
 def learned(curve: FullWeights) -> np.ndarray:

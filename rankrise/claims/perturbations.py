@@ -1,5 +1,7 @@
 """Claim 2: strict minima and noise robustness hold along the toy run (Appendix C)."""
 
+from torch import Tensor
+
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
 from rankrise.toy import PerturbedCurve, Run
 
@@ -24,16 +26,30 @@ def noise_robustness(run: Run) -> list[Measure]:
 
 
 def remaining(curve: PerturbedCurve) -> float | None:
-    """What is left of a perturbation: the nearest the two come in the second half, over the farthest.
+    """What is left of a perturbation: how far apart the two paths end, over the farthest they ever were.
 
-    Nearest, because both go through stages at slightly different moments, and within a stage are apart for a
-    while. None where no weight was large enough to be perturbed.
+    Paths, not moments: noise also delays or hastens the stages, so the end of either is compared with the
+    other's whole path, and the nearer of the two counts. None where no weight was large enough to perturb.
     """
-    distances = (curve.perturbed - curve.original).abs().amax(1)
-    farthest = float(distances.max())
+    farthest = float((curve.perturbed - curve.original).abs().max())
     if farthest <= ACTIVE_WEIGHT:
         return None
-    return float(distances[curve.times >= curve.times[-1] / 2].min()) / farthest
+    ends = ((curve.perturbed[-1], curve.original), (curve.original[-1], curve.perturbed))
+    return min(distance_to_path(point, path) for point, path in ends) / farthest
+
+
+def distance_to_path(point: Tensor, path: Tensor) -> float:
+    """The distance, largest over coordinates, from a point [p] to the nearest place on a path [n, p].
+
+    >>> import torch
+    >>> distance_to_path(torch.tensor([0.5, 0.1]), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    0.1...
+    """
+    point, path = point.double(), path.double()
+    start, along = path[:-1], path.diff(dim=0)
+    share = ((point - start) * along).sum(1) / along.square().sum(1).clamp_min(1e-300)
+    nearest = start + share.clamp(0, 1)[:, None] * along
+    return float((point - nearest).abs().amax(1).min())
 
 
 def _measures(run: Run, kind: str, assumption: str, margin_name: str, margin_why: str) -> list[Measure]:
@@ -54,7 +70,7 @@ def _measures(run: Run, kind: str, assumption: str, margin_name: str, margin_why
         raise Undecided("at no time of the run was there a weight large enough to perturb")
     return [
         at_most(
-            "largest part of a perturbation that remains",
+            "largest part of a perturbation that remains between the two paths",
             max(left),
             RETURNED,
             "noise that dies out leaves next to nothing; a network that went elsewhere keeps its distance",

@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from rankrise.claims import Claim
 
 
-def claims(run: Path, only: str | None = None, json: bool = False) -> None:
-    """Each claim that a run can decide: what was measured, the threshold and why it is there, the verdict.
+def claims(run: Path, only: str | None = None, why: bool = False, json: bool = False) -> None:
+    """Each claim that a run can decide: the verdict, what was measured, and the threshold.
 
     Args:
         run: folder written by 'rankrise toy'.
         only: names of claims with commas between them (all).
+        why: also say for each threshold why it is there.
         json: print everything as JSON instead of a table.
     """
     from rich.console import Console
@@ -35,23 +36,18 @@ def claims(run: Path, only: str | None = None, json: bool = False) -> None:
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
         console.print(f"[{style}]{claim.verdict}[/{style}]: {claim.reason}", highlight=False)
         if claim.measures:
-            console.print(_table(claim))
+            console.print(_table(claim, why))
 
 
-def _table(claim: "Claim") -> "Table":
+def _table(claim: "Claim", why: bool) -> "Table":
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for title, justify in (
-        ("", "left"),
-        ("measured", "left"),
-        ("value", "right"),
-        ("needed", "right"),
-        ("why there", "left"),
-    ):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for justify in ("left", "right", "left", "left", "left"):
+        table.add_column(justify=justify)  # type: ignore[arg-type]
     for measure in claim.measures:
         mark = {True: "yes", False: "no", None: "-"}[measure.passes]
         value = "-" if measure.value is None else f"{measure.value:.3g}"
-        table.add_row(mark, measure.name, value, measure.needed, measure.why)
+        needed = f"needed {measure.needed}" if measure.needed else ""
+        table.add_row(mark, value, needed, measure.name, measure.why if why else "")
     return table

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 # With more rows than this, the terminal shows one line for each layer.
 ROWS_SHOWN = 48
 
+LEGEND = (
+    "change: size of the change over that of the weights before. stable, effective: ranks of the change "
+    "(means over heads, ± over heads). 90%, 95%, 99%: how many singular values hold that part of its energy. "
+    ">: how many exceed that part of the largest, of as many as there are."
+)
+
 
 def compare(
     before: str,
@@ -25,12 +31,13 @@ def compare(
     """Ranks and sizes of what changed between two checkpoints, for every layer and head.
 
     Args:
-        before: safetensors file or folder with its config.json, or the name of a model on the Hugging Face
-        Hub. after: the same model later, for example after fine-tuning. all_matrices: also compare every
-        weight matrix as it is stored (slower). out: folder for the table (CSV, JSON) and a picture of layers
-        by heads (PNG, SVG). json: print everything as JSON instead of a table. threshold: count singular
-        values above this share of the largest. device: where to compute, for example cuda; the CPU if not
-        given.
+        before: safetensors file or folder with its config.json, or a model's name on the Hugging Face Hub.
+        after: the same model later, for example after fine-tuning.
+        all_matrices: also compare every weight matrix as it is stored (slower).
+        out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
+        json: print everything as JSON instead of a table.
+        threshold: count singular values above this share of the largest.
+        device: where to compute, for example cuda; the CPU if not given.
     """
     from rich.console import Console
 
@@ -52,6 +59,7 @@ def compare(
     console = Console()
     for table in _tables(comparison):
         console.print(table)
+    console.print(LEGEND, style="dim")
     for note in _gathered(comparison.notes):
         console.print(f"Note: {note}", style="dim", markup=False)
     if out is not None:

@@ -19,8 +19,10 @@ BLOCK = 8
 # Degree of the Chebyshev filter, and how often it is applied before the iteration gives up.
 DEGREE = 5
 ROUNDS = 12
-# After s squarings, the largest eigenvalue of r x r matrices is known to log(r) / 2^s: 1e-5 for r = 256.
-SQUARINGS = 19
+# Powers are taken 64 at a time, which stays in float64's range; after s such rounds the largest
+# eigenvalue of r x r matrices is known to log(r) / 64^s / 2: 1e-5 for r = 256.
+POWER = 64
+POWER_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,17 @@ def by_squaring(matrix: Tensor) -> Tensor:
     """Largest eigenvalue [heads] of matrices [heads, r, r] whose eigenvalues are all >= 0, from traces of
     their powers.
 
-    With q = 2^k, `tr M^2q / tr M^q` is at most the q-th power of the largest, and short of it by a factor of
+    With q = 64^s, `tr M^2q / tr M^q` is at most the q-th power of the largest, and short of it by a factor of
     at most sqrt(r): no start vector, no gap, nothing to wait for.
     """
     scale = _trace(matrix)
-    power = divided(matrix, scale)
-    traces = []
-    for _ in range(SQUARINGS):
-        power = power @ power
-        traces.append(_trace(power))
-        power = divided(power, traces[-1])
-    shorter = logarithm = torch.zeros_like(scale)  # of tr M^q, with the first trace taken out
-    for trace in traces:
-        shorter, logarithm = logarithm, 2 * logarithm + trace.log()
-    largest = scale * ((logarithm - shorter) / 2.0 ** (SQUARINGS - 1)).exp()
+    power, logarithm = divided(matrix, scale), torch.zeros_like(scale)  # of tr M^q, M having trace 1
+    for _ in range(POWER_ROUNDS):
+        power = torch.linalg.matrix_power(power, POWER)
+        trace = _trace(power)
+        power, logarithm = divided(power, trace), POWER * logarithm + trace.log()
+    logarithm = logarithm + (power * power.mT).sum((-2, -1), keepdim=True).log()
+    largest = scale * (logarithm / POWER**POWER_ROUNDS).exp()
     return torch.where(scale > 0, largest, scale)[:, 0, 0]
 
 

@@ -14,7 +14,7 @@ from rankrise import RankriseError
 from rankrise.claims import CLAIMS, Claim, check_claims
 from rankrise.claims.claim import at_least, at_most, worst
 from rankrise.claims.convergence import exponent
-from rankrise.claims.full_weights import drops, early_rank, overlap, rise
+from rankrise.claims.full_weights import drops, early_rank, late_fall, overlap, rise
 from rankrise.claims.perturbations import remaining
 from rankrise.toy import PerturbedCurve, Run, ToySettings, experiments, open_run, run_toy
 from rankrise.toy.full import FullWeights
@@ -142,12 +142,15 @@ def test_exponents() -> None:
 
 def test_what_remains_of_a_perturbation() -> None:
     times = torch.linspace(0, 1, 11)
-    original = torch.zeros(11, 2)
-    forgotten = torch.stack([torch.exp(-10 * times), torch.zeros(11)], 1)
-    assert remaining(PerturbedCurve(0.0, times, original, forgotten)) == pytest.approx(
-        math.exp(-10), rel=1e-5
-    )
-    assert remaining(PerturbedCurve(0.0, times, original, torch.ones(11, 2))) == 1.0
+    original = torch.stack([times, torch.zeros(11)], 1)
+    forgotten = original + torch.stack([torch.zeros(11), torch.exp(-10 * times)], 1)
+    left = remaining(PerturbedCurve(0.0, times, original, forgotten))
+    assert left == pytest.approx(math.exp(-10), rel=1e-3)
+    late = torch.stack([times - 0.35, torch.zeros(11)], 1).clamp_min(0)  # the same path, delayed
+    assert remaining(PerturbedCurve(0.0, times, original, late)) == pytest.approx(0.0, abs=1e-6)
+    assert remaining(PerturbedCurve(0.0, times, late, original)) == pytest.approx(0.0, abs=1e-6)
+    elsewhere = original + torch.tensor([0.0, 1.0])
+    assert remaining(PerturbedCurve(0.0, times, original, elsewhere)) == 1.0
     assert remaining(PerturbedCurve(0.0, times, original, original)) is None
 
 
@@ -170,4 +173,6 @@ def test_full_weight_measures_on_curves_known_by_hand() -> None:
     together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
     assert drops(together) == 0
     assert early_rank(together) == 1.0
+    assert late_fall(stagewise) < 1e-6
+    assert late_fall(curve(1 - times, staircase)) == pytest.approx(0.1, abs=0.002)
     assert rise(curve(2 + torch.sin(20 * times), staircase)) > 1

@@ -22,7 +22,8 @@ def story(runs: Sequence[Run], claims: Sequence[Sequence[Claim]]) -> str:
         parts.append(f"<p>{name}{_did(run)}</p>")
         parts += [f'<p class="warning">{_unfinished(run)}</p>'] if run.missing else []
         parts.append(
-            f'<p class="came-out">{" ".join([*_stages(run), *_errors(run), *_verdicts(decided)])}</p>'
+            f'<p class="came-out">'
+            f"{' '.join([*_stages(run), *_errors(run), *_verdicts(decided, run.settings.seeds)])}</p>"
         )
     return "\n".join(parts)
 
@@ -98,10 +99,11 @@ def _reaches(error: float) -> str:
     return f"comes to each within {percent}\u00a0% of its time"
 
 
-def _verdicts(claims: Sequence[Claim]) -> list[str]:
+def _verdicts(claims: Sequence[Claim], drawn: Sequence[int]) -> list[str]:
     verdicts = [claim.verdict for claim in claims]
+    seeds = f" on this one draw of data and teacher (seed {drawn[0]})" if len(drawn) == 1 else ""
     if set(verdicts) == {"holds"}:
-        return [f"All {len(claims)} claims hold."]
+        return [f"All {len(claims)} claims hold{seeds}."]
     words = [f"Of {len(claims)} claims {_hold(verdicts.count('holds'))}"]
     failed, unclear = verdicts.count("does not hold"), verdicts.count("cannot be decided")
     words += [f"{failed} {'does' if failed == 1 else 'do'} not"] if failed else []
