@@ -56,14 +56,15 @@ def to_json(value: Any) -> str:
       "time": "inf"
     }
     """
-    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same value with the strings "inf", "-inf" and "nan" in place of non-finite numbers."""
     if isinstance(value, float) and value - value != 0.0:
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

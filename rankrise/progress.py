@@ -7,9 +7,9 @@ from typing import Protocol
 
 
 class Move(Protocol):
-    """Move the bar to a place of its total, and change its description where one is given."""
+    """Move the bar to a place of its total, and change its description or its total where one is given."""
 
-    def __call__(self, done: float, description: str | None = None) -> None: ...
+    def __call__(self, done: float, description: str | None = None, total: float | None = None) -> None: ...
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(description, total=total)
 
-        def move_to(done: float, description: str | None = None) -> None:
-            progress.update(task, completed=done, description=description)
+        def move_to(done: float, description: str | None = None, total: float | None = None) -> None:
+            progress.update(task, completed=done, description=description, total=total)
 
         yield move_to

@@ -15,13 +15,12 @@ from rankrise import predict
 from rankrise.errors import RankriseError
 from rankrise.files import replacing, write_json
 from rankrise.predict.coordinates import Coordinates
+from rankrise.runs import FORMAT
 from rankrise.toy.descent import ACTIVE, Descent
 from rankrise.toy.full import FullWeights
 from rankrise.toy.network import Network
 from rankrise.toy.pieces import Piece, pieces_of
 from rankrise.toy.settings import ToySettings
-
-FORMAT = "rankrise-run/1"
 
 
 class MissingPiece(RankriseError):

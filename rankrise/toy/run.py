@@ -1,25 +1,21 @@
 """A whole run: its pieces on several workers, each kept as soon as it is finished, resumable at any time."""
 
 import os
-import platform
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
-import rankrise
 from rankrise.errors import RankriseError
 from rankrise.files import write_json
+from rankrise.provenance import machine, now, versions
+from rankrise.runs import FORMAT
 from rankrise.toy.experiments import compute
 from rankrise.toy.pieces import Piece, cost, needs, pieces_of
-from rankrise.toy.record import FORMAT, Run, open_run
+from rankrise.toy.record import Run, open_run
 from rankrise.toy.settings import ToySettings
 
 Progress = Callable[[float, int], None]
@@ -57,7 +53,7 @@ def run_toy(
             _work_beside(run, missing, workers, progress)
     finally:
         _sweep(run.folder)
-    write_json(run.folder / "run.json", run.info | {"finished": _now()})
+    write_json(run.folder / "run.json", run.info | {"finished": now()})
     return open_run(run.folder)
 
 
@@ -88,20 +84,10 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> Run:
         "format": FORMAT,
         "kind": "toy",
         "settings": settings.to_dict(),
-        "versions": {
-            "rankrise": rankrise.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-        },
-        "machine": {
-            "platform": platform.platform(),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "device": "cpu",
-        },
+        "versions": versions(),
+        "machine": machine(),
         "command": command,
-        "started": _now(),
+        "started": now(),
         "finished": None,
         "note": note,
     }
@@ -201,19 +187,3 @@ def _sweep(folder: Path) -> None:
     """Remove what a worker was writing when it was ended."""
     for unfinished in folder.glob("seed-*/.*"):
         unfinished.unlink(missing_ok=True)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )

@@ -1,10 +1,11 @@
 """What a toy run is asked to do: the paper's setting by default, checked before anything is computed."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from rankrise import recipe
 from rankrise.errors import RankriseError
 from rankrise.predict.networks import Objective
 from rankrise.toy.scale import log10_of, scale_name
@@ -80,8 +81,8 @@ class ToySettings:
         ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise RankriseError(f"{name} is {getattr(self, name)}: pass a number above 0")
-        _check_words("objective", [self.objective], get_args(Objective))
-        _check_words("experiments", self.experiments, EXPERIMENTS)
+        recipe.check_words("objective", [self.objective], get_args(Objective))
+        recipe.check_words("experiments", self.experiments, EXPERIMENTS)
         for name in ("seeds", "alphas", "experiments"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -104,9 +105,7 @@ class ToySettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting, as JSON has it."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
-        }
+        return recipe.as_json(self)
 
     def changed(self, given: Mapping[str, Any], source: str) -> "ToySettings":
         """These settings with some of them replaced by what `source` gives, as text or as values.
@@ -114,67 +113,12 @@ class ToySettings:
         >>> ToySettings().changed({"alphas": "1e-2, 1e-4", "seeds": [1, 2], "until": 3}, "an example").alphas
         ('1e-2', '1e-4')
         """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in given.items():
-            if name not in values:
-                known = ", ".join(values)
-                raise RankriseError(
-                    f"{source} gives {name!r}, which is no setting of a toy run: pass one of {known}"
-                )
-            values[name] = _converted(name, value, values[name], source)
-        return ToySettings(**values)
+        return recipe.replaced(self, given, source, "a toy run")
 
 
 def read_recipe(path: str | Path) -> ToySettings:
     """Settings from a YAML file that names some of them; the paper's for the others."""
-    import yaml
-
-    path = Path(path)
-    try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RankriseError(f"the recipe {path} cannot be read ({error}): pass a YAML file") from error
-    except yaml.YAMLError as error:
-        first = str(error).splitlines()[0]
-        raise RankriseError(
-            f"the recipe {path} is no YAML ({first}): write one 'name: value' a line"
-        ) from error
-    if recipe is None:
-        recipe = {}
-    if not isinstance(recipe, dict):
-        raise RankriseError(f"the recipe {path} holds no settings: write one 'name: value' a line")
-    return ToySettings().changed(recipe, f"the recipe {path}")
-
-
-def _converted(name: str, value: Any, like: Any, source: str) -> Any:
-    """`value` in the type of `like`; lists may be written as text with commas."""
-    kind = {"seeds": int, "other_steps": float}.get(name, str) if isinstance(like, tuple) else type(like)
-    try:
-        if isinstance(like, tuple):
-            items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-            items = items if isinstance(items, list | tuple) else [items]
-            return tuple(_plain(item, kind) for item in items)
-        return _plain(value, kind)
-    except (TypeError, ValueError) as error:
-        wanted = {int: "whole number", float: "number", str: "text"}[kind]
-        many = f"a list of {wanted}s" if isinstance(like, tuple) else f"a {wanted}"
-        raise RankriseError(
-            f"{source} gives {name} as {value!r}: pass {many.replace('texts', 'names')}"
-        ) from error
-
-
-def _plain(value: Any, kind: type) -> Any:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError
-    if kind is int and not isinstance(value, str) and value != int(value):
-        raise ValueError
-    return kind(value.strip()) if isinstance(value, str) else kind(value)
-
-
-def _check_words(name: str, words: Iterable[str], known: Iterable[str]) -> None:
-    for word in words:
-        if word not in known:
-            raise RankriseError(f"{name} is {word!r}, which is not known: choose from {', '.join(known)}")
+    return ToySettings().changed(recipe.read_recipe(path), f"the recipe {path}")
 
 
 QUICK = ToySettings(

@@ -1,5 +1,6 @@
 """Work on a batch of heads: in chunks that bound the memory, side by side on the cores the caller allows."""
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,8 +49,7 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
     """Map `function` over `items` on `torch.get_num_threads()` cores, without gradients and autocast.
 
     torch hands a batch of small matrices to LAPACK one after another and lets each call use all the threads,
-    which is slower than one call a thread. The number of threads is a setting of each thread, so the caller's
-    stays as it is; what new threads start with is put back at the end.
+    which is slower than one call a thread.
 
     >>> in_parallel(lambda size: torch.linalg.matrix_norm(torch.eye(size)).item(), [1, 4, 9])
     [1.0, 2.0, 3.0]
@@ -64,8 +64,28 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
     if workers <= 1:
         return [plainly(item) for item in items]
     try:
-        each = (threads // workers,)
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=each) as pool:
+        with ThreadPoolExecutor(workers, initializer=use_threads, initargs=(threads // workers,)) as pool:
             return list(pool.map(plainly, items))
     finally:
-        torch.set_num_threads(threads)
+        if _omp_set_num_threads is None:
+            torch.set_num_threads(threads)
+
+
+def use_threads(number: int) -> None:
+    """Let torch use that many cores in the calling thread; what other threads use stays as it is.
+
+    `torch.set_num_threads` would also set what new threads start with. OpenMP's own call does not, and is
+    only passed over where torch is built without OpenMP.
+    """
+    torch.get_num_threads()  # torch sets a thread's number when it is first needed, and not again
+    (_omp_set_num_threads or torch.set_num_threads)(number)
+
+
+def _find_omp_set_num_threads() -> Callable[[int], None] | None:
+    try:
+        return ctypes.CDLL(None).omp_set_num_threads
+    except (AttributeError, OSError, TypeError):  # not there; Windows has no way to ask for it like this
+        return None
+
+
+_omp_set_num_threads = _find_omp_set_num_threads()

@@ -45,7 +45,7 @@ def change_singular_values(before: Factors, after: Factors, *, name: str = "") -
     >>> change_singular_values((k, q), (k + 2, q)).round(decimals=4)
     tensor([5.6569, 0.0000, 0.0000, 0.0000], dtype=torch.float64)
     """
-    return _finite(batched(_change_values, *checked_change(before, after, name)), name)
+    return _finite(batched(change_values, *checked_change(before, after, name)), name)
 
 
 def difference_singular_values(before: Tensor, after: Tensor, *, name: str = "") -> Tensor:
@@ -56,7 +56,11 @@ def difference_singular_values(before: Tensor, after: Tensor, *, name: str = "")
     >>> difference_singular_values(torch.eye(3), 3 * torch.eye(3)).round(decimals=9)
     tensor([2., 2., 2.], dtype=torch.float64)
     """
-    before, after = before.detach(), after.detach()
+    return _finite(difference_values(before.detach(), after.detach()), name)
+
+
+def difference_values(before: Tensor, after: Tensor) -> Tensor:
+    """`difference_singular_values`; a matrix with nan or inf in it comes out as nan."""
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
     rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
@@ -67,8 +71,7 @@ def difference_singular_values(before: Tensor, after: Tensor, *, name: str = "")
         for old, new in parts:
             difference = divided(new.double() - old.double(), scale)
             gram[0].addmm_(difference.mT, difference)
-        values = _roots(gram, scale.isfinite().reshape(1))[0] * scale
-    return _finite(values, name)
+        return _roots(gram, scale.isfinite().reshape(1))[0] * scale
 
 
 def factor_values(left: Tensor, right: Tensor) -> Tensor:
@@ -86,7 +89,8 @@ def matrix_values(matrix: Tensor) -> Tensor:
     return _roots(gram, scale.isfinite().flatten()) * scale.flatten(1)
 
 
-def _change_values(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
+def change_values(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
+    """Singular values [heads, r] of the change of a chunk, as `factor_values` gives them."""
     weights = (k0, q0, kt, qt)
     left, right = change_blocks(*(weight.double() for weight in weights))
     if any(weight.dtype == torch.float64 for weight in weights):

@@ -1,0 +1,311 @@
+"""What tracking costs a training run: the same steps with and without it, in turns, in one process.
+
+    python benchmarks/overhead.py --device cuda      # ViT 6 x 8 x (512, 128), batch 512, bf16, torch.compile
+    python benchmarks/overhead.py                    # a small ViT on the CPU
+    python benchmarks/overhead.py --model 7b         # on paper: a 7B-shaped model on 8 ranks
+
+Stable ranks and the 8 leading values every 20 steps, full spectra every 100. A block is 100 steps, one of
+full spectra and four of ranks. Plain and tracked blocks come in pairs whose order alternates. The device is
+synchronised at the ends of a block only, and a tracked block ends when all it measured is on disk, so that
+no work is hidden from the clock. The overhead is the median over the pairs, with a confidence interval that
+holds for any distribution (order statistics).
+
+The naive way forms every head's product in the loop and takes torch.linalg.svdvals of its change, on the
+schedule of the ranks: every 20 steps.
+"""
+
+import argparse
+import itertools
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from many_devices import LLAMA_7B, Sharded
+from torch import Tensor, nn
+from transformers import ViTConfig, ViTForImageClassification
+
+from rankrise import watch
+from rankrise.files import to_json
+
+OFTEN, SELDOM, TOP = 20, 100, 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and its batch; images are 32 x 32 in patches of 4 x 4."""
+
+    name: str
+    layers: int
+    heads: int
+    width: int
+    head_size: int
+    batch: int
+
+
+GPU = Setting("ViT 6 x 8 x (512, 128)", layers=6, heads=8, width=512, head_size=128, batch=512)
+CPU = Setting("ViT 4 x 4 x (128, 32)", layers=4, heads=4, width=128, head_size=32, batch=32)
+
+
+def build(setting: Setting, device: str) -> nn.Module:
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=setting.width,
+        num_hidden_layers=setting.layers,
+        num_attention_heads=setting.heads,
+        head_dim=setting.head_size,
+        intermediate_size=4 * setting.width,
+        image_size=32,
+        patch_size=4,
+        num_labels=10,
+    )
+    return ViTForImageClassification(config).to(device)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of a block: by the clock, and of the host's processors in all threads of this process."""
+
+    wall: float
+    processor: float
+
+    def __mul__(self, factor: float) -> "Seconds":
+        return Seconds(self.wall * factor, self.processor * factor)
+
+
+class Training:
+    """A loop that never waits for the device; `run` takes steps and gives the seconds."""
+
+    def __init__(self, model: nn.Module, setting: Setting, device: str, compiled: bool) -> None:
+        self.device = device
+        self.forward: Callable[..., Tensor] = torch.compile(model) if compiled else model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        generator = torch.Generator().manual_seed(0)
+        self.batches = [
+            (
+                torch.randn(setting.batch, 3, 32, 32, generator=generator).to(device),
+                torch.randint(10, (setting.batch,), generator=generator).to(device),
+            )
+            for _ in range(4)
+        ]
+
+    def run(
+        self,
+        steps: int,
+        after: Callable[[int, Tensor], object] = lambda step, loss: None,
+        end: Callable[[], object] = lambda: None,
+    ) -> Seconds:
+        self.synchronise()
+        start, processor = time.perf_counter(), time.process_time()
+        for step in range(steps):
+            images, labels = self.batches[step % len(self.batches)]
+            with torch.autocast("cuda", torch.bfloat16, enabled=self.device != "cpu"):
+                loss = nn.functional.cross_entropy(self.forward(images).logits, labels)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            after(step, loss.detach())
+        end()
+        self.synchronise()
+        return Seconds(time.perf_counter() - start, time.process_time() - processor)
+
+    def synchronise(self) -> None:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+
+class Naive:
+    """What everybody writes first: clones of the weights, and svdvals of every formed product."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.initial = [[product.clone() for product in products(layer)] for layer in watch.heads(model)]
+
+    @torch.no_grad()
+    def __call__(self, step: int, loss: Tensor) -> None:
+        if step % OFTEN == 0:
+            for layer, initial in zip(watch.heads(self.model), self.initial, strict=True):
+                for now, before in zip(products(layer), initial, strict=True):
+                    values = torch.linalg.svdvals(now - before)
+                    (values.square().sum(-1) / values[:, 0].square()).tolist()
+
+
+def products(layer: watch.Layer) -> tuple[Tensor, Tensor]:
+    return (layer.key @ layer.query.mT).detach(), (layer.value @ layer.output.mT).detach()
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Of one way to measure, over a plain block of `SELDOM` steps: percent with an interval, and seconds.
+
+    `processor_percent` is of the processors' time on the host: it does not see what runs on an accelerator,
+    and other programs on the machine hardly change it.
+    """
+
+    way: str
+    percent: float
+    low: float
+    high: float
+    confidence: float
+    seconds: float
+    waited_seconds: float
+    processor_percent: float
+    blocks: int
+
+
+def overhead(way: str, plain: list[Seconds], with_it: list[Seconds], waited: list[float]) -> Overhead:
+    pairs = list(zip(plain, with_it, strict=True))
+    percents = sorted(100 * (other.wall / one.wall - 1) for one, other in pairs)
+    low, high, confidence = median_interval(percents)
+    return Overhead(
+        way=way,
+        percent=statistics.median(percents),
+        low=low,
+        high=high,
+        confidence=confidence,
+        seconds=statistics.median(other.wall - one.wall for one, other in pairs),
+        waited_seconds=statistics.median(waited),
+        processor_percent=statistics.median(100 * (b.processor / a.processor - 1) for a, b in pairs),
+        blocks=len(pairs),
+    )
+
+
+def median_interval(ordered: list[float], wanted: float = 0.95) -> tuple[float, float, float]:
+    """The narrowest pair of order statistics that holds the median with at least the wanted confidence, or
+    the extremes where there are too few, and that confidence: 1 - 2 P(Binomial(n, 1/2) < k).
+
+    >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    (1.0, 6.0, 0.96875)
+    """
+    size = len(ordered)
+    found = (ordered[0], ordered[-1], 1 - 2 * 0.5**size)
+    for k in range(2, size // 2 + 1):
+        confidence = 1 - 2 * sum(math.comb(size, hits) for hits in range(k)) * 0.5**size
+        if confidence >= wanted:
+            found = (ordered[k - 1], ordered[size - k], confidence)
+    return found
+
+
+def measure(
+    setting: Setting, device: str, blocks: int, keep: str, eager: bool, patience: float
+) -> dict[str, Any]:
+    model = build(setting, device)
+    training = Training(model, setting, device, compiled=device != "cpu" and not eager)
+    start = time.perf_counter()
+    training.run(OFTEN)  # compiles, and settles the memory
+    warm_up_seconds = time.perf_counter() - start
+    peak_plain = peak(device, lambda: training.run(OFTEN))
+    plain, tracked, naive_seconds, waited = [], [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        schedule = watch.Schedule(often=OFTEN, seldom=SELDOM)
+        tracker = watch.RankTracker(model, folder, schedule=schedule, top=TOP, keep=keep, strict=True)
+        tracker.flush()
+        construction_seconds = time.perf_counter() - start
+
+        starts = itertools.count(0, SELDOM)
+
+        def tracked_block() -> Seconds:
+            start = next(starts)
+            return training.run(SELDOM, lambda step, loss: tracker.step(start + step, loss=loss), drain)
+
+        def drain() -> None:
+            training.synchronise()
+            start = time.perf_counter()
+            tracker.flush()
+            waited.append(time.perf_counter() - start)
+
+        peak_tracked = peak(device, tracked_block)  # also warms up
+        waited.clear()
+        naive = Naive(model)
+        for turn in range(blocks):
+            for way in ("plain", "tracked") if turn % 2 else ("tracked", "plain"):
+                if way == "tracked":
+                    tracked.append(tracked_block())
+                else:
+                    plain.append(training.run(SELDOM))
+            if not naive_seconds or sum(block.wall for block in naive_seconds) < patience:
+                naive_seconds.append(training.run(OFTEN, naive))
+        tracker.close()
+        run = watch.load(folder)
+        ranks, spectra = len(run.measured), len(run.spectra_steps)  # read while the folder is there
+    naive_seconds = [block * (SELDOM / OFTEN) for block in naive_seconds]
+    return {
+        "device": torch.cuda.get_device_name() if device != "cpu" else "CPU",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "model": setting.name,
+        "batch": setting.batch,
+        "keep": keep,
+        "milliseconds_a_step": 1e3 * statistics.median(block.wall for block in plain) / SELDOM,
+        "warm_up_seconds": warm_up_seconds,
+        "construction_seconds": construction_seconds,
+        "ranks_measured": f"{ranks} of {(blocks + 1) * SELDOM // OFTEN}",
+        "spectra_measured": f"{spectra} of {blocks + 1}",
+        "initial_megabytes": initial_bytes(model) / 2**20,
+        "extra_device_megabytes": None if peak_plain is None else (peak_tracked - peak_plain) / 2**20,
+        "overheads": [
+            overhead("tracker", plain, tracked, waited),
+            overhead("svdvals in the loop", plain[: len(naive_seconds)], naive_seconds, [0.0]),
+        ],
+    }
+
+
+def initial_bytes(model: nn.Module) -> int:
+    weights = [(layer.query, layer.key, layer.value, layer.output) for layer in watch.heads(model)]
+    return sum(weight.numel() * weight.element_size() for layer in weights for weight in layer)
+
+
+def peak(device: str, work: Callable[[], object]) -> int | None:
+    """Bytes of the device that are taken at most while `work` runs; None on the CPU."""
+    if device == "cpu":
+        work()
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    return torch.cuda.max_memory_allocated()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--model", choices=["vit", "7b"], default="vit", help="7b: numbers on paper")
+    parser.add_argument("--blocks", type=int, default=6, help="pairs of blocks of 100 steps")
+    parser.add_argument(
+        "--keep", choices=["model", "cpu"], default="model", help="where initial weights live"
+    )
+    parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--patience", type=float, default=8.0, help="seconds for the naive way")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    arguments = parser.parse_args()
+    if arguments.model == "7b":
+        on_paper = Sharded(LLAMA_7B, ranks=8, weight_bytes=4, every=OFTEN)
+        print(to_json(on_paper.to_dict()) if arguments.json else on_paper)
+        return
+    setting = CPU if arguments.device == "cpu" else GPU
+    found = measure(
+        setting, arguments.device, arguments.blocks, arguments.keep, arguments.eager, arguments.patience
+    )
+    rows: list[Overhead] = found.pop("overheads")
+    if arguments.json:
+        print(to_json({**found, "overheads": [asdict(row) for row in rows]}))
+        return
+    for name, value in found.items():
+        print(f"{name.replace('_', ' '):24}{f'{value:.4g}' if isinstance(value, float) else value}")
+    print(
+        f"\n{'':22}{'overhead':>10}{'interval':>24}{'seconds':>10}{'waited':>9}{'processor':>11}{'blocks':>8}"
+    )
+    for row in rows:
+        interval = f"{row.low:.2f} to {row.high:.2f} ({row.confidence:.0%})"
+        numbers = f"{row.seconds:10.4f}{row.waited_seconds:9.4f}{row.processor_percent:10.2f}%{row.blocks:8d}"
+        print(f"{row.way:22}{row.percent:9.2f}%{interval:>24}{numbers}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Runs as folders: of what kind a run is, and which runs lie in the folders that a user names."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankrise.errors import RankriseError
+
+FORMAT = "rankrise-run/1"
+KINDS = ("toy", "tracked")
+
+
+def kind_of(folder: str | Path) -> str:
+    """The kind of the run in a folder: "toy" or "tracked".
+
+    >>> kind_of("no/such/folder")
+    Traceback (most recent call last):
+    rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
+    """
+    path = Path(folder) / "run.json"
+    if not path.is_file():
+        raise RankriseError(
+            f"{folder} is no run: it has no run.json; pass a folder written by 'rankrise toy', by "
+            "'rankrise train' or by a RankTracker, or a folder of such folders"
+        )
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        found = info.get("format"), info.get("kind")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): restore it") from error
+    if found[0] != FORMAT or found[1] not in KINDS:
+        raise RankriseError(
+            f"{path} is of format and kind {found[0]!r}, {found[1]!r}: this version reads {FORMAT!r}, "
+            f"{' and '.join(map(repr, KINDS))}"
+        )
+    return str(found[1])
+
+
+def runs_in(folders: Sequence[str | Path]) -> list[Path]:
+    """The runs that folders name: a run itself, or for a folder of runs (a sweep) those in it, by name."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        inner = [] if (folder / "run.json").is_file() else sorted(folder.glob("*/run.json"))
+        found += [path.parent for path in inner] or [folder]
+    return list(dict.fromkeys(found))
+
+
+def of_one_kind(folders: Sequence[str | Path]) -> tuple[str, list[Path]]:
+    """The runs that folders name, and their kind; refused where there is none, or where kinds are mixed."""
+    runs = runs_in(folders)
+    if not runs:
+        raise RankriseError("no run was passed: pass one or more folders of runs")
+    kinds = {kind_of(run): run for run in reversed(runs)}
+    if len(kinds) > 1:
+        named = " and ".join(f"{run} is a {kind} run" for kind, run in sorted(kinds.items()))
+        raise RankriseError(f"{named}: pass runs of one kind")
+    return next(iter(kinds)), runs

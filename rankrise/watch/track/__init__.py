@@ -1,0 +1,1 @@
+"""Track: the rank growth of a live training run, recorded in a folder."""

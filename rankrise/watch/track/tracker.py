@@ -1,0 +1,303 @@
+"""RankTracker: the rank growth of every head of a live training run, in any loop."""
+
+import atexit
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import distributed, nn
+
+from rankrise.errors import RankriseError
+from rankrise.files import write_json
+from rankrise.provenance import now
+from rankrise.watch.heads import unwrap
+from rankrise.watch.track.begin import begin
+from rankrise.watch.track.measure import Change, initial_values, measure
+from rankrise.watch.track.record import RUN, Lock, Record, write_tensors
+from rankrise.watch.track.rows import row_of, spectra_of, summary_of
+from rankrise.watch.track.scalars import Number, Scalars
+from rankrise.watch.track.schedule import Schedule
+from rankrise.watch.track.staging import Place, Reading, Staging, first_reading
+from rankrise.watch.track.streams import Stream, Streams
+from rankrise.watch.track.troubles import Troubles, log
+from rankrise.watch.track.weights import PRODUCTS, Choice, find_units, listed
+from rankrise.watch.track.worker import Worker, spare_cores
+
+
+class RankTracker:
+    """Follow the rank of every head's change since initialisation while a model trains.
+
+    Create it before the first step, with the model where it trains; call `step` after `optimizer.step()` and
+    `close` at the end. The folder is a record that `watch.load` reads, at any time.
+
+    >>> import tempfile
+    >>> from rankrise import watch
+    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=8)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tracker = watch.RankTracker(model, folder)
+    ...     for step in range(1, 4):
+    ...         loss = model(torch.ones(3, 5, 8)).square().mean()
+    ...         loss.backward()
+    ...         optimizer.step()
+    ...         tracker.step(step, loss=loss)
+    ...     tracker.close()
+    ...     watch.load(folder).stable_rank("KQ").shape  # steps, layers, heads
+    (3, 1, 2)
+
+    What is tracked: `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other
+    weight `matrices` (name patterns, such as "*.mlp.*"); when: `schedule`. `top` leading singular values are
+    kept. The initial weights are kept, and changes measured, on the `model`'s device or the "cpu".
+
+    It never changes training. A failure is logged once and training goes on; `strict` raises it instead.
+    A folder that holds this run already is continued: the rows from the first `step` on are replaced. `note`
+    and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        folder: str | Path,
+        *,
+        schedule: Schedule = Schedule(),  # noqa: B008 (it is frozen)
+        products: str | Iterable[str] = ("KQ", "VO"),
+        layers: int | str | Iterable[int | str] | None = None,
+        heads: int | Iterable[int] | None = None,
+        matrices: str | Iterable[str] = (),
+        top: int = 8,
+        keep: Literal["model", "cpu"] = "model",
+        strict: bool = False,
+        note: str = "",
+        extra: Mapping[str, Any] | None = None,
+        streams: Iterable[Stream] = (),
+    ) -> None:
+        if keep not in ("model", "cpu") or top < 1:
+            raise RankriseError(
+                f"keep is {keep!r} and top is {top}: pass 'model' or 'cpu', and a number of 1 or more."
+            )
+        choice = Choice(
+            listed(products),
+            None if layers is None else listed(layers),
+            None if heads is None else listed(heads),
+            listed(matrices),
+        )
+        self.folder = Path(folder)
+        self._model, self._schedule, self._top = model, schedule, top
+        self._troubles = Troubles(strict)
+        self._streams = Streams(streams, self._troubles.note)
+        self._last: int | None = None
+        self._on = False
+        self._units = find_units(model, choice)
+        if _rank() != 0:
+            self._take_part()
+        else:
+            reading = first_reading(self._units, keep)
+            about = {
+                "model": type(unwrap(model)).__name__,
+                "settings": {
+                    "schedule": schedule.to_dict(),
+                    "products": [product for product in PRODUCTS if product in choice.products],
+                    "top": top,
+                    "keep": keep,
+                },
+                "device": reading.devices[self._units[0].name],
+                "note": note,
+                "extra": dict(extra or {}),
+            }
+            self._open(reading, keep, about)
+
+    def step(self, step: int, loss: Number | None = None, **metrics: Number) -> None:
+        """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
+
+        `loss` and `metrics` are recorded with the step: numbers, or tensors with one, which are not waited
+        for. A step below the last one means that training went back: what was recorded from there on is
+        replaced.
+        """
+        if self._capturing():
+            return
+        numbers = metrics if loss is None else {"loss": loss, **metrics}
+        try:
+            self._step(operator.index(step), numbers)
+        except Exception as error:
+            self._troubles.note("a step", error)
+        self._troubles.check()
+
+    def flush(self) -> None:
+        """Wait until all steps so far are on disk: call it before the trainer saves a checkpoint."""
+        if self._on:
+            self._worker.wait()
+            self._attempt("writing to disk", self._record.sync)
+            self._troubles.check()
+
+    def close(self) -> None:
+        """Finish the record. Calling it again does nothing."""
+        self._close(finished=True)
+        self._troubles.check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(finished=kind is None)
+        if kind is None:
+            self._troubles.check()
+
+    def __repr__(self) -> str:
+        layers = [unit for unit in self._units if unit.is_layer]
+        products = " and ".join(dict.fromkeys(name for unit in layers for name, _ in unit.products))
+        heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
+        parts = [f"{products} of {heads} heads in {len(layers)} layers"] * bool(layers)
+        parts += [f"{others} other matrices"] * bool(others)
+        model = type(unwrap(self._model)).__name__
+        return f"RankTracker({' and '.join(parts)} of {model}, in {self.folder})"
+
+    def _open(self, reading: Reading, keep: str, about: dict[str, Any]) -> None:
+        """Everything that only the process which writes needs."""
+        lock = None
+        try:
+            lock = Lock(self.folder)
+            self._beginning = begin(self.folder, self._units, reading.weights, about)
+            self._staging = Staging(self._units, reading, keep, self._troubles.note)
+            self._record = Record(self.folder)
+        except BaseException as error:
+            if lock is not None:
+                lock.release()
+            if not isinstance(error, OSError) or self._troubles.strict:
+                raise
+            self._troubles.note(f"opening {self.folder}", error, "nothing of this run is recorded")
+            return
+        self._lock, self._scalars = lock, Scalars()
+        self._worker = Worker(spare_cores(self._staging.on_accelerator), self._troubles.note)
+        self._process = os.getpid()
+        self._on = True
+        atexit.register(self._leave)
+        log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
+
+    def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
+        last, self._last = self._last, step
+        due = step != last and self._schedule.due(step)
+        if self._on and (last is None or step < last):
+            self._go_back(step, first=last is None)
+        if due and not self._on:
+            self._take_part()
+        if not self._on:
+            return
+        moment = round(time.time(), 3)
+        if due:  # before anything that can fail on this process alone: others may wait for its part
+            self._take(step, moment)
+        if numbers:
+            row = {"time": moment} | {name: self._scalars.take(name, n) for name, n in numbers.items()}
+            self._worker.put("writing a step", partial(self._write_step, step, row))
+
+    def _take(self, step: int, moment: float) -> None:
+        full = self._schedule.full(step)
+        if full and self._staging.busy >= max(1, self._staging.count // 2):
+            full = False
+            self._troubles.skip("full spectra")
+        place = self._staging.take()
+        if place is None:
+            self._troubles.skip("measurements")
+        else:
+            self._worker.put("measuring", partial(self._measure, step, moment, full, place))
+
+    def _take_part(self) -> None:
+        """Another process keeps the record, and gathers what is sharded: so does this one."""
+        for unit in self._units:
+            if unit.sharded:
+                unit.read()
+
+    def _go_back(self, step: int, first: bool) -> None:
+        """The run starts or goes on at `step`: drop what was recorded from there on."""
+        if not first:
+            self._worker.wait()
+        try:
+            if first and not self._beginning.same and not self._record.has_before(step):
+                raise RankriseError(
+                    f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
+                    f"it went on at step {step}: pass another folder, or delete this one."
+                )
+            self._record.cut(step)
+        except (RankriseError, OSError) as error:
+            self._troubles.note("continuing the run", error, "nothing of this run is recorded")
+            self._close(finished=None)
+            return
+        if first and not self._record.spectra_path(None).exists():
+            self._worker.put("measuring the initial weights", self._write_initial)
+
+    def _write_step(self, step: int, row: dict[str, Any]) -> None:
+        numbers = {name: self._scalars.resolve(number) for name, number in row.items()}
+        self._record.steps.append(step, numbers)
+        self._streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
+
+    def _write_initial(self) -> None:
+        with self._staging.beside():
+            values = {
+                unit.key(product): found.float()
+                for unit in self._units
+                for product, found in initial_values(unit, self._beginning.initial[unit.name]).items()
+            }
+        write_tensors(self._record.spectra_path(None), values)
+
+    def _measure(self, step: int, moment: float, full: bool, place: Place) -> None:
+        initial = self._beginning.initial
+        with self._staging.arrived(place) as weights:
+            changes = [
+                Change(unit, initial[unit.name], weights[unit.name])
+                for unit in self._units
+                if unit.name in weights
+            ]
+            results = measure(changes, self._top, full)
+        if full:
+            write_tensors(self._record.spectra_path(step), spectra_of(self._units, results))
+        self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
+        self._streams.write(step, summary_of(self._units, results))
+
+    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self._troubles.note(doing, error)
+
+    def _capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: nothing that happens now is meant."""
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def _close(self, finished: bool | None) -> None:
+        """`finished` is None if the folder is another run's: then nothing of it is touched."""
+        if not self._on:
+            return
+        self._on = False
+        atexit.unregister(self._leave)
+        self._worker.close()
+        self._streams.close()
+        self._attempt("writing to disk", self._record.sync)
+        if finished is not None:
+            counts = self._troubles.counts
+            ending = {"finished": now() if finished else None, "left_out": dict(counts)}
+            info = self._beginning.info | ending
+            self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, info))
+        self._attempt("closing", self._record.close)
+        self._lock.release()
+
+    def _leave(self) -> None:
+        """At the end of the process without `close`: everything so far is written, and the run unfinished."""
+        if os.getpid() == self._process:
+            self._close(finished=False)
+
+
+def _rank() -> int:
+    """The number of this process among those that train the model together."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0")) if distributed.is_torchelastic_launched() else 0

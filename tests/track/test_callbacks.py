@@ -1,0 +1,246 @@
+"""Hugging Face's and Lightning's Trainer: the same training with the callback as without, and resuming."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.watch.track import callbacks
+
+EVERY = watch.Schedule(often=1, seldom=4)
+
+
+class Stop(Exception):
+    """An interruption of training."""
+
+
+def gpt2(dropout: float = 0.1) -> GPT2LMHeadModel:
+    set_seed(0)
+    sizes = {"vocab_size": 16, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    rates = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **rates, bos_token_id=0, eos_token_id=0))
+
+
+def sequences() -> Tensor:
+    return torch.randint(16, (40, 8), generator=torch.Generator().manual_seed(1))
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            raise Stop
+
+
+def huggingface(folder: Path, *callbacks: Any, resume: bool = False, **settings: Any) -> Trainer:
+    trainer = Trainer(
+        model=gpt2(),
+        train_dataset=[{"input_ids": ids, "labels": ids} for ids in sequences()],
+        args=TrainingArguments(
+            output_dir=str(folder),
+            max_steps=12,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            learning_rate=1e-2,
+            logging_steps=2,
+            save_steps=4,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            **settings,
+        ),
+        callbacks=list(callbacks),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.model = gpt2(dropout)
+        self.losses: list[float] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = self.model(input_ids=batch[0], labels=batch[0]).loss
+        self.losses.append(loss.item())
+        return loss
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("validation_loss", self.model(input_ids=batch[0], labels=batch[0]).loss)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+class StopLightningAt(lightning.Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: Any, *rest: Any) -> None:
+        if trainer.global_step == self.step:
+            raise Stop
+
+
+def fit(folder: Path, *callbacks: Any, resume: bool = False, dropout: float = 0.1) -> Module:
+    """Five steps an epoch and a checkpoint after each: Lightning resumes exactly only between epochs."""
+    module, data = Module(dropout), DataLoader(TensorDataset(sequences()), batch_size=4)
+    saving = ModelCheckpoint(folder, every_n_train_steps=5, save_last=True)
+    trainer = lightning.Trainer(
+        max_steps=12,
+        accumulate_grad_batches=2,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[*callbacks, saving],
+    )
+    trainer.fit(module, data, data, ckpt_path=folder / "last.ckpt" if resume else None)
+    return module
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def check_final_ranks(run: Path, initial: nn.Module, final: nn.Module) -> None:
+    """The last row against `watch.compare` of copies of the whole models."""
+    record = watch.load(run)
+    for product in ("KQ", "VO"):
+        found = [row.stable_rank for row in watch.compare(initial, final).select(product)]
+        numpy.testing.assert_allclose(record.stable_rank(product)[-1].ravel(), found, rtol=1e-4)
+
+
+def check_same_record(first: Path, second: Path) -> None:
+    one, other = watch.load(first), watch.load(second)
+    assert one.measured.tolist() == other.measured.tolist() == list(range(1, 13))
+    assert one.spectra_steps.tolist() == other.spectra_steps.tolist() == [4, 8, 12]
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_array_equal(one.stable_rank(product), other.stable_rank(product))
+    numpy.testing.assert_array_equal(one.steps()["step"], other.steps()["step"])
+    numpy.testing.assert_array_equal(one.steps()["loss"], other.steps()["loss"])
+
+
+def test_huggingface_trains_the_same_and_records_it(tmp_path: Path) -> None:
+    plain = huggingface(tmp_path / "plain")
+    tracked = huggingface(
+        tmp_path / "tracked", watch.huggingface_callback(tmp_path / "run", schedule=EVERY, strict=True)
+    )
+    assert same(plain.model, tracked.model)
+    losses = [
+        [entry["loss"] for entry in each.state.log_history if "loss" in entry] for each in (plain, tracked)
+    ]
+    assert losses[0] == losses[1]
+    check_final_ranks(tmp_path / "run", gpt2(), tracked.model)
+    steps = watch.load(tmp_path / "run").steps()
+    assert steps["step"].tolist() == [2, 4, 6, 8, 10, 12]
+    assert steps["loss"].tolist() == losses[0]
+    assert {"learning_rate", "grad_norm"} <= steps.keys()
+    assert "train_runtime" not in steps
+
+
+def test_huggingface_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    huggingface(tmp_path / "whole", watch.huggingface_callback(tmp_path / "whole-run", schedule=EVERY))
+    callback = watch.huggingface_callback(tmp_path / "run", schedule=EVERY, strict=True)
+    with pytest.raises(Stop):
+        huggingface(tmp_path / "parts", callback, StopAt(7))
+    huggingface(tmp_path / "parts", callback, resume=True)
+    check_same_record(tmp_path / "whole-run", tmp_path / "run")
+
+
+def test_lightning_trains_the_same_and_records_it(tmp_path: Path) -> None:
+    plain = fit(tmp_path / "plain")
+    tracked = fit(
+        tmp_path / "tracked", watch.lightning_callback(tmp_path / "run", schedule=EVERY, strict=True)
+    )
+    assert same(plain, tracked)
+    assert plain.losses == tracked.losses
+    initial = Module()
+    check_final_ranks(tmp_path / "run", initial, tracked)
+    steps = watch.load(tmp_path / "run").steps()
+    assert steps["step"].tolist() == list(range(1, 13))
+    pairs = numpy.array(tracked.losses).reshape(-1, 2).mean(1)  # two batches a step
+    numpy.testing.assert_allclose(steps["loss"], pairs, rtol=1e-6)
+    assert numpy.isfinite(steps["validation_loss"]).tolist() == [step % 5 == 0 for step in range(1, 13)]
+
+
+def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    def callback(name: str) -> object:
+        return watch.lightning_callback(tmp_path / name, schedule=EVERY, strict=True)
+
+    fit(tmp_path / "whole", callback("whole-run"), dropout=0.0)
+    with pytest.raises(Stop):
+        fit(tmp_path / "parts", callback("run"), StopLightningAt(7), dropout=0.0)
+    assert watch.load(tmp_path / "run").info["finished"] is None
+    assert watch.load(tmp_path / "run").measured.tolist() == list(range(1, 8))
+    fit(tmp_path / "parts", callback("run"), resume=True, dropout=0.0)
+    assert watch.load(tmp_path / "run").info["finished"] is not None
+    check_same_record(tmp_path / "whole-run", tmp_path / "run")
+
+
+def written(run: Path) -> tuple[int, int]:
+    """The last steps of ranks and of losses that are on disk."""
+    record = watch.load(run)
+    return int(record.measured[-1]), int(record.steps()["step"][-1])
+
+
+def test_huggingface_writes_the_record_before_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+
+    def save(trainer: Trainer, *rest: Any, **settings: Any) -> None:
+        seen[trainer.state.global_step] = written(tmp_path / "run")
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", save)
+    huggingface(tmp_path / "checkpoints", watch.huggingface_callback(tmp_path / "run", schedule=EVERY))
+    assert seen == {4: (4, 4), 8: (8, 8), 12: (12, 12)}
+
+
+def test_lightning_writes_the_record_before_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+
+    def save(strategy: SingleDeviceStrategy, checkpoint: dict[str, Any], *rest: Any, **settings: Any) -> None:
+        seen[checkpoint["global_step"]] = written(tmp_path / "run")
+
+    monkeypatch.setattr(SingleDeviceStrategy, "save_checkpoint", save)
+    fit(tmp_path / "checkpoints", watch.lightning_callback(tmp_path / "run", schedule=EVERY))
+    assert seen == {5: (5, 5), 10: (10, 10)}
+
+
+@pytest.mark.parametrize(
+    ("make", "library"),
+    [(callbacks.huggingface_callback, "transformers"), (callbacks.lightning_callback, "lightning")],
+)
+def test_a_missing_library_is_named(
+    make: Callable[[str], object], library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(RankriseError, match=rf"{library}.*pip install 'rankrise\[{library}\]'"):
+        make("runs/none")
+
+
+def test_importing_watch_imports_none_of_them() -> None:
+    code = (
+        "import sys; from rankrise import watch; "
+        "print(sorted({'transformers', 'lightning', 'tensorboard', 'wandb', 'trackio'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,239 @@
+"""What goes wrong around a tracker: training goes on, the record stays readable, the message has a remedy."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+import torch
+from tiny_model import tiny, train
+from torch import nn
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.watch.track import staging
+from rankrise.watch.track import tracker as tracker_module
+
+EVERY = watch.Schedule(often=1, seldom=2)
+
+
+def full_disk(monkeypatch, after):
+    """From the `after`-th write on, only a part of a line fits."""
+    real, calls = os.write, []
+
+    def write(handle, data):
+        calls.append(handle)
+        if len(calls) > after:
+            real(handle, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(handle, data)
+
+    monkeypatch.setattr(os, "write", write)
+    return lambda: monkeypatch.setattr(os, "write", real)
+
+
+def test_full_disk(tmp_path, monkeypatch, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        emptied = full_disk(monkeypatch, after=0)
+        train(model, [3, 4], after=tracker.step)
+        tracker.flush()
+        emptied()
+        train(model, [5], after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.steps()["step"].tolist() == [1, 2, 5]
+    assert run.measured.tolist() == [1, 2, 5]
+    assert caplog.text.count("No space left on device") == 2  # once for losses, once for ranks
+    assert "as soon as the folder can be written" in caplog.text
+    assert run.info["left_out"] == {"writing a step": 2, "measuring": 2}
+
+
+def test_a_real_limit_on_files(tmp_path, caplog):
+    """The system itself refuses to write more: training reaches its end, and every line is whole."""
+    resource = pytest.importorskip("resource")
+    model, limits = tiny(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 100)) as tracker:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        try:
+            losses = train(model, range(1, 41), after=tracker.step)
+            tracker.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    run = watch.load(tmp_path)
+    assert run.steps()["loss"].tolist() == losses
+    assert 10 < len(run.measured) < 40
+    assert caplog.text.count("Tracking: measuring failed") == 1
+    assert run.info["left_out"] == {"measuring": 40 - len(run.measured)}
+
+
+def test_strict_raises_what_would_be_logged(tmp_path, monkeypatch):
+    tracker = watch.RankTracker(tiny(), tmp_path, strict=True)
+    full_disk(monkeypatch, after=0)
+    with pytest.raises(OSError, match="No space left"):
+        tracker.step(1, loss=1.0) or tracker.flush()
+    monkeypatch.undo()
+    tracker.close()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    model = tiny()
+    with watch.RankTracker(model, tmp_path / "file" / "run") as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+    assert "nothing of this run is recorded" in caplog.text
+    with pytest.raises(OSError, match="Not a directory"):
+        watch.RankTracker(model, tmp_path / "file" / "run", strict=True)
+
+
+def test_two_trackers_on_one_folder(tmp_path):
+    model = tiny()
+    first = watch.RankTracker(model, tmp_path)
+    with pytest.raises(RankriseError, match="tracker of this process"):
+        watch.RankTracker(model, tmp_path)
+    first.close()
+    holding = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); input('held')"
+    command = [sys.executable, "-c", holding, str(tmp_path / ".lock")]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.read(4) == b"held"
+    with pytest.raises(RankriseError, match="tracker of another process"):
+        watch.RankTracker(model, tmp_path)
+    other.kill()
+    other.communicate()
+    watch.RankTracker(model, tmp_path).close()
+
+
+def test_weights_that_are_not_finite(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, matrices=["head.weight"]) as tracker:
+        train(model, [1], after=tracker.step)
+        with torch.no_grad():
+            model.layers[0].self_attn.in_proj_weight[0, 0] = torch.nan  # the query of head 0
+            model.head.weight[0, 0] = torch.inf
+        tracker.step(2, loss=torch.nan)
+        tracker.step(3, loss=torch.nan)
+    run = watch.load(tmp_path)
+    ranks = run.stable_rank("KQ")
+    assert numpy.isnan(ranks[1:, 0, 0]).all()
+    assert numpy.isfinite(ranks[1:, 0, 1]).all()
+    assert numpy.isfinite(run.stable_rank("VO")).all()
+    assert numpy.isnan(run.stable_rank("head.weight")[1:]).all()
+    assert numpy.isnan(run.spectrum("KQ", 2)[0][0]).all()
+    assert not caplog.records
+
+
+def test_a_failing_measurement_is_told_once(tmp_path, monkeypatch, caplog):
+    model = tiny()
+
+    def fail(*_):
+        raise RuntimeError("the decomposition did not converge")
+
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1], after=tracker.step)
+        tracker.flush()
+        monkeypatch.setattr(tracker_module, "measure", fail)
+        losses = train(model, [2, 3, 4], after=tracker.step)
+        tracker.flush()
+        monkeypatch.undo()
+        train(model, [5], after=tracker.step)
+    assert len(losses) == 3
+    assert caplog.text.count("Tracking: measuring failed (RuntimeError: the decomposition") == 1
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == [1, 5]
+    assert run.steps()["step"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_wrong_arguments_do_not_end_training(tmp_path, caplog):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        tracker.step(1, loss=torch.ones(3))
+        tracker.step("two")
+        tracker.step(3, loss=0.5)
+    assert "loss is a tensor of shape [3]: pass a number" in caplog.text
+    assert watch.load(tmp_path).steps()["step"].tolist() == [3]
+    with pytest.raises(RankriseError, match="pass a number"):
+        watch.RankTracker(tiny(), tmp_path / "other", strict=True).step(1, loss="low")
+
+
+def test_falling_behind(tmp_path, monkeypatch, caplog):
+    """With the worker held up, full spectra are left out first, then whole measurements; losses never."""
+    model, go_on = tiny(), threading.Event()
+    real = tracker_module.measure
+
+    def slow(*arguments):
+        go_on.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr(tracker_module, "measure", slow)
+    monkeypatch.setattr(staging, "PLACES", 4)
+    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 1)) as tracker:
+        train(model, range(1, 8), after=tracker.step)
+        go_on.set()
+        tracker.flush()
+        train(model, [8], after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == [1, 2, 3, 4, 8]
+    assert run.spectra_steps.tolist() == [1, 2, 8]
+    assert run.steps()["step"].tolist() == list(range(1, 9))
+    assert run.info["left_out"] == {"full spectra": 5, "measurements": 3}
+    assert caplog.text.count("Tracking falls behind") == 2
+
+
+def test_a_clock_that_jumps(tmp_path, monkeypatch):
+    times = iter([100.0, 50.0, 1e12, -3.0])
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(often=[], seldom=[])) as tracker:
+        monkeypatch.setattr(time, "time", lambda: next(times))
+        for step in (1, 2, 3):
+            tracker.step(step, loss=1.0)
+        monkeypatch.undo()
+    run = watch.load(tmp_path)
+    assert run.steps()["step"].tolist() == [1, 2, 3]
+    assert run.steps()["time"].tolist() == [100.0, 50.0, 1e12]
+
+
+def test_a_layer_that_vanishes(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1], after=tracker.step)
+        model.layers[1] = nn.Identity()
+        model.layers.append(tiny().layers[0])  # one that comes later is not followed
+        train(model, [2, 3], after=tracker.step)
+    run = watch.load(tmp_path)
+    ranks = run.stable_rank("KQ")
+    assert numpy.isfinite(ranks[:, 0]).all()
+    assert numpy.isnan(ranks[1:, 1]).all()
+    assert caplog.text.count("layers.1.self_attn is no longer a part of the model") == 1
+
+
+def test_an_interrupt_passes(tmp_path, monkeypatch):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(tracker._staging, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tracker.step(1)
+
+
+def test_a_stream_that_fails(tmp_path, caplog):
+    class Broken:
+        def write(self, step, numbers):
+            raise ConnectionError("no network")
+
+        def close(self):
+            pass
+
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, streams=[Broken()]) as tracker:
+        train(model, [1, 2, 3], after=tracker.step)
+    assert caplog.text.count("no network") == 1
+    assert watch.load(tmp_path).measured.tolist() == [1, 2, 3]

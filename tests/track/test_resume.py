@@ -1,0 +1,177 @@
+"""A run that is killed, resumed, rewound or confused with another one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_model import tiny, train
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.watch.track.record import Lines, read_lines
+
+EVERY = watch.Schedule(often=1, seldom=2)
+SCRIPT = Path(__file__).with_name("training_run.py")
+
+
+def rows(folder, name):
+    """The rows of a file without their times."""
+    return [{key: value for key, value in row.items() if key != "time"} for row in read_lines(folder / name)]
+
+
+def test_killed_many_times(tmp_path):
+    """SIGKILL at random moments: at the end the record is that of a run that was never killed."""
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "14"]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    killed = int(done.stdout)
+    assert killed >= 10
+    whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
+    for name in ("steps.jsonl", "ranks.jsonl"):
+        assert rows(broken, name) == rows(whole, name)
+    assert len(rows(whole, "steps.jsonl")) == len({row["step"] for row in rows(broken, "steps.jsonl")})
+    files = {path.name: path.read_bytes() for path in (whole / "spectra").iterdir()}
+    assert {path.name: path.read_bytes() for path in (broken / "spectra").iterdir()} == files
+    assert not list(broken.glob(".*-*"))
+    assert len(watch.load(broken).info["resumed"]) >= killed // 2
+
+
+def test_rerun_steps_replace_the_old_ones(tmp_path):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, range(1, 9), after=tracker.step)
+    before = watch.load(tmp_path)
+    with watch.RankTracker(tiny(seed=9), tmp_path, schedule=EVERY, note="again") as tracker:
+        tracker.step(5, loss=-1.0)
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == [1, 2, 3, 4, 5]
+    assert run.spectra_steps.tolist() == [2, 4]
+    assert run.stable_rank("KQ")[:4].tolist() == before.stable_rank("KQ")[:4].tolist()
+    assert run.steps()["loss"][-1] == -1.0
+    assert run.info["started"] == before.info["started"]
+    assert run.info["note"] == "again"
+    assert len(run.info["resumed"]) == 1
+
+
+def test_training_that_goes_back_within_a_process(tmp_path):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        for step in (1, 2, 3, 4, 2, 3):
+            tracker.step(step, loss=float(step))
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3]
+    assert len(rows(tmp_path, "steps.jsonl")) == 3
+
+
+def test_restarted_from_the_beginning(tmp_path, caplog):
+    """With the same initial weights the rows are replaced; other weights are another run."""
+    for _ in range(2):
+        model = tiny()
+        with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+            train(model, [1, 2], after=tracker.step)
+        assert not caplog.records
+    lines = (tmp_path / "ranks.jsonl").read_text()
+    with watch.RankTracker(tiny(seed=1), tmp_path) as tracker:
+        tracker.step(1)
+        tracker.step(2)
+    assert "holds a run with other initial weights" in caplog.text
+    assert (tmp_path / "ranks.jsonl").read_text() == lines
+    with pytest.raises(RankriseError, match="other initial weights"):
+        watch.RankTracker(tiny(seed=1), tmp_path, strict=True).step(1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "choice", "message"),
+    [
+        ({"depth": 3}, {}, r"name of layers.2.self_attn was absent and is now layers.2.self_attn"),
+        ({"width": 12}, {}, "d_model of layers.0.self_attn was 8 and is now 12"),
+        ({"heads": 4}, {}, r"tracked_heads of layers.0.self_attn was \[0, 1\] and is now \[0, 1, 2, 3\]"),
+        ({}, {"products": ["KQ"]}, "products was .* and is now"),
+        ({}, {"matrices": ["head.weight"]}, "name of head.weight was absent"),
+    ],
+)
+def test_another_models_folder_is_refused(tmp_path, sizes, choice, message):
+    watch.RankTracker(tiny(), tmp_path).close()
+    before = (tmp_path / "run.json").read_text()
+    with pytest.raises(RankriseError, match=message):
+        watch.RankTracker(tiny(**sizes), tmp_path, **choice)
+    assert (tmp_path / "run.json").read_text() == before
+    watch.RankTracker(tiny(), tmp_path).close()  # the refused one let go of it
+
+
+def test_initial_weights_are_verified(tmp_path):
+    watch.RankTracker(tiny(), tmp_path).close()
+    path = tmp_path / "initial.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RankriseError, match="has changed since the run began"):
+        watch.RankTracker(tiny(), tmp_path)
+    path.unlink()
+    with pytest.raises(RankriseError, match="is not there"):
+        watch.RankTracker(tiny(), tmp_path)
+
+
+def test_a_folder_of_something_else(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"format": "rankrise-run/1", "kind": "toy"}))
+    with pytest.raises(RankriseError, match="'toy', and no"):
+        watch.RankTracker(tiny(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
+    with pytest.raises(RankriseError, match="'toy': load reads"):
+        watch.load(tmp_path)
+
+
+def test_a_torn_line_is_cut_off(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step":1,"a":1}\n{"step":2,"a"')
+    lines = Lines(path)
+    lines.append(2, {"a": 5})
+    lines.close()
+    assert read_lines(path) == [{"step": 1, "a": 1}, {"step": 2, "a": 5}]
+
+
+def test_resumed_with_other_settings(tmp_path):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, top=2) as tracker:
+        train(model, [1], after=tracker.step)
+    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(4, 4), top=3) as tracker:
+        train(model, range(2, 6), after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == [1, 4]
+    top = run.top("KQ")
+    assert top.shape[-1] == 3
+    assert torch.tensor(top).isnan().sum(-1).tolist()[0] == [[1, 1], [1, 1]]
+
+
+def test_left_without_close(tmp_path):
+    """The interpreter's end writes what is there, and leaves the run unfinished."""
+    script = f"""
+import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
+from tiny_model import tiny, train
+from rankrise import watch
+model = tiny()
+tracker = watch.RankTracker(model, {str(tmp_path)!r}, schedule=watch.Schedule(1, 1))
+train(model, range(1, 20), after=tracker.step)
+raise SystemExit(3)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 3
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == list(range(1, 20))
+    assert run.info["finished"] is None
+
+
+def test_an_exception_leaves_it_unfinished(tmp_path):
+    def interrupted():
+        with watch.RankTracker(tiny(), tmp_path) as tracker:
+            tracker.step(1, loss=1.0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    run = watch.load(tmp_path)
+    assert run.steps()["loss"].tolist() == [1.0]
+    assert run.info["finished"] is None

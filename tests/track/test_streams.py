@@ -1,0 +1,180 @@
+"""What TensorBoard, W&B and trackio are given, and what happens when they fail."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.watch.track.streams import Stream
+
+LAYERS = ("layers.0.self_attn", "layers.1.self_attn")
+SERIES = {f"{product}/stable_rank/{layer}" for product in ("KQ", "VO") for layer in (*LAYERS, "mean")}
+
+
+def train(
+    folder: Path, *streams: Stream, first: int = 1, last: int = 6, strict: bool = True
+) -> watch.TrackedRun:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=8, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    optimizer, tokens = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(5, 3, 8)
+    schedule = watch.Schedule(often=2, seldom=4)
+    with watch.RankTracker(model, folder, schedule=schedule, streams=streams, strict=strict) as tracker:
+        for step in range(1, last + 1):
+            loss = (model(tokens) - tokens.roll(1, 0)).square().mean()
+            loss.backward()
+            optimizer.step()
+            if step >= first:
+                tracker.step(step, loss=loss)
+    return watch.load(folder)
+
+
+def check(series: Mapping[str, Mapping[int, float]], run: watch.TrackedRun) -> None:
+    """Steps and values of every series, against the record."""
+    assert series.keys() >= SERIES
+    for product in ("KQ", "VO"):
+        ranks = run.stable_rank(product)
+        expected = dict(zip((*LAYERS, "mean"), (ranks[:, 0], ranks[:, 1], ranks.mean(1)), strict=True))
+        for name, heads in expected.items():
+            found = series[f"{product}/stable_rank/{name}"]
+            assert list(found) == run.measured.tolist() == [2, 4, 6]
+            numpy.testing.assert_allclose(list(found.values()), heads.mean(-1), rtol=1e-5)
+    assert list(series["loss"]) == [1, 2, 3, 4, 5, 6]
+    numpy.testing.assert_allclose(list(series["loss"].values()), run.steps()["loss"], rtol=1e-5)
+
+
+def events(folder: Path) -> dict[str, dict[int, float]]:
+    found = EventAccumulator(str(folder)).Reload()
+    return {tag: {e.step: e.value for e in found.Scalars(tag)} for tag in found.Tags()["scalars"]}
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", watch.tensorboard(tmp_path / "tb"))
+    check(events(tmp_path / "tb"), run)
+
+
+def test_tensorboard_of_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
+    train(tmp_path / "run", watch.tensorboard(tmp_path / "tb"), last=5)
+    run = train(tmp_path / "run", watch.tensorboard(tmp_path / "tb"), first=3)
+    found = EventAccumulator(str(tmp_path / "tb")).Reload()
+    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
+    check(events(tmp_path / "tb"), run)
+
+
+class Run:
+    """Keeps what is logged to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self.metrics: list[tuple[str, str]] = []
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.finished = 0
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.metrics.append((name, step_metric))
+
+    def log(self, numbers: dict[str, float], step: int | None = None) -> None:
+        if step is None:
+            step = int(numbers["rankrise/step"])
+            numbers = {
+                name.removeprefix("rankrise/"): number
+                for name, number in numbers.items()
+                if name != "rankrise/step"
+            }
+        self.logged.append((step, numbers))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+    def series(self) -> dict[str, dict[int, float]]:
+        found: dict[str, dict[int, float]] = {}
+        for step, numbers in self.logged:
+            for name, number in numbers.items():
+                found.setdefault(name, {})[step] = number
+        return found
+
+
+def library(runs: list[Run], active: Run | None = None) -> Any:
+    def init(**settings: Any) -> Run:
+        runs.append(Run(**settings))
+        return runs[-1]
+
+    return SimpleNamespace(init=init, run=active)
+
+
+def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+    monkeypatch.setitem(sys.modules, "trackio", library(runs))
+    run = train(tmp_path / "run", watch.trackio(project="ranks", name="first"))
+    assert [each.settings for each in runs] == [{"project": "ranks", "name": "first"}]
+    check(runs[0].series(), run)
+    assert runs[0].finished == 1
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_wandb_starts_a_run_or_joins_the_one_that_goes_on(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Run] = []
+    active = None if own else Run()
+    monkeypatch.setitem(sys.modules, "wandb", library(runs, active))
+    record = train(tmp_path / "run", watch.wandb(project="ranks"))
+    used = runs[0] if active is None else active
+    assert len(runs) == own
+    assert used.metrics == [("rankrise/*", "rankrise/step")]
+    check(used.series(), record)
+    assert used.finished == own
+
+
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B's own library, without a network: a run of its own, and one that goes on already."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    import wandb
+
+    train(tmp_path / "own", watch.wandb(project="ranks", dir=str(tmp_path)))
+    assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
+    with wandb.init(project="ranks", dir=str(tmp_path)) as active:
+        record = train(tmp_path / "run", watch.wandb())
+        summary = dict(active.summary)
+    assert summary["rankrise/step"] == 6
+    mean = record.stable_rank("KQ")[-1].mean()
+    assert summary["rankrise/KQ/stable_rank/mean"] == pytest.approx(mean, rel=1e-5)
+    assert summary["rankrise/loss"] == pytest.approx(record.steps()["loss"][-1], rel=1e-5)
+
+
+class Broken:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        self.calls += 1
+        raise ConnectionError("no network")
+
+    def close(self) -> None:
+        raise AssertionError("a stream that failed is not asked again")
+
+
+def test_a_stream_that_fails_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = Broken()
+    run = train(tmp_path / "run", broken, watch.tensorboard(tmp_path / "tb"), strict=False)
+    assert broken.calls == 1
+    check(events(tmp_path / "tb"), run)
+    assert [record.message.count("no network") for record in caplog.records] == [1]
+    assert "Broken" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(RankriseError, match=rf"pip install 'rankrise\[{name}\]'"):
+        getattr(watch, name)("runs/tb") if name == "tensorboard" else getattr(watch, name)(project="x")

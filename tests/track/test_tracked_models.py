@@ -1,0 +1,192 @@
+"""Models that training wraps, moves, adapts or averages: the tracker reads what the weights really are."""
+
+import copy
+
+import numpy
+import pytest
+import torch
+from tiny_model import batch, loss_of, tiny, train
+from torch import nn
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.watch.track.leading import leading_values
+
+EVERY = watch.Schedule(often=1, seldom=2)
+
+
+def change(before, after, name="KQ"):
+    """Singular values [layers, heads, d] of the change between two models, from products formed in full."""
+    roles = {"KQ": ("key", "query"), "VO": ("value", "output")}[name]
+    parts = []
+    for old, new in zip(watch.heads(before), watch.heads(after), strict=True):
+        ends = [getattr(one, roles[0]).double() @ getattr(one, roles[1]).double().mT for one in (old, new)]
+        parts.append(torch.linalg.svdvals(ends[1] - ends[0]))
+    return torch.stack(parts)
+
+
+def check(folder, before, after):
+    """The last row of the record is the change between the two models."""
+    run = watch.load(folder)
+    for name in run.products:
+        values = change(before, after, name)
+        top = run.top(name)[-1]
+        numpy.testing.assert_allclose(
+            top, values[..., : top.shape[-1]], rtol=1e-4, atol=1e-6 * float(values.max())
+        )
+
+
+def test_compiled_and_wrapped(tmp_path):
+    model = tiny()
+    before = copy.deepcopy(model)
+    wrapped = torch.compile(nn.DataParallel(model), backend="eager")
+    with watch.RankTracker(wrapped, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+    check(tmp_path, before, model)
+    assert watch.load(tmp_path).info["model"] == "Tiny"
+
+
+@pytest.mark.parametrize("way", ["data", "parameter", "module", "dtype", "wrapper"])
+def test_parameters_that_move(tmp_path, way):
+    """New storage, a new Parameter, a new projection, another type, a wrapper: views are found again."""
+    model = tiny(dropout=0.0)
+    before = copy.deepcopy(model)
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1], after=tracker.step)
+        attention = model.layers[0].self_attn
+        if way == "data":
+            attention.in_proj_weight.data = attention.in_proj_weight.data.clone()
+        elif way == "parameter":
+            attention.in_proj_weight = nn.Parameter(attention.in_proj_weight.detach().clone())
+        elif way == "module":
+            attention.out_proj = copy.deepcopy(attention.out_proj)
+        elif way == "dtype":
+            model.double()
+        else:
+            model.layers[0] = nn.Sequential(model.layers[0])
+        train(model, [2], after=tracker.step)
+    if way == "dtype":
+        before.double()
+    check(tmp_path, before, model)
+
+
+def test_averaged_weights(tmp_path):
+    model = tiny()
+    average = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    )
+    before = copy.deepcopy(average.module)
+    with watch.RankTracker(average.module, tmp_path, schedule=EVERY) as tracker:
+        average.update_parameters(model)
+        train(model, [1, 2], after=lambda step, loss: (average.update_parameters(model), tracker.step(step)))
+    check(tmp_path, before, average.module)
+
+
+def test_gradient_accumulation(tmp_path):
+    model = tiny()
+    before = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        for micro in range(1, 9):
+            loss_of(model, micro).backward()
+            if micro % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                tracker.step(micro // 4)
+    assert watch.load(tmp_path).measured.tolist() == [1, 2]
+    check(tmp_path, before, model)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_adapters_count_as_merged(tmp_path, late):
+    """LoRA: the change is that of the weights with the adapters merged in, also if they were added later."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=11, n_embd=16, n_layer=2, n_head=2, n_positions=8)
+    model = transformers.GPT2LMHeadModel(config)
+    before = copy.deepcopy(model)
+    settings = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    tracker = watch.RankTracker(model, tmp_path, schedule=EVERY) if late else None
+    adapted = peft.get_peft_model(model, settings)
+    tracker = tracker or watch.RankTracker(adapted, tmp_path, schedule=EVERY)
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    with tracker:
+        for step in (1, 2):
+            optimizer.zero_grad()
+            adapted(batch(step), labels=batch(step)).loss.backward()
+            optimizer.step()
+            tracker.step(step)
+    merged = adapted.merge_and_unload()
+    check(tmp_path, before, merged)
+    assert (watch.load(tmp_path).stable_rank("KQ")[-1] > 0).all()
+
+
+def test_shards_without_values_are_refused(tmp_path):
+    """ZeRO-3 leaves empty parameters."""
+    model = tiny()
+    weight = model.layers[0].self_attn.in_proj_weight
+    weight.data, weight.ds_id = torch.empty(0), 0
+    with pytest.raises(RankriseError, match="ZeRO-3 keeps it on other ranks"):
+        watch.RankTracker(model, tmp_path)
+
+
+def test_batches_of_heads_do_not_matter(tmp_path, monkeypatch):
+    """Heads are measured many or few at a time: the numbers are the same."""
+    from rankrise.watch.track import measure
+
+    model = tiny(width=12, heads=3, depth=3)
+    with (
+        watch.RankTracker(model, tmp_path / "many", schedule=EVERY) as many,
+        watch.RankTracker(model, tmp_path / "few", schedule=EVERY) as few,
+    ):
+        train(model, [1], after=many.step)
+        many.flush()
+        monkeypatch.setattr(measure, "CHUNK_BYTES", 1)
+        few.step(1)
+        few.flush()
+    runs = [watch.load(tmp_path / name) for name in ("many", "few")]
+    numpy.testing.assert_allclose(runs[0].top("VO"), runs[1].top("VO"), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(700, 400), (300, 900), (50, 30)])
+@pytest.mark.parametrize("decay", [0.0, 0.02, 0.3, 3.0])
+def test_leading_values_of_large_matrices(shape, decay):
+    """Flat spectra, steep ones, and some of very low rank, against a full decomposition."""
+    generator = torch.Generator().manual_seed(0)
+    before, random = (torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    left, values, right = torch.linalg.svd(random, full_matrices=False)
+    values = values * torch.exp(-decay * torch.arange(len(values)))
+    difference = left @ torch.diag(values) @ right
+    found, norm = leading_values(before, before + difference, 8)
+    true = torch.linalg.svdvals((before + difference) - before)
+    torch.testing.assert_close(found, true[:8], rtol=1e-5, atol=1e-6 * float(true[0]))
+    torch.testing.assert_close(norm, torch.linalg.vector_norm(true))
+
+
+def test_leading_values_of_nothing_and_of_nan():
+    before = torch.ones(300, 400)
+    values, norm = leading_values(before, before, 3)
+    assert values.tolist() == [0, 0, 0]
+    assert norm == 0
+    broken = before.clone()
+    broken[3, 4] = torch.nan
+    values, norm = leading_values(before, broken, 3)
+    assert values.isnan().all()
+    assert norm.isnan()
+
+
+def test_large_matrices_are_tracked_by_iteration(tmp_path):
+    model = nn.Sequential(tiny(), nn.Linear(300, 280, bias=False))
+    before = model[1].weight.detach().clone()
+    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 2), matrices=["1.weight"]) as tracker:
+        with torch.no_grad():
+            model[1].weight += 0.01 * torch.randn(280, 3) @ torch.randn(3, 300)
+        tracker.step(1)
+        tracker.step(2)
+    run = watch.load(tmp_path)
+    values = torch.linalg.svdvals(model[1].weight.detach().double() - before.double())
+    for row in range(2):  # by iteration, and from the full spectrum
+        numpy.testing.assert_allclose(run.top("1.weight")[row, :3], values[:3], rtol=1e-5)
+        numpy.testing.assert_allclose(
+            run.stable_rank("1.weight")[row], (values / values[0]).square().sum(), rtol=1e-5
+        )
