@@ -17,13 +17,19 @@ from rankrise.commands.figures import figures
 from rankrise.commands.flow import flow
 from rankrise.commands.predict import predict
 from rankrise.commands.report import report
+from rankrise.commands.sweep import sweep
 from rankrise.commands.toy import toy
+from rankrise.commands.train import train
+from rankrise.commands.watch import watch
 from rankrise.errors import RankriseError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "flow": flow,
     "toy": toy,
+    "train": train,
+    "sweep": sweep,
+    "watch": watch,
     "figures": figures,
     "claims": claims,
     "report": report,
@@ -46,21 +52,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _spelled_out(given: list[str]) -> list[str]:
     """The arguments as jsonargparse wants them: `--all-matrices`, a flag that takes yes or no, spelled
-    `--all_matrices=true`.
+    `--all_matrices=true`, and `--set`, which may be given several times, spelled `--set+`.
 
     >>> _spelled_out(["compare", "before", "after", "--all-matrices", "--json"])
     ['compare', 'before', 'after', '--all_matrices=true', '--json=true']
+    >>> _spelled_out(["sweep", "recipe.yaml", "--set", "layers=1,2", "--set=heads=4"])
+    ['sweep', 'recipe.yaml', '--set+', 'layers=1,2', '--set+=heads=4']
     """
     command = COMMANDS.get(given[0]) if given else None
     if command is None:
         return given
     parameters = inspect.signature(command).parameters.values()
     switches = {f"--{parameter.name}" for parameter in parameters if parameter.annotation is bool}
+    repeated = {f"--{parameter.name}" for parameter in parameters if parameter.annotation == list[str] | None}
     words = []
     for word in given:
         name, equals, value = word.partition("=")
         if name.startswith("--"):
-            name = "--" + name[2:].replace("-", "_")
+            name = "--" + name[2:].replace("-", "_") + ("+" if name in repeated else "")
         words.append(f"{name}=true" if name in switches and not equals else name + equals + value)
     takes_many = any(parameter.annotation == list[str] for parameter in parameters)
     return _listed(words) if takes_many else words

@@ -1,6 +1,5 @@
-"""`rankrise claims`: does each claim of the paper hold on this run?"""
+"""`rankrise claims`: does each claim of the paper hold on these runs?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,11 +8,14 @@ if TYPE_CHECKING:
     from rankrise.claims import Claim
 
 
-def claims(run: Path, only: str | None = None, why: bool = False, json: bool = False) -> None:
-    """Each claim that a run can decide: the verdict, what was measured, and the threshold.
+def claims(runs: list[str], only: str | None = None, why: bool = False, json: bool = False) -> None:
+    """Each claim that runs can decide: the verdict, what was measured, and the threshold.
+
+    Toy runs are judged one by one, tracked runs all together: some claims compare runs at several
+    initialisation scales, or on two data sets. The verdicts are kept in claims.json in the first folder.
 
     Args:
-        run: folder written by 'rankrise toy'.
+        runs: one or more folders of runs, or of sweeps.
         only: names of claims with commas between them (all).
         why: also say for each threshold why it is there.
         json: print everything as JSON instead of a table.
@@ -24,14 +26,16 @@ def claims(run: Path, only: str | None = None, why: bool = False, json: bool = F
     from rankrise.files import to_json
 
     names = None if only is None else [name.strip() for name in only.split(",")]
-    checked = check_claims(run, names)
+    checked = check_claims(runs, names)
     if names is None:
-        write_claims(run, checked)
+        write_claims(runs[0], checked)
     if json:
         print(to_json([claim.to_dict() for claim in checked]))
         return
     console = Console()
-    for claim in checked:
+    for number, claim in enumerate(checked):
+        if len(runs) > 1 and (number == 0 or claim.runs != checked[number - 1].runs):
+            console.print(f"\n{', '.join(claim.runs)}", highlight=False, markup=False)
         console.print(f"\n[bold]{claim.statement}[/bold]", highlight=False)
         style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
         console.print(f"[{style}]{claim.verdict}[/{style}]: {claim.reason}", highlight=False)
@@ -44,7 +48,7 @@ def _table(claim: "Claim", why: bool) -> "Table":
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for justify in ("left", "right", "left", "left", "left"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+        table.add_column(justify=justify)
     for measure in claim.measures:
         mark = {True: "yes", False: "no", None: "-"}[measure.passes]
         value = "-" if measure.value is None else f"{measure.value:.3g}"

@@ -1,18 +1,25 @@
-"""`rankrise figures`: the paper's toy figures, drawn from a run."""
+"""`rankrise figures`: the paper's figures, drawn from runs."""
 
 from pathlib import Path
 
 
 def figures(
-    run: Path, only: str | None = None, seed: int | None = None, out: Path | None = None, json: bool = False
+    runs: list[str],
+    only: str | None = None,
+    seed: int | None = None,
+    out: Path | None = None,
+    json: bool = False,
 ) -> None:
-    """Figures 3 and 6 to 10 of the paper, and descent beside flow, from a run: PNG, SVG, and the data as CSV.
+    """The paper's figures from runs: PNG, SVG, and the data as CSV.
+
+    A toy run has Figures 3 and 6 to 10, and descent beside flow. Tracked runs have Figures 1, 2, 4, 5 and 11
+    to 16 where they were trained on the paper's data, and the same drawings under plain names on any other.
 
     Args:
-        run: folder written by 'rankrise toy'.
-        only: some of the figures, such as 6,7,descent (all that the run has the data for).
-        seed: which of the run's seeds to draw (its first).
-        out: folder for the files (figures in the run's).
+        runs: a folder written by 'rankrise toy'; or one or more of tracked runs, or of sweeps of them.
+        only: some of the figures, such as 6,7,descent or stable-rank (all that the runs have the data for).
+        seed: which of a toy run's seeds to draw (its first).
+        out: folder for the files (figures in the first run's).
         json: print the paths as JSON.
     """
     from rankrise.files import to_json
@@ -21,7 +28,7 @@ def figures(
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
-        drawn, skipped = draw_figures(run, names, seed=seed, out=out, progress=move_to)
+        drawn, skipped = draw_figures(runs, names, seed=seed, out=out, progress=move_to)
     if json:
         print(
             to_json(

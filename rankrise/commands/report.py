@@ -1,14 +1,14 @@
-"""`rankrise report`: a run as a page worth opening."""
+"""`rankrise report`: runs as a page worth opening."""
 
 from pathlib import Path
 
 
 def report(runs: list[str], out: Path | None = None, json: bool = False) -> None:
-    """One self-contained HTML page of a run, or of several side by side: claims, interactive plots, settings.
+    """One self-contained HTML page of a run, or of several of one kind: claims, interactive plots, settings.
 
     Args:
-        runs: one or more folders written by 'rankrise toy'.
-        out: the file to write; report.html in the first run if not given.
+        runs: one or more folders written by 'rankrise toy'; or of tracked runs, or of sweeps of them.
+        out: the file to write; report.html in the first folder if not given.
         json: print the path and the size as JSON.
     """
     from rankrise.files import to_json

@@ -1,0 +1,104 @@
+"""`rankrise sweep`: one recipe at several values and seeds, many runs at once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rankrise.train.sweep import SweepRun
+
+
+def sweep(
+    recipe: Path,
+    set: list[str] | None = None,
+    seeds: str | None = None,
+    run: Path | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
+    slurm: str | None = None,
+    json: bool = False,
+) -> None:
+    """Train a recipe at every combination of some values, for several seeds: one run each, in one folder.
+
+    The same command again skips finished runs, resumes interrupted ones and tries failed ones once more. Runs
+    go to processes of this machine, each with a GPU of its own where there are several, or to a cluster.
+    Ends with code 1 when a run is not finished.
+
+    Args:
+        recipe: YAML file of settings, such as recipes/vit-digits.yaml.
+        set: a setting and its values, initialisation_scale=1,0.5,0.1; may be given several times.
+        seeds: how many seeds from 0 on, or the seeds with commas between them (the recipe's seed).
+        run: folder of the sweep, new or to be resumed (runs/ and the recipe's name with -sweep).
+        workers: runs at the same time, here or in a local Dask cluster (as many as GPUs, else processors).
+        dask: address of a Dask scheduler, or local for a cluster on this machine.
+        slurm: options of a Slurm job for submitit, partition=gpu,gpus_per_node=1,timeout_min=600.
+        json: print the runs as JSON.
+    """
+    import sys
+    from contextlib import AbstractContextManager, nullcontext
+
+    from rich.console import Console
+
+    from rankrise.errors import RankriseError
+    from rankrise.files import to_json
+    from rankrise.progress import bar
+    from rankrise.train import read_recipe
+    from rankrise.train.sweep import (
+        Processes,
+        dask_executor,
+        plan,
+        read_seeds,
+        read_sets,
+        run_sweep,
+        slurm_executor,
+    )
+
+    if dask is not None and slurm is not None:
+        raise RankriseError("both --dask and --slurm are given: pass one of them")
+    if workers is not None and (slurm is not None or dask not in (None, "local")):
+        raise RankriseError("--workers is given, but the cluster decides that: leave it out")
+    folder = run or Path("runs") / f"{recipe.stem}-sweep"
+    settings = read_recipe(recipe)
+    sets = read_sets(set or [])
+    numbers = [settings.seed] if seeds is None else read_seeds(seeds)
+    count = len(plan(settings, sets, numbers))
+    executor: AbstractContextManager
+    if dask is not None:
+        executor = dask_executor(dask, workers)
+    elif slurm is not None:
+        executor = slurm_executor(slurm, folder.with_name(f"{folder.name}-slurm"))
+    else:
+        executor = nullcontext() if workers is None else Processes(workers)
+    with bar(f"{count} runs", total=count) as move_to, executor as chosen:
+        runs = run_sweep(settings, folder, sets, numbers, chosen, recipe=str(recipe), progress=move_to)
+    left = sum(one.state != "finished" for one in runs)
+    if json:
+        print(to_json({"folder": str(folder), "runs": [_row(one) for one in runs]}))
+    else:
+        Console().print(_table(runs))
+        print(f"The runs are in {folder}: next 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
+    if left:
+        print(
+            f"rankrise: {left} of {count} runs are not finished; the same command tries them again.",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
+
+
+def _row(run: "SweepRun") -> dict[str, object]:
+    return {"run": run.name, "settings": run.settings, "state": run.state, "reason": run.reason}
+
+
+def _table(runs: "Sequence[SweepRun]") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for title in ("run", "state", "reason"):
+        table.add_column(title, overflow="fold")
+    for run in runs:
+        style = {"finished": "green", "failed": "red"}.get(run.state, "yellow")
+        table.add_row(Text(run.name), Text(run.state, style), Text(run.reason))
+    return table

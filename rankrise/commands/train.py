@@ -1,0 +1,129 @@
+"""`rankrise train`: train a transformer as a recipe says, with the rank of every head's change recorded."""
+
+from pathlib import Path
+
+
+def train(
+    recipe: Path,
+    run: Path | None = None,
+    data: str | None = None,
+    data_folder: str | None = None,
+    data_name: str | None = None,
+    check_data: bool | None = None,
+    stream: bool | None = None,
+    image_size: int | None = None,
+    augmentation: str | None = None,
+    patch_size: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    hidden_size: int | None = None,
+    mlp_size: int | None = None,
+    head_size: int | None = None,
+    initialisation_scale: float | None = None,
+    seed: int | None = None,
+    epochs: float | None = None,
+    warm_up_epochs: float | None = None,
+    batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    learning_rate: float | None = None,
+    weight_decay: float | None = None,
+    clip: float | None = None,
+    precision: str | None = None,
+    compile: str | None = None,
+    cuda_graph: bool | None = None,
+    attention: str | None = None,
+    evaluate_every: float | None = None,
+    log_every: int | None = None,
+    checkpoint_every: float | None = None,
+    measurements: int | None = None,
+    spectra_epochs: str | None = None,
+    workers: int | None = None,
+    note: str = "",
+    json: bool = False,
+) -> None:
+    """Train a transformer as a recipe says, with the rank of every head's change recorded.
+
+    A flag replaces the recipe's value. Interrupted runs resume: the same command goes on where it stopped.
+    Several GPUs or machines: 'accelerate launch -m rankrise train RECIPE'.
+
+    Args:
+        recipe: YAML file of settings, such as recipes/vit-cifar10.yaml.
+        run: folder of the run, new or to be resumed (runs/ and the recipe's name).
+        data: cifar10, cifar100, digits, image-folder or hugging-face.
+        data_folder: folder in which the data set's own folder lies.
+        data_name: the image folder's name inside data_folder, or the name of a Hugging Face data set.
+        check_data: compare CIFAR's files with their published checksums, yes or no.
+        stream: read photographs while training, yes or no.
+        image_size: side of the images that the network sees, in pixels.
+        augmentation: none, crop, crop-flip or resized-crop-flip.
+        patch_size: side of a patch, in pixels.
+        layers: layers of the network.
+        heads: attention heads in a layer.
+        hidden_size: embedding dimension.
+        mlp_size: hidden units of the feed-forward layers.
+        head_size: dimension of a head's keys, queries and values.
+        initialisation_scale: factor on every layer's initial weights; token mapper and layer norms stay.
+        seed: draws the initial weights, the order of the data and the augmentation.
+        epochs: passes through the training data.
+        warm_up_epochs: passes during which the learning rate grows.
+        batch_size: examples in a step, over all processes together.
+        micro_batch_size: examples that a process takes at once; 0 for all of its share.
+        learning_rate: Adam's learning rate after the warm-up.
+        weight_decay: decoupled weight decay, on matrices only.
+        clip: largest norm of the gradient; 0 for any.
+        precision: fp32 or bf16.
+        compile: none, model or max-autotune.
+        cuda_graph: replay the whole step as one CUDA graph, yes or no.
+        attention: auto, flash, cudnn, efficient, math or short.
+        evaluate_every: epochs between validations.
+        log_every: steps between two lines of the record.
+        checkpoint_every: epochs between checkpoints.
+        measurements: steps at which stable ranks are measured.
+        spectra_epochs: epochs at which all singular values are recorded, with commas between them.
+        workers: processes that decode images, for data sets that are streamed.
+        note: a remark kept with the run.
+        json: print where the run is and what it reached as JSON.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    import sys
+    import time
+    from dataclasses import asdict, fields
+
+    from accelerate import PartialState
+
+    from rankrise.files import to_json
+    from rankrise.progress import bar
+    from rankrise.train import Interrupted, Progress, TrainSettings, read_recipe
+    from rankrise.train import train as run_training
+
+    names = {field.name for field in fields(TrainSettings)}
+    settings = read_recipe(recipe).changed(
+        {name: value for name, value in given.items() if name in names}, "the command line"
+    )
+    folder = run or Path("runs") / recipe.stem
+    watched = sys.stderr.isatty()
+    begun = time.perf_counter()
+    with bar(f"{folder.name}", total=1, unit="images") as move_to:
+
+        def show(progress: Progress) -> None:
+            accuracy = progress.metrics.get("accuracy")
+            text = f"epoch {progress.epoch:.1f}, loss {progress.loss:.3f}"
+            text += "" if accuracy is None else f", accuracy {accuracy:.1%}"
+            size = progress.step_units
+            move_to(progress.step * size, f"{folder.name}, {text}", total=progress.total_steps * size)
+            if progress.evaluated and not watched:
+                print(f"{time.perf_counter() - begun:.0f} s: {text}", file=sys.stderr, flush=True)
+
+        try:
+            reached = run_training(settings, folder, note=note, progress=show)
+        except Interrupted as stopped:
+            print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
+            raise SystemExit(128 + stopped.signal_number) from None
+    if not PartialState().is_main_process:
+        return
+    if json:
+        print(to_json({"folder": str(folder), **asdict(reached)}))
+    else:
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in reached.metrics.items())
+        print(f"The run is in {folder}: loss {reached.loss:.4g}, {numbers}.")
+        print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")

@@ -1,0 +1,90 @@
+"""`rankrise watch`: a tracked run, live."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankrise.watch import StagesFound, TrackedRun
+
+
+def watch(run: Path, once: bool = False, json: bool = False, every: float = 2.0) -> None:
+    """Stable rank of every layer, loss, pace and stages of a tracked run, while it is written and after.
+
+    Args:
+        run: folder written by watch.RankTracker, or by 'rankrise train'.
+        once: print one frame and end, as happens where the output is no terminal and when a run is finished.
+        json: print the numbers of one frame as JSON.
+        every: seconds between frames.
+    """
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from rankrise.files import to_json
+    from rankrise.show.terminal import frame, snapshot
+    from rankrise.watch import find_stages
+
+    console = Console()
+    tracked = _open(run)
+    if json:
+        print(to_json(snapshot(tracked, find_stages(tracked)).to_dict()))
+        return
+    if not once and console.is_terminal:
+        search = _Search()
+        try:
+            with Live(console=console, auto_refresh=False, transient=True) as live:
+                while tracked.info.get("finished") is None:
+                    live.update(frame(snapshot(tracked, search.latest(tracked)), console), refresh=True)
+                    time.sleep(every)
+                    tracked = _open(run)
+        except KeyboardInterrupt:
+            console.print(frame(snapshot(tracked, search.latest(tracked)), console))
+            return
+    console.print(frame(snapshot(tracked, find_stages(tracked)), console))
+
+
+class _Search:
+    """Stages looked for in the background, again whenever the record has grown by a twentieth."""
+
+    def __init__(self) -> None:
+        from threading import Thread
+
+        self._thread: Thread | None = None
+        self._searched = 0
+        self._found: StagesFound | None = None
+
+    def latest(self, run: "TrackedRun") -> "StagesFound | None":
+        """What the last search that has ended found; starts the next one when there is enough to see."""
+        from threading import Thread
+
+        size = len(run.measured) + len(run.steps()["step"])
+        if (self._thread is None or not self._thread.is_alive()) and size > 1.05 * self._searched:
+            self._searched = size
+            self._thread = Thread(target=self._search, args=(run,), daemon=True)
+            self._thread.start()
+        return self._found
+
+    def _search(self, run: "TrackedRun") -> None:
+        from rankrise.watch import find_stages
+
+        self._found = find_stages(run)
+
+
+def _open(folder: Path) -> "TrackedRun":
+    from rankrise.errors import RankriseError
+    from rankrise.toy import open_run
+    from rankrise.watch import load
+
+    try:
+        return load(folder)
+    except RankriseError:
+        try:
+            open_run(folder)
+        except RankriseError:
+            pass
+        else:
+            raise RankriseError(
+                f"{folder} is a toy run, with no layers to watch: see it with 'rankrise report {folder}'."
+            ) from None
+        raise

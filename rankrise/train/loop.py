@@ -1,0 +1,253 @@
+"""The training loop, from the settings to a tracked run in a folder."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.optional import require
+from rankrise.train.checkpoint import load_checkpoint, save_checkpoint
+from rankrise.train.losses import RecentLosses
+from rankrise.train.model import attention_kernel
+from rankrise.train.rate import rate_at, set_rate
+from rankrise.train.settings import MACHINE, TrainSettings
+from rankrise.train.sources import Batch
+from rankrise.train.step import compiled, graphed, optimiser_of, written_step
+from rankrise.train.task import Task, task_of
+from rankrise.train.times import Times
+
+BEGUN = {"initial.safetensors", "steps.jsonl", "ranks.jsonl"}
+"""What a folder holds when a run was killed before its `run.json` was written."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is."""
+
+    step: int
+    total_steps: int
+    step_units: int
+    """Images or tokens in a step."""
+    epoch: float
+    loss: float
+    """Mean of the last recorded window."""
+    metrics: dict[str, float]
+    """Of the latest validation."""
+    evaluated: bool
+    """Whether that was at this step."""
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop; its checkpoint is saved."""
+
+    def __init__(self, signal_number: int, step: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name} at step {step}")
+        self.signal_number, self.step = signal_number, step
+
+
+def train(
+    settings: TrainSettings,
+    folder: str | Path,
+    note: str = "",
+    progress: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Train as `settings` say and record the run in `folder`; a run that is there already is resumed.
+
+    Call it under `accelerate launch` for several processes: they share each batch.
+    """
+    folder = Path(folder)
+    found = run_in(folder, settings)
+    if found is not None and found["finished"]:
+        return _reached(folder, found)
+    accelerator = require("accelerate", extra="train", purpose="training").Accelerator(mixed_precision="no")
+    if settings.batch_size % accelerator.num_processes:
+        raise RankriseError(
+            f"batch_size is {settings.batch_size}, which {accelerator.num_processes} processes cannot share "
+            "equally: pass a multiple"
+        )
+
+    # What is trained, and when what happens.
+    torch.manual_seed(settings.seed + accelerator.process_index)
+    with accelerator.main_process_first():  # it decodes photographs, the others find them decoded
+        task = task_of(settings, accelerator.device)
+    times = Times(settings, task.examples)
+    model = task.model()
+    optimiser = optimiser_of(settings, model, accelerator.device)
+    model, optimiser = accelerator.prepare(model.to(accelerator.device), optimiser)
+    model.train()
+
+    units = settings.batch_size * task.units_per_example
+    extra = {
+        "recipe": settings.to_dict(),
+        "task": task.name,
+        "data": settings.data_name or settings.data,
+        "epoch_steps": times.epoch_steps,
+        "total_steps": times.total,
+        "step_units": units,
+        "processes": accelerator.num_processes,
+    }
+    schedule = times.schedule()
+    tracker = watch.RankTracker(model, folder, schedule=schedule, note=note, extra=extra)
+
+    # How a step is computed.
+    alone = accelerator.num_processes == 1
+    loss_of, score_of = compiled(settings, task, plain=alone)
+    step_of = written_step(settings, accelerator, model, optimiser, loss_of)
+    on_gpu = accelerator.device.type == "cuda"
+    if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
+        step_of = graphed(step_of, before_capture=tracker.flush)
+
+    losses = RecentLosses(settings.log_every, accelerator)
+    metrics: dict[str, float] = {}
+
+    def where(step: int) -> Progress:
+        return Progress(
+            step,
+            times.total,
+            units,
+            times.epoch(step),
+            losses.known,
+            metrics,
+            evaluated=times.evaluates(step),
+        )
+
+    with tracker, _signals_noted() as signals, attention_kernel(settings.attention):
+        # Where it left off.
+        last, open_window = load_checkpoint(folder, model, optimiser, accelerator)
+        losses.resume(open_window)
+        if last == 0:
+            tracker.step(0)
+        batches = _batches(task, settings, times, accelerator, first=last)
+
+        for step in range(last + 1, times.total + 1):
+            rate = settings.learning_rate * rate_at(step - 1, times.total, times.warm_up)
+            set_rate(optimiser, rate)
+            losses.add(step_of(next(batches)))
+
+            numbers: dict[str, Any] = {}
+            if times.logs(step):
+                numbers = {"loss": losses.close(step), "learning_rate": rate, "epoch": times.epoch(step)}
+            if times.evaluates(step):
+                measured = _validate(task, settings, accelerator, model, score_of)
+                numbers |= measured
+                metrics = {name: float(value) for name, value in measured.items()}
+            if schedule.full(step):
+                tracker.flush()  # so that it has the time for it, whatever it is behind with
+            tracker.step(step, **numbers)
+            if numbers and progress is not None and accelerator.is_main_process:
+                progress(where(step))
+
+            stop = _agreed(signals, accelerator, at=times.logs(step))
+            if times.saves(step) or stop:
+                window = losses.open_window(step)
+                tracker.flush()
+                save_checkpoint(folder, step, model, optimiser, accelerator, window)
+            if stop and step < times.total:
+                raise Interrupted(stop, step)
+    return where(times.total)
+
+
+def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
+    """The `run.json` of a run with these settings, or None if it has not begun; anything else is refused."""
+    if not (folder / "run.json").exists():
+        if folder.exists() and (not folder.is_dir() or _foreign(folder)):
+            raise RankriseError(f"{folder} exists and is no run: pass a new or an empty folder")
+        return None
+    try:
+        info: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        recipe = info["extra"]["recipe"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RankriseError(f"{folder} holds no run of 'rankrise train': pass another folder") from error
+    for name, value in settings.to_dict().items():
+        if name not in MACHINE and recipe.get(name) != value:
+            raise RankriseError(
+                f"{folder} holds a run with {name} {recipe.get(name)}, not {value}: pass the same settings "
+                "to resume it, or another folder"
+            )
+    return info
+
+
+def _foreign(folder: Path) -> bool:
+    """Whether a folder without a `run.json` holds anything that no beginning run left there."""
+    return any(not name.startswith(".") for name in set(os.listdir(folder)) - BEGUN)
+
+
+def _reached(folder: Path, info: dict[str, Any]) -> Progress:
+    """Where a finished run ended, from its record."""
+    last = {name: values[-1] for name, values in watch.load(folder).steps().items()}
+    known = ("step", "time", "loss", "learning_rate", "epoch")
+    return Progress(
+        int(last["step"]),
+        info["extra"]["total_steps"],
+        info["extra"]["step_units"],
+        float(last["epoch"]),
+        float(last["loss"]),
+        {name: float(value) for name, value in last.items() if name not in known},
+        evaluated=True,
+    )
+
+
+def _batches(
+    task: Task, settings: TrainSettings, times: Times, accelerator: Any, first: int
+) -> Iterator[Batch]:
+    """This process's share of every batch from update number `first` on."""
+    epoch, number = divmod(first, times.epoch_steps)
+    while True:
+        yield from task.batches(epoch, number, settings.batch_size, _share(settings, accelerator))
+        epoch, number = epoch + 1, 0
+
+
+def _share(settings: TrainSettings, accelerator: Any) -> slice:
+    size = settings.batch_size // accelerator.num_processes
+    return slice(accelerator.process_index * size, (accelerator.process_index + 1) * size)
+
+
+@torch.no_grad()
+def _validate(
+    task: Task, settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any
+) -> dict[str, Tensor]:
+    """The task's metrics over the whole validation part."""
+    model.eval()
+    scores = []
+    for batch in task.validation_batches(settings.batch_size, _share(settings, accelerator)):
+        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+            scores.append(score_of(model, *batch))
+    model.train()
+    return task.metrics(accelerator.reduce(torch.stack(scores).sum(0), "sum"))
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT are put on a list, so that a step is never torn; a thread leaves them to others."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, lambda received, _: noted.append(received))
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _agreed(signals: list[int], accelerator: Any, at: bool) -> int:
+    """The signal on which all processes stop after this step; 0: none. Several agree only `at` some steps."""
+    if accelerator.num_processes == 1:
+        return signals[0] if signals else 0
+    if not at:
+        return 0
+    noted = torch.tensor(float(signals[0] if signals else 0), device=accelerator.device)
+    return int(accelerator.gather(noted[None]).max())

@@ -1,0 +1,105 @@
+"""One update of the weights, run as it is written, compiled, or replayed as one CUDA graph."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankrise.train.settings import TrainSettings
+from rankrise.train.sources import Batch
+from rankrise.train.task import Task
+
+Step = Callable[[Batch], Tensor]
+"""Takes a batch, updates the weights, returns the loss before the update, detached. [] """
+
+EAGER_STEPS = 3
+"""Steps before a CUDA graph is captured, so that compilation and lazy allocations are done."""
+
+
+def compiled(settings: TrainSettings, task: Task, plain: bool) -> tuple[Any, Any]:
+    """The task's `loss` and `score`, compiled as the settings ask; `plain`: the model is not wrapped."""
+    if settings.compile == "none":
+        return task.loss, task.score
+    mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
+    return (
+        torch.compile(task.loss, fullgraph=plain, dynamic=False, mode=mode),
+        torch.compile(task.score, fullgraph=plain, dynamic=False),
+    )
+
+
+def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device) -> Optimizer:
+    """Adam; with a weight decay, AdamW that decays the matrices and leaves biases and layer norms alone."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    if device.type != "cuda":
+        return torch.optim.AdamW(groups, lr=settings.learning_rate)
+    rate = torch.tensor(settings.learning_rate, device=device)  # a CUDA graph reads it at every replay
+    return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)
+
+
+def written_step(
+    settings: TrainSettings, accelerator: Any, model: nn.Module, optimiser: Any, loss_of: Any
+) -> Step:
+    """The step: forward and backward through each micro-batch, then one update."""
+    share = settings.batch_size // accelerator.num_processes
+    size = settings.micro_batch_size or share
+
+    def step(batch: Batch) -> Tensor:
+        parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
+        total = torch.zeros((), device=accelerator.device)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            with nullcontext() if last else accelerator.no_sync(model):
+                with torch.autocast(
+                    accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"
+                ):
+                    loss = loss_of(model, *part) * (len(part[0]) / share)
+                loss.backward()
+                total += loss.detach()
+        if settings.clip:
+            accelerator.clip_grad_norm_(model.parameters(), settings.clip)
+        optimiser.step()
+        optimiser.zero_grad()
+        return total
+
+    return step
+
+
+def graphed(step: Step, before_capture: Callable[[], None]) -> Step:
+    """`step` as one CUDA graph: a few calls run as they are, then one is captured and the rest replay it.
+
+    `before_capture` should still what other threads do on the GPU: their allocations would end a capture.
+    """
+    calls = 0
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    inputs: Batch = ()
+    output = torch.empty(0)
+
+    def replay(batch: Batch) -> Tensor:
+        nonlocal calls, inputs, output
+        calls += 1
+        if calls <= EAGER_STEPS:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                loss = step(batch)
+            torch.cuda.current_stream().wait_stream(stream)
+            return loss
+        if not inputs:
+            inputs = tuple(tensor.clone() for tensor in batch)
+            before_capture()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                output = step(inputs)
+        for held, tensor in zip(inputs, batch, strict=True):
+            held.copy_(tensor)
+        graph.replay()
+        return output
+
+    return replay

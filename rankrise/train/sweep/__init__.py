@@ -1,0 +1,19 @@
+"""Sweep: one recipe at several values and seeds, as runs beside each other in one folder."""
+
+from rankrise.train.sweep.clusters import dask_executor, slurm_executor
+from rankrise.train.sweep.plan import PlannedRun, plan, read_seeds, read_sets
+from rankrise.train.sweep.processes import Processes
+from rankrise.train.sweep.record import SweepRun
+from rankrise.train.sweep.run import run_sweep
+
+__all__ = [
+    "PlannedRun",
+    "Processes",
+    "SweepRun",
+    "dask_executor",
+    "plan",
+    "read_seeds",
+    "read_sets",
+    "run_sweep",
+    "slurm_executor",
+]

@@ -1,0 +1,143 @@
+"""Workers elsewhere: a Dask cluster, and Slurm by submitit. Their libraries are imported only here."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rankrise.errors import RankriseError
+from rankrise.optional import require
+
+SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout")
+"""What submitit knows of every cluster; anything else is Slurm's own, such as partition or account."""
+
+
+@contextmanager
+def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor]:
+    """A Dask cluster by the address of its scheduler, or "local" for one on this machine while it is used.
+
+    Its workers must have one thread each: training draws its random numbers from its process.
+    """
+    distributed = require("distributed", extra="dask", purpose="a sweep on Dask")
+    with ExitStack() as stack:
+        if address == "local":
+            config = require("dask", extra="dask", purpose="a sweep on Dask").config
+            stack.enter_context(config.set({"distributed.worker.daemon": False}))  # workers may load data
+            cluster = distributed.LocalCluster(
+                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+            )
+            client = distributed.Client(stack.enter_context(cluster))
+        else:
+            try:
+                client = distributed.Client(address, timeout=10)
+            except (OSError, ValueError) as error:
+                first = str(error).splitlines()[0]
+                raise RankriseError(
+                    f"no Dask scheduler answers at {address!r} ({first}): pass its address, such as "
+                    "tcp://host:8786, or 'local'"
+                ) from error
+        stack.enter_context(client)
+        for worker, threads in client.nthreads().items():
+            if threads > 1:
+                raise RankriseError(
+                    f"the Dask worker {worker} has {threads} threads, but a run needs a whole process: "
+                    "start workers with --nthreads 1"
+                )
+        yield client.get_executor(pure=False)
+
+
+@contextmanager
+def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
+    """A Slurm job a call, with submitit's and Slurm's options as "partition=gpu,gpus_per_node=1"; scripts and
+    logs go to `folder`. With "cluster=local" the jobs are processes of this machine, to try it out.
+    """
+    submitit = require("submitit", extra="slurm", purpose="a sweep on Slurm")
+    given = _options(options)
+    cluster = given.pop("cluster", "slurm")
+    prefixed = {
+        name if name in SHARED or name.startswith("slurm_") else f"slurm_{name}": value
+        for name, value in given.items()
+    }
+    try:
+        jobs = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        jobs.update_parameters(**prefixed)
+    except (NameError, ValueError, RuntimeError, AssertionError, TypeError) as error:
+        raise RankriseError(
+            f"submitit refuses --slurm {options} ({str(error).splitlines()[0]}): pass its options as "
+            "name=value with commas between them"
+        ) from error
+    executor = _Jobs(jobs, submitit.helpers.DelayedSubmission)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False)
+
+
+class _Jobs(Executor):
+    """submitit's executor as one of `concurrent.futures`: a thread looks after the jobs' futures."""
+
+    def __init__(self, jobs: Any, submission: Callable[..., Any]) -> None:
+        self._jobs, self._submission = jobs, submission
+        self._waiting: dict[Future[Any], Any] = {}
+        self._closed = threading.Event()
+        self._watch = threading.Thread(target=self._look_after, daemon=True)
+        self._watch.start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Submit a job; cancelling its future cancels the job."""
+        job = self._jobs.submit(_Resumable(fn, self._submission), *args, **kwargs)
+        future: Future[Any] = Future()
+        future.add_done_callback(lambda done: job.cancel(check=False) if done.cancelled() else None)
+        self._waiting[future] = job
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Look after no more jobs; those of Slurm go on."""
+        for future in list(self._waiting):
+            if cancel_futures:
+                future.cancel()
+            elif wait:
+                future.exception()
+        self._closed.set()
+        self._watch.join()
+
+    def _look_after(self) -> None:
+        while not self._closed.wait(0.5):
+            for future, job in list(self._waiting.items()):
+                if not future.cancelled() and not job.done():
+                    continue
+                del self._waiting[future]
+                if future.set_running_or_notify_cancel():
+                    try:
+                        future.set_result(job.result())
+                    except Exception as error:
+                        future.set_exception(error)
+
+
+class _Resumable:
+    """A call that submitit may submit again as it is when its job's time is over: the run's folder knows
+    where to go on.
+    """
+
+    def __init__(self, function: Callable[..., Any], submission: Callable[..., Any]) -> None:
+        self.function, self.submission = function, submission
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        return self.submission(self, *args, **kwargs)
+
+
+def _options(text: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for word in text.split(","):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not name or not value:
+            raise RankriseError(f"--slurm has {word!r}: pass name=value with commas between them")
+        if name in ("nodes", "tasks_per_node"):
+            raise RankriseError(f"--slurm has {name}: a run of a sweep is one task on one node, leave it out")
+        options[name] = int(value) if value.isdecimal() else value
+    return options

@@ -1,0 +1,94 @@
+"""Which runs a sweep has: every combination of the values, for every seed, checked before anything starts."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_origin, get_type_hints
+
+from rankrise.errors import RankriseError
+from rankrise.train.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of a sweep."""
+
+    name: str
+    """What varies, as the name of its folder: "initialisation_scale=0.5,seed=1"."""
+    changed: dict[str, Any]
+    """What the sweep sets: its values and the seed."""
+    settings: TrainSettings
+
+
+def plan(
+    settings: TrainSettings, sets: Mapping[str, Sequence[Any]], seeds: int | Sequence[int]
+) -> list[PlannedRun]:
+    """The runs of a sweep, seeds fastest. Names carry only what varies, and the seed.
+
+    >>> [run.name for run in plan(TrainSettings(), {"initialisation_scale": [1, 0.5], "layers": [2]}, [0, 7])]
+    ['initialisation_scale=1,seed=0', 'initialisation_scale=1,seed=7',
+     'initialisation_scale=0.5,seed=0', 'initialisation_scale=0.5,seed=7']
+    """
+    if "seed" in sets:
+        raise RankriseError("the sweep sets 'seed' among its values: pass the seeds as seeds")
+    for name, values in sets.items():
+        if not values:
+            raise RankriseError(f"the sweep gives no value for {name}: pass one or more")
+    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not seeds:
+        raise RankriseError("the sweep has no seed: pass a number of seeds of 1 or more, or a list of seeds")
+    runs: dict[str, PlannedRun] = {}
+    for values in itertools.product(*sets.values(), seeds):
+        given = dict(zip((*sets, "seed"), values, strict=True))
+        wanted = settings.changed(given, "the sweep")
+        changed = {name: wanted.to_dict()[name] for name in given}
+        varied = [name for name in sets if len(sets[name]) > 1]
+        name = ",".join(f"{name}={_word(changed[name])}" for name in (*varied, "seed"))
+        if name in runs:
+            raise RankriseError(f"two runs of the sweep would be {name}: pass every value and seed once")
+        runs[name] = PlannedRun(name, changed, wanted)
+    return list(runs.values())
+
+
+def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
+    """The values of `--set`: with commas between them, with semicolons where a value is itself a list.
+
+    >>> read_sets(["initialisation_scale=1,0.5", "spectra_epochs=1,2;5"])
+    {'initialisation_scale': ['1', '0.5'], 'spectra_epochs': ['1,2', '5']}
+    """
+    types = get_type_hints(TrainSettings)
+    sets: dict[str, list[str]] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        name = name.strip()
+        if not equals:
+            raise RankriseError(f"--set is {word!r}: pass SETTING=VALUE,VALUE")
+        if name in sets:
+            raise RankriseError(f"--set gives {name} twice: pass all of its values in one")
+        between = ";" if get_origin(types.get(name)) is tuple else ","
+        sets[name] = [value.strip() for value in values.split(between) if value.strip()]
+    return sets
+
+
+def read_seeds(text: str) -> list[int]:
+    """How many seeds from 0 on, or the seeds with commas between them.
+
+    >>> read_seeds("3"), read_seeds("0, 7"), read_seeds("7,")
+    ([0, 1, 2], [0, 7], [7])
+    """
+    try:
+        seeds = [int(seed) for seed in text.split(",") if seed.strip()]
+    except ValueError as error:
+        raise RankriseError(
+            f"--seeds is {text!r}: pass how many, or the seeds with commas between them"
+        ) from error
+    return seeds if "," in text else list(range(seeds[0])) if seeds else []
+
+
+def _word(value: Any) -> str:
+    """A value as a part of a folder's name."""
+    if isinstance(value, list):
+        return "+".join(map(_word, value))
+    text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w.+-]+", "-", text)

@@ -1,0 +1,132 @@
+"""A sweep's folder: the runs, and `sweep.json` that says which they are and how they ended."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rankrise.errors import RankriseError
+from rankrise.files import to_json, write_json
+from rankrise.train.loop import run_in
+from rankrise.train.settings import MACHINE, TrainSettings
+from rankrise.train.sweep.plan import PlannedRun
+
+FORMAT = "rankrise-sweep/1"
+State = Literal["waiting", "running", "finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """How a run of a sweep stands."""
+
+    name: str
+    """Its folder inside the sweep's."""
+    settings: dict[str, Any]
+    """What the sweep sets."""
+    state: State
+    reason: str = ""
+    """Why it failed or stopped."""
+    trace: str = ""
+    """Python's account of an error that was not foreseen."""
+
+
+def describe(
+    settings: TrainSettings, sets: Mapping[str, Sequence[Any]], runs: Sequence[PlannedRun], recipe: str
+) -> dict[str, Any]:
+    """The part of `sweep.json` that never changes."""
+    values = {name: _distinct(run.changed[name] for run in runs) for name in (*sets, "seed")}
+    seeds = values.pop("seed")
+    described = {
+        "format": FORMAT,
+        "recipe": recipe,
+        "settings": settings.to_dict(),
+        "sets": values,
+        "seeds": seeds,
+    }
+    plain: dict[str, Any] = json.loads(to_json(described))
+    return plain
+
+
+def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
+    """Refuse a folder that holds something else than this sweep, by the first difference."""
+    path = folder / "sweep.json"
+    if not path.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RankriseError(f"{folder} exists and is no sweep: pass a new or an empty folder")
+        return
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["format"] != FORMAT:
+            raise RankriseError(f"{path} is of format {kept['format']!r}: this version reads {FORMAT!r}")
+        found = _values(kept)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, RankriseError):
+            raise
+        raise RankriseError(f"{path} is damaged ({error}): restore it, or pass another folder") from error
+    for name, wanted in _values(described).items():
+        there = found.get(name)
+        if there != wanted and not (name in MACHINE and len(wanted) == len(there or []) == 1):
+            raise RankriseError(
+                f"{folder} holds a sweep with {name} {_listed(there)}, not {_listed(wanted)}: "
+                "pass the same values to resume it, or another folder"
+            )
+
+
+def write_sweep(folder: Path, described: dict[str, Any], runs: Sequence[SweepRun]) -> None:
+    """Write `sweep.json`."""
+    write_json(folder / "sweep.json", described | {"runs": [asdict(run) for run in runs]})
+
+
+def standing(folder: Path, run: PlannedRun) -> SweepRun:
+    """How a run stands by what is in its own folder."""
+    state: State = "waiting"
+    if (folder / run.name / "run.json").exists():
+        state = "finished" if _is_finished(folder / run.name, run.settings) else "interrupted"
+    return SweepRun(run.name, run.changed, state)
+
+
+def part_done(folder: Path) -> float:
+    """How much of its steps an unfinished run has recorded, between 0 and 1."""
+    try:
+        total = json.loads((folder / "run.json").read_text(encoding="utf-8"))["extra"]["total_steps"]
+        with (folder / "steps.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4096))
+            lines = file.read().split(b"\n")
+        return float(json.loads(lines[-2])["step"] / total)  # the last is empty, or being written
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return 0.0
+
+
+def written_at(folder: Path) -> tuple[int, ...]:
+    """When a run's record was last written, file by file: it changes when a worker has begun."""
+    paths = (folder / name for name in ("run.json", "steps.jsonl", "ranks.jsonl"))
+    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+
+
+def _is_finished(folder: Path, settings: TrainSettings) -> bool:
+    """Whether it is this very run, to its end; what is wrong with another one is for the training to say."""
+    try:
+        found = run_in(folder, settings)
+    except RankriseError:
+        return False
+    return found is not None and bool(found["finished"])
+
+
+def _values(described: dict[str, Any]) -> dict[str, list[Any]]:
+    """The values of every setting, whether the recipe or the sweep has them."""
+    alone = {name: [value] for name, value in described["settings"].items()}
+    return alone | described["sets"] | {"seed": described["seeds"]}
+
+
+def _listed(values: list[Any] | None) -> str:
+    return "unsaid" if values is None else ", ".join(map(str, values))
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, where it comes first; lists among them cannot be keys."""
+    kept: list[Any] = []
+    for value in values:
+        if value not in kept:
+            kept.append(value)
+    return kept

@@ -1,0 +1,134 @@
+"""A whole sweep, over any executor: it resumes, skips what is finished, and goes on when a run fails."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankrise.train.settings import TrainSettings
+from rankrise.train.sweep.plan import PlannedRun, plan
+from rankrise.train.sweep.processes import Processes
+from rankrise.train.sweep.record import (
+    SweepRun,
+    describe,
+    part_done,
+    refuse_other_sweep,
+    standing,
+    write_sweep,
+    written_at,
+)
+from rankrise.train.sweep.work import TrainRun, failure, outcome, train_run
+
+Progress = Callable[[float, str], None]
+"""Called with how many runs are done, parts of runs included, and how many are in which state, in words."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks at the runs' folders."""
+
+
+def run_sweep(
+    settings: TrainSettings,
+    folder: str | Path,
+    sets: Mapping[str, Sequence[Any]],
+    seeds: int | Sequence[int] = 1,
+    executor: Executor | None = None,
+    recipe: str = "",
+    progress: Progress | None = None,
+    work: TrainRun = train_run,
+) -> list[SweepRun]:
+    """Train `settings` at every combination of the values in `sets`, for every seed, into `folder`.
+
+    Runs that are finished there are skipped, interrupted and failed ones go on. The `executor` is any of
+    `concurrent.futures`, its workers share this file system; None is a process a run, on this machine.
+
+        settings = read_recipe("recipes/vit-digits.yaml")
+        run_sweep(settings, "runs/scales", {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3)
+    """
+    folder = Path(folder)
+    runs = plan(settings, sets, seeds)
+    described = describe(settings, sets, runs, recipe)
+    refuse_other_sweep(folder, described)
+    sweep = _Sweep(folder, described, runs, progress)
+    if not sweep.left:
+        sweep.write()
+    elif executor is None:
+        with Processes(most=len(sweep.left)) as executor:
+            sweep.work(executor, work)
+    else:
+        sweep.work(executor, work)
+    return list(sweep.runs.values())
+
+
+class _Sweep:
+    """The runs of a sweep and how they stand, on disk whenever that changes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        described: dict[str, Any],
+        runs: Sequence[PlannedRun],
+        progress: Progress | None,
+    ) -> None:
+        self.folder, self.described, self.progress = folder, described, progress
+        self.runs = {run.name: standing(folder, run) for run in runs}
+        self.left = [run for run in runs if self.runs[run.name].state != "finished"]
+
+    def work(self, executor: Executor, work: TrainRun) -> None:
+        """Give all that is left to the executor, and note how each ends."""
+        before = {run.name: written_at(self.folder / run.name) for run in self.left}
+        futures: dict[Future[dict[str, str]], str] = {}
+        here = str(Path.cwd())
+        self.write()
+        try:
+            for run in self.left:
+                self._change(run.name, state="waiting")
+                arguments = (work, run.settings.to_dict(), str(self.folder / run.name), here)
+                try:
+                    futures[executor.submit(outcome, *arguments)] = run.name
+                except Exception as error:  # the executor is broken
+                    self._change(run.name, **failure(error))
+            pending = set(futures)
+            while pending:
+                ended, pending = wait(pending, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    self._change(futures[future], **_ending(future))
+                for future in pending:
+                    name = futures[future]
+                    if future.running() or written_at(self.folder / name) != before[name]:
+                        self._change(name, state="running")
+                self._show()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for name, stopped in self.runs.items():
+                if stopped.state == "running":
+                    self._change(name, state="interrupted", reason="the sweep was stopped")
+            raise
+
+    def write(self) -> None:
+        write_sweep(self.folder, self.described, list(self.runs.values()))
+
+    def _change(self, name: str, **changes: Any) -> None:
+        changed = replace(self.runs[name], **changes)
+        if changed != self.runs[name]:
+            self.runs[name] = changed
+            self.write()
+
+    def _show(self) -> None:
+        if self.progress is not None:
+            states = Counter(run.state for run in self.runs.values())
+            ended = states["finished"] + states["failed"] + states["interrupted"]
+            parts = [
+                part_done(self.folder / name) for name, run in self.runs.items() if run.state == "running"
+            ]
+            self.progress(
+                ended + sum(parts), ", ".join(f"{count} {state}" for state, count in states.items())
+            )
+
+
+def _ending(future: Future[dict[str, str]]) -> dict[str, str]:
+    if future.cancelled():
+        return {"state": "interrupted", "reason": "the executor cancelled it", "trace": ""}
+    error = future.exception()
+    return future.result() if error is None else failure(error)

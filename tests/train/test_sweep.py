@@ -1,0 +1,203 @@
+"""A sweep over executors of `concurrent.futures`: what is skipped, resumed, refused and reported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import sweep_workers
+
+from rankrise.errors import RankriseError
+from rankrise.train.settings import TrainSettings
+from rankrise.train.sweep import run_sweep
+from rankrise.train.sweep.record import part_done
+from rankrise.train.sweep.work import TrainRun
+
+SCALES = {"initialisation_scale": ["1", "0.5"]}
+
+
+def states(
+    folder: Path, work: TrainRun, seeds: int | list[int] = 3, executor: Executor | None = None
+) -> dict[str, str]:
+    """How the runs of a sweep over seeds end."""
+    with executor or ThreadPoolExecutor(1) as chosen:
+        runs = run_sweep(TrainSettings(), folder, {}, seeds, chosen, work=work)
+    kept = json.loads((folder / "sweep.json").read_text())["runs"]
+    assert [(run["name"], run["state"], run["reason"]) for run in kept] == [
+        (run.name, run.state, run.reason) for run in runs
+    ]
+    return {run.name: run.state for run in runs}
+
+
+def calls(folder: Path) -> dict[str, int]:
+    """How often each run was worked on."""
+    return {path.parent.name: len(path.read_text().splitlines()) for path in sorted(folder.glob("*/calls"))}
+
+
+def test_every_combination_becomes_a_run_with_its_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    with ThreadPoolExecutor(2) as executor:
+        run_sweep(TrainSettings(epochs=1), folder, SCALES, [0, 7], executor, work=sweep_workers.quick)
+    found = {
+        path.parent.name: json.loads(path.read_text())["extra"]["recipe"]
+        for path in folder.glob("*/run.json")
+    }
+    assert set(found) == {
+        f"initialisation_scale={scale},seed={seed}" for scale in ("1", "0.5") for seed in (0, 7)
+    }
+    recipe = found["initialisation_scale=0.5,seed=7"]
+    assert recipe == TrainSettings(epochs=1, initialisation_scale=0.5, seed=7).to_dict()
+
+
+def test_failed_runs_are_reported_others_go_on_and_the_next_call_retries_only_those(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    with ThreadPoolExecutor(1) as executor:
+        runs = run_sweep(TrainSettings(), folder, {}, 4, executor, work=sweep_workers.fails_until_mended)
+    assert [run.state for run in runs] == ["finished", "failed", "failed", "finished"]
+    assert runs[1].reason == "the loss is nan at step 3: lower learning_rate"
+    assert runs[2].reason == "ZeroDivisionError: division by zero"
+    assert "fails_until_mended" in runs[2].trace
+    assert calls(folder) == {"seed=0": 1, "seed=3": 1}
+
+    (folder / "mended").touch()
+    assert set(states(folder, sweep_workers.fails_until_mended, seeds=4).values()) == {"finished"}
+    assert set(calls(folder).values()) == {1}
+
+
+def test_an_unfinished_run_is_worked_on_again(tmp_path: Path) -> None:
+    states(tmp_path, sweep_workers.quick)
+    sweep_workers.record(TrainSettings(seed=1).to_dict(), str(tmp_path / "seed=1"), finished=None)
+    states(tmp_path, sweep_workers.quick)
+    assert calls(tmp_path) == {"seed=0": 1, "seed=1": 2, "seed=2": 1}
+
+
+def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    states(tmp_path, sweep_workers.quick)
+    other = TrainSettings(seed=1, layers=2).to_dict()
+    sweep_workers.record(other, str(tmp_path / "seed=1"), finished="then")
+    states(tmp_path, sweep_workers.quick)
+    assert calls(tmp_path)["seed=1"] == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "sets", "seeds", "words"),
+    [
+        (TrainSettings(layers=2), SCALES, 2, "layers 6, not 2"),
+        (
+            TrainSettings(),
+            {"initialisation_scale": [1, 0.1]},
+            2,
+            "initialisation_scale 1.0, 0.5, not 1.0, 0.1",
+        ),
+        (TrainSettings(), {}, 2, "initialisation_scale 1.0, 0.5, not 1.0"),
+        (TrainSettings(), SCALES | {"heads": [8, 4]}, 2, "heads 8, not 8, 4"),
+        (TrainSettings(), SCALES, 3, "seed 0, 1, not 0, 1, 2"),
+    ],
+)
+def test_another_sweep_s_folder_is_refused_by_the_first_difference(
+    tmp_path: Path, settings: TrainSettings, sets: dict[str, list[object]], seeds: int, words: str
+) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        run_sweep(TrainSettings(), tmp_path, SCALES, 2, executor, work=sweep_workers.quick)
+        before = (tmp_path / "sweep.json").read_text()
+        with pytest.raises(RankriseError, match=words):
+            run_sweep(settings, tmp_path, sets, seeds, executor, work=sweep_workers.quick)
+        assert (tmp_path / "sweep.json").read_text() == before
+        elsewhere = TrainSettings(data_folder="elsewhere")  # where data lies is no matter of the runs
+        run_sweep(elsewhere, tmp_path, SCALES, 2, executor, work=sweep_workers.quick)
+    assert set(calls(tmp_path).values()) == {1}
+
+
+def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RankriseError, match="is no sweep"):
+        run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(RankriseError, match="damaged"):
+        run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
+
+
+def test_a_killed_process_fails_its_run_only_and_each_process_sees_one_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    runs = run_sweep(TrainSettings(), tmp_path, {}, 3, work=sweep_workers.killed_at_seed_1)
+    assert [run.state for run in runs] == ["finished", "failed", "finished"]
+    assert runs[1].reason == "ProcessEnded: its process was killed by SIGKILL"
+    seen = {path.parent.name: path.read_text().strip() for path in tmp_path.glob("*/calls")}
+    assert {seen["seed=0"], seen["seed=1"]} == {"3", "GPU-5"}
+    assert seen["seed=2"] in {"3", "GPU-5"}
+
+
+def test_a_broken_pool_of_the_user_s_is_reported(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        ended = states(tmp_path / "sweep", sweep_workers.killed_at_seed_1, [0, 1, 2], pool)
+    assert ended == {"seed=0": "finished", "seed=1": "failed", "seed=2": "failed"}
+
+
+@pytest.mark.parametrize(("number", "gpus"), [(signal.SIGINT, "0,1"), (signal.SIGKILL, "0")])
+def test_workers_stop_cleanly_with_the_sweep(tmp_path: Path, number: signal.Signals, gpus: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys, sweep_workers\n"
+        "from rankrise.train.settings import TrainSettings\n"
+        "from rankrise.train.sweep import run_sweep\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    work = sweep_workers.goes_on_until_told_to_stop\n"
+        "    run_sweep(TrainSettings(), sys.argv[1], {}, 3, work=work)\n"
+    )
+    folder = tmp_path / "sweep"
+    beside = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, beside)), "CUDA_VISIBLE_DEVICES": gpus},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    workers = len(gpus.split(","))
+    try:
+        running = _eventually(lambda: sorted(path.parent for path in folder.glob("*/run.json")), workers)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does: the workers get it too
+        else:
+            process.send_signal(number)
+        _eventually(lambda: [path for path in running if (path / "stopped").exists()], workers)
+    except AssertionError:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        errors = process.communicate()[1]
+        print(errors)
+    assert process.returncode != 0
+    assert not (folder / "seed=2").exists()
+    if number == signal.SIGINT:
+        assert "KeyboardInterrupt" in errors
+        kept = json.loads((folder / "sweep.json").read_text())["runs"]
+        assert [run["state"] for run in kept] == ["interrupted", "interrupted", "waiting"]
+
+
+def test_a_run_s_part_is_read_from_its_record(tmp_path: Path) -> None:
+    assert part_done(tmp_path) == 0
+    sweep_workers.record({}, str(tmp_path), finished=None)
+    (tmp_path / "steps.jsonl").write_text('{"step": 2}\n{"step": 4}\n{"step"')
+    assert part_done(tmp_path) == 0.4
+
+
+def _eventually(found: Callable[[], list[Path]], count: int) -> list[Path]:
+    for _ in range(1200):
+        paths = found()
+        if len(paths) == count:
+            return paths
+        time.sleep(0.1)
+    raise AssertionError(f"{count} were expected, {paths} are there")

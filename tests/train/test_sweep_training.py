@@ -1,0 +1,94 @@
+"""Sweeps that really train, by command: here, on a Dask cluster, and as submitit's jobs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankrise import watch
+from rankrise.commands import main
+
+TINY = {
+    "data": "digits",
+    "image_size": 8,
+    "patch_size": 4,
+    "augmentation": "none",
+    "layers": 1,
+    "heads": 2,
+    "hidden_size": 16,
+    "mlp_size": 16,
+    "head_size": 8,
+    "epochs": 1,
+    "warm_up_epochs": 0,
+    "batch_size": 256,
+    "precision": "fp32",
+    "compile": "none",
+    "log_every": 1,
+    "measurements": 4,
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text("".join(f"{name}: {value}\n" for name, value in TINY.items()))
+    return str(path)
+
+
+def sweep(recipe: str, *arguments: str) -> int:
+    try:
+        main(["sweep", recipe, *arguments])
+    except SystemExit as ending:
+        return int(ending.code or 0)
+    return 0
+
+
+def test_a_diverging_run_is_reported_and_the_others_are_skipped_afterwards(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [recipe, "--set", "learning_rate=1e-3,1e30", "--run", str(tmp_path / "sweep"), "--workers", "2"]
+    assert sweep(*command) == 1
+    printed = capsys.readouterr()
+    assert "learning_rate=0.001,seed=0 finished" in printed.out
+    assert "1 of 2 runs are not finished" in printed.err
+
+    before = (tmp_path / "sweep" / "learning_rate=0.001,seed=0" / "run.json").stat().st_mtime_ns
+    assert sweep(*command, "--json") == 1
+    good, bad = json.loads(capsys.readouterr().out)["runs"]
+    assert (good["state"], good["settings"]) == ("finished", {"learning_rate": 1e-3, "seed": 0})
+    assert bad["state"] == "failed"
+    assert bad["reason"].startswith("the loss is nan at step")
+    assert (tmp_path / "sweep" / good["run"] / "run.json").stat().st_mtime_ns == before
+    assert watch.load(tmp_path / "sweep" / good["run"]).info["finished"]
+
+
+def test_on_a_dask_cluster(recipe: str, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        place = ["--run", str(tmp_path / "sweep"), "--dask", cluster.scheduler_address]
+        assert sweep(recipe, "--seeds", "2", *place) == 0
+    assert _finished(tmp_path / "sweep") == ["seed=0", "seed=1"]
+
+
+def test_dask_workers_with_threads_are_refused(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as cluster:
+        assert sweep(recipe, "--dask", cluster.scheduler_address) == 2
+    assert "--nthreads 1" in capsys.readouterr().err
+
+
+def test_as_jobs_of_submitit(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("submitit")
+    options = "cluster=local,timeout_min=5"
+    assert sweep(recipe, "--run", str(tmp_path / "sweep"), "--slurm", options) == 0
+    assert "seed=0 finished" in capsys.readouterr().out
+    assert _finished(tmp_path / "sweep") == ["seed=0"]
+
+
+def _finished(folder: Path) -> list[str]:
+    runs = sorted(path.parent for path in folder.glob("*/run.json"))
+    return [run.name for run in runs if watch.load(run).info["finished"]]

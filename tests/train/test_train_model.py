@@ -1,0 +1,84 @@
+"""The vision transformer: the library's function, the paper's sizes, the scale where it belongs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from rankrise import watch
+from rankrise.train import TrainSettings
+from rankrise.train.model import vision_transformer
+
+
+def library_model(model: nn.Module) -> nn.Module:
+    """The library's own class with the same weights."""
+    other = transformers.ViTForImageClassification(model.config).to(torch.float64)
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("attention", ["auto", "short"])
+def test_what_is_left_undone_changes_neither_outputs_nor_gradients(tiny, attention):
+    """The last layer's other tokens, masks, and with `short` two of three matrix products."""
+    ours = vision_transformer(
+        replace(tiny, head_size=16, attention=attention), channels=3, classes=7
+    ).double()
+    theirs = library_model(ours)
+    pixels = torch.randn(5, 3, 8, 8, dtype=torch.float64)
+    labels = torch.arange(5)
+    outputs = []
+    for model in (ours, theirs):
+        logits = model(pixel_values=pixels).logits
+        nn.functional.cross_entropy(logits, labels).backward()
+        outputs.append(logits.detach())
+    torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-14, msg=name)
+
+
+def test_the_defaults_are_the_papers_network():
+    with torch.device("meta"):
+        model = transformers.ViTForImageClassification(
+            vision_transformer(replace(TrainSettings(), layers=1), channels=3, classes=10).config
+        )
+    attention = model.vit.layers[0].attention
+    assert attention.q_proj.weight.shape == (1024, 512)
+    assert attention.o_proj.weight.shape == (512, 1024)
+    assert model.vit.layers[0].mlp.fc1.weight.shape == (512, 512)
+    assert model.vit.embeddings.position_embeddings.shape == (1, 65, 512)
+    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}
+
+
+def test_heads_have_the_size_that_was_asked_for(tiny):
+    for attention in ("auto", "short"):
+        settings = replace(tiny, head_size=32, attention=attention)
+        layers = watch.heads(vision_transformer(settings, channels=1, classes=10))
+        assert [tuple(layer.query.shape) for layer in layers] == [(2, 16, 32), (2, 16, 32)]
+
+
+def test_the_scale_is_on_every_layer_but_the_token_mapper_and_the_norms(tiny):
+    whole = dict(vision_transformer(tiny, channels=1, classes=10).named_parameters())
+    scaled = dict(
+        vision_transformer(
+            replace(tiny, initialisation_scale=0.25), channels=1, classes=10
+        ).named_parameters()
+    )
+    for name, weight in whole.items():
+        kept = "embeddings" in name or "layernorm" in name
+        assert torch.equal(scaled[name], weight if kept else 0.25 * weight), name
+    assert any("embeddings.patch_embeddings.projection.weight" in name for name in whole)
+    assert float(whole["classifier.weight"].detach().std()) == pytest.approx(0.02, rel=0.3)
+
+
+def test_the_initial_weights_depend_on_the_seed_alone(tiny):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one = vision_transformer(tiny, channels=1, classes=10).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    same = vision_transformer(tiny, channels=1, classes=10).state_dict()
+    other = vision_transformer(replace(tiny, seed=1), channels=1, classes=10).state_dict()
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["classifier.weight"], other["classifier.weight"])

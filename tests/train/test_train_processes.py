@@ -1,0 +1,78 @@
+"""Two processes that share each batch give the single process's run, replicated (DDP) and sharded (FSDP2)."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from tiny_training import recipe_file
+
+from rankrise import watch
+from rankrise.train import Interrupted, Progress, train
+
+WAYS = {
+    "DDP": ["--multi_gpu"],
+    "FSDP2": [
+        "--use_fsdp",
+        "--fsdp_version=2",
+        "--fsdp_auto_wrap_policy=TRANSFORMER_BASED_WRAP",
+        "--fsdp_transformer_layer_cls_to_wrap=ViTLayer",
+    ],
+}
+
+
+def launch(way: str, recipe: Path, folder: Path) -> dict[str, object]:
+    """`accelerate launch` with two processes on the CPU; what the main one printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = ["--num_processes=2", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", *shared, f"--main_process_port={port}"]
+    command = ["-m", "rankrise", "train", str(recipe), "--run", str(folder), "--json"]
+    done = subprocess.run(
+        [*launcher, *WAYS[way], *command],
+        env=os.environ | {"ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_give_the_single_ones_losses_and_ranks(tiny, whole_run, tmp_path, way):
+    folder = tmp_path / "run"
+    if way == "FSDP2":  # a checkpoint does not show how many processes wrote it
+
+        def stop(where: Progress) -> None:
+            if where.step == 15:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with pytest.raises(Interrupted):
+            train(tiny, folder, progress=stop)
+    reached = launch(way, recipe_file(tiny, tmp_path / "recipe.yaml"), folder)
+    assert reached["step"] == 30
+    run, single = watch.load(folder), watch.load(whole_run)
+    assert run.info["extra"]["processes"] == 2
+    assert run.measured.tolist() == single.measured.tolist()
+    for name in ("loss", "accuracy", "validation_loss"):
+        numpy.testing.assert_allclose(run.steps()[name], single.steps()[name], rtol=1e-4)
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_allclose(run.stable_rank(product), single.stable_rank(product), rtol=1e-2)
+        numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-3, atol=1e-6)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tiny, tmp_path, monkeypatch):
+    from accelerate import Accelerator
+
+    from rankrise.errors import RankriseError
+
+    monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 3))
+    with pytest.raises(RankriseError, match="batch_size is 100, which 3 processes cannot share equally"):
+        train(tiny, tmp_path / "run")

@@ -1,0 +1,99 @@
+"""Every recipe of a training run: it parses, says what it is, and takes two steps on made-up data."""
+
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image
+from test_train_data import write_cifar
+
+from rankrise import watch
+from rankrise.commands import main
+from rankrise.errors import RankriseError
+from rankrise.train import TrainSettings, read_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("vit-*.yaml"))
+SMALL = [
+    "--batch_size=2",
+    "--micro_batch_size=1",
+    "--measurements=2",
+    "--spectra_epochs=500",
+    "--log_every=1",
+]
+
+
+def made_up(data: Path, settings: TrainSettings) -> int:
+    """Write data in the recipe's format; the number of training examples."""
+    if settings.data == "digits":
+        return 1500
+    if settings.data == "image-folder":
+        for part in ("train", "val"):
+            for name in ("one", "two"):
+                place = data / settings.data_name / part / name
+                place.mkdir(parents=True)
+                for number in range(2):
+                    shape = (settings.image_size, settings.image_size + 8, 3)
+                    pixels = numpy.random.default_rng(number).integers(0, 256, shape, dtype=numpy.uint8)
+                    Image.fromarray(pixels).save(place / f"{number}.jpeg")
+        return 4
+    images, _ = write_cifar(
+        data, {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-python"}[settings.data]
+    )
+    return len(images)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    examples = made_up(tmp_path / "data", read_recipe(recipe))
+    epochs = 2 / (examples // 2)
+    plain = ["--compile=none", "--precision=fp32", "--workers=0", "--check_data=no", "--json"]
+    flags = [f"--epochs={epochs}", f"--warm_up_epochs={epochs / 2}", f"--data_folder={tmp_path / 'data'}"]
+    main(["train", str(recipe), "--run", str(tmp_path / "run"), *SMALL, *plain, *flags])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["step"] == printed["total_steps"] == 2
+    assert 0 <= printed["metrics"]["accuracy"] <= 1
+    run = watch.load(tmp_path / "run")
+    assert run.spectra_steps.tolist() == [2]
+    assert numpy.all(run.norm("VO")[-1] > 0)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_opens_with_what_it_is_and_its_command(recipe):
+    comment = [line for line in recipe.read_text().splitlines() if line.startswith("#")]
+    assert "Figure" in comment[0] or "experiment" in comment[0] + comment[1]
+    assert any(
+        f"train recipes/{recipe.name} --" in line or f"sweep recipes/{recipe.name} --" in line
+        for line in comment
+    )
+
+
+def test_the_default_settings_are_the_recipe_of_cifar_10():
+    assert read_recipe(next(path for path in RECIPES if path.stem == "vit-cifar10")) == TrainSettings()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0.0: pass a number above 0"),
+        ({"heads": "many"}, "an example gives heads as 'many': pass a whole number"),
+        ({"patch_size": 5}, "patch_size is 5, which does not divide image_size 32"),
+        ({"data": "mnist"}, "data is 'mnist', which is not known: choose from cifar10"),
+        ({"cuda_graph": "perhaps"}, "gives cuda_graph as 'perhaps': pass yes or no"),
+        ({"data": "image-folder"}, "data is image-folder but data_name is empty"),
+        ({"layerz": 3}, "gives 'layerz', which is no setting of a training run"),
+    ],
+)
+def test_bad_settings_are_named(given, message):
+    with pytest.raises(RankriseError, match=message):
+        TrainSettings().changed(given, "an example")
+
+
+def test_the_command_says_what_went_wrong(tmp_path, capsys):
+    recipe = next(path for path in RECIPES if path.stem == "vit-cifar10")
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", str(recipe), "--run", str(tmp_path / "run"), "--data_folder", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert "download the binary version" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

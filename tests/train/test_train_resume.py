@@ -1,0 +1,129 @@
+"""Runs that are stopped, killed or led astray: what is kept, and how they go on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_training import recipe_file, same_run
+
+from rankrise.errors import RankriseError
+from rankrise.train import Interrupted, Progress, TrainSettings, train
+from rankrise.train.checkpoint import latest_checkpoint
+
+
+def stop_at(step: int) -> object:
+    def progress(where: Progress) -> None:
+        if where.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return progress
+
+
+def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path):
+    folder = tmp_path / "run"
+    for step in (4, 20):
+        with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
+            train(tiny, folder, progress=stop_at(step))
+        assert latest_checkpoint(folder).name == f"step-{step:010d}"
+    reached = train(tiny, folder)
+    assert reached.step == 30
+    same_run(folder, whole_run)
+
+
+def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
+    from rankrise.train import loop
+
+    def step_and_stop(*arguments: object) -> object:
+        step = written_step(*arguments)
+        calls = 0
+
+        def counted(batch: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == 6:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(batch)
+
+        return counted
+
+    written_step = loop.written_step
+    monkeypatch.setattr(loop, "written_step", step_and_stop)
+    with pytest.raises(Interrupted, match="SIGINT at step 6"):
+        train(tiny, tmp_path / "run")
+    monkeypatch.undo()
+    train(tiny, tmp_path / "run")
+    same_run(tmp_path / "run", whole_run)
+
+
+def test_a_killed_run_resumes_from_its_checkpoint(tiny, whole_run, tmp_path):
+    folder = tmp_path / "run"
+    recipe = recipe_file(tiny, tmp_path / "recipe.yaml")
+    command = [sys.executable, "-m", "rankrise", "train", str(recipe), "--run", str(folder)]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while latest_checkpoint(folder) is None and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert latest_checkpoint(folder) is not None
+    train(tiny, folder)
+    same_run(folder, whole_run)
+
+
+def test_a_finished_run_is_left_as_it_is(tiny, whole_run):
+    before = {path: path.stat().st_mtime_ns for path in whole_run.rglob("*") if path.is_file()}
+    reached = train(tiny, whole_run)
+    assert reached.step == reached.total_steps == 30
+    assert set(reached.metrics) == {"accuracy", "validation_loss"}
+    assert {path: path.stat().st_mtime_ns for path in whole_run.rglob("*") if path.is_file()} == before
+
+
+def test_other_settings_are_refused_by_name(tiny, whole_run, tmp_path):
+    with pytest.raises(RankriseError, match=r"holds a run with seed 0, not 1: pass the same settings"):
+        train(replace(tiny, seed=1, learning_rate=1.0), whole_run)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RankriseError, match="exists and is no run"):
+        train(tiny, tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
+    tiny: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from rankrise.train import loop
+
+    def breaking_step(*arguments: object) -> object:
+        step = written_step(*arguments)
+        calls = 0
+
+        def counted(batch: object) -> object:
+            nonlocal calls
+            calls += 1
+            return step(batch) * (float("nan") if calls >= 10 else 1.0)
+
+        return counted
+
+    written_step = loop.written_step
+    monkeypatch.setattr(loop, "written_step", breaking_step)
+    with pytest.raises(RankriseError, match="the loss is nan at step 10: lower learning_rate"):
+        train(tiny, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"
+
+
+def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path):
+    unfinished = tmp_path / "checkpoint" / ".unfinished-abc"
+    unfinished.mkdir(parents=True)
+    (unfinished / "state.json").write_text("{}")
+    assert latest_checkpoint(tmp_path) is None
+
+
+def test_a_damaged_checkpoint_is_named(tiny, tmp_path):
+    with pytest.raises(Interrupted):
+        train(tiny, tmp_path / "run", progress=stop_at(4))
+    weights = latest_checkpoint(tmp_path / "run") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(RankriseError, match="step-0000000004 cannot be read"):
+        train(tiny, tmp_path / "run")
