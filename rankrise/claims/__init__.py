@@ -1,17 +1,34 @@
-"""Claims: the paper's statements that a run can decide, each a function of the run, each able to fail."""
+"""Claims: the paper's statements that runs can decide, each a function of them, each able to fail."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rankrise.claims.claim import Claim, Measure, Statement, Verdict, judge
 from rankrise.claims.convergence import convergence
 from rankrise.claims.full_weights import full_weights
+from rankrise.claims.low_rank import low_rank, rank_grows
 from rankrise.claims.perturbations import noise_robustness, strict_minima
+from rankrise.claims.products import harder_data, vo_exceeds_kq
+from rankrise.claims.scales import falls_with_scale
+from rankrise.claims.spectra_decay import spectra_decay
 from rankrise.errors import RankriseError
 from rankrise.files import write_json
+from rankrise.runs import kind_of, runs_in
+from rankrise.studies import studies_of
 from rankrise.toy import open_run
 
-__all__ = ["CLAIMS", "Claim", "Measure", "Statement", "Verdict", "check_claims", "judge", "write_claims"]
+__all__ = [
+    "CLAIMS",
+    "TRACKED_CLAIMS",
+    "Claim",
+    "Measure",
+    "Statement",
+    "Verdict",
+    "check_claims",
+    "judge",
+    "write_claims",
+]
 
 CLAIMS = (
     Statement(
@@ -37,21 +54,67 @@ CLAIMS = (
         full_weights,
     ),
 )
-"""The table of claims. To add one, write a function of a run that gives measures, and state it here."""
+"""The claims of a toy run. To add one, write a function of a run that gives measures, and state it here."""
+
+TRACKED_CLAIMS = (
+    Statement(
+        "low rank",
+        "The learned change of an attention product is of low rank: in every layer its stable rank stays far "
+        "below the head size.",
+        low_rank,
+    ),
+    Statement("rank grows", "The rank of the change grows during training.", rank_grows),
+    Statement(
+        "initialisation scale",
+        "The smaller the initialisation, the lower the rank of the change after training.",
+        falls_with_scale,
+    ),
+    Statement(
+        "spectra",
+        "The normalised spectrum of the change decays much faster than that of the initial product, in every "
+        "layer.",
+        spectra_decay,
+    ),
+    Statement(
+        "products",
+        "What is learned in VO, values times outputs, has a higher stable rank than what is learned in KQ, "
+        "keys times queries (the reproduction's claim).",
+        vo_exceeds_kq,
+    ),
+    Statement(
+        "data sets",
+        "The change has a higher stable rank on CIFAR-100 than on CIFAR-10 (the reproduction's claim).",
+        harder_data,
+    ),
+)
+"""The claims of tracked runs, which are judged together: a function of the studies that they make up."""
 
 
-def check_claims(run: str | Path, names: Sequence[str] | None = None) -> list[Claim]:
-    """Judge the claims on a run, all of them or those of `names`."""
-    known = {statement.name: statement for statement in CLAIMS}
+def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] | None = None) -> list[Claim]:
+    """Judge claims, all or those of `names`: on each toy run, and on all tracked runs together."""
+    folders = runs_in([runs] if isinstance(runs, str | Path) else runs)
+    kinds = {folder: kind_of(folder) for folder in folders}
+    tracked = [folder for folder in folders if kinds[folder] == "tracked"]
+    toys = [folder for folder in folders if kinds[folder] == "toy"]
+    table: list[Statement[Any]] = [*(CLAIMS if toys else ()), *(TRACKED_CLAIMS if tracked else ())]
+    known = [statement.name for statement in table]
     for name in names or ():
         if name not in known:
             raise RankriseError(f"claim {name!r} is not known: pass some of {', '.join(map(repr, known))}")
-    opened = open_run(run)
-    return [judge(known[name], opened) for name in (known if names is None else names)]
+    chosen = known if names is None else names
+    judged: list[Claim] = []
+    for folder in toys:
+        run = open_run(folder)
+        judged += [judge(one, run, [folder.resolve().name]) for one in CLAIMS if one.name in chosen]
+    if tracked:
+        studies = studies_of(tracked)
+        named = [folder.resolve().name for folder in tracked]
+        judged += [judge(one, studies, named) for one in TRACKED_CLAIMS if one.name in chosen]
+    return judged
 
 
-def write_claims(run: str | Path, claims: Sequence[Claim]) -> Path:
-    """Keep the verdicts in the run's claims.json."""
-    path = Path(run) / "claims.json"
+def write_claims(folder: str | Path, claims: Sequence[Claim]) -> Path:
+    """Keep the verdicts in a folder's claims.json."""
+    path = Path(folder) / "claims.json"
     write_json(path, {"format": "rankrise-claims/1", "claims": [claim.to_dict() for claim in claims]})
     return path

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from rankrise.toy import MissingPiece, Run
+from rankrise.toy import MissingPiece
 
 Verdict = Literal["holds", "does not hold", "cannot be decided"]
+Subject = TypeVar("Subject")
+"""What a claim is judged on: a toy run, or the studies that tracked runs make up."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Claim:
     verdict: Verdict
     reason: str
     measures: tuple[Measure, ...]
+    runs: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -44,12 +47,12 @@ class Undecided(Exception):
 
 
 @dataclass(frozen=True)
-class Statement:
-    """A claim before it is judged: its name, its sentence, and the function that measures it on a run."""
+class Statement(Generic[Subject]):
+    """A claim before it is judged: its name, its sentence, and the function that measures it."""
 
     name: str
     text: str
-    measure: Callable[[Run], Sequence[Measure]]
+    measure: Callable[[Subject], Sequence[Measure]]
 
 
 def at_most(name: str, value: float | None, threshold: float, why: str) -> Measure:
@@ -77,20 +80,25 @@ def worst(same: Sequence[Measure]) -> Measure:
     return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
 
 
-def judge(statement: Statement, run: Run) -> Claim:
-    """The verdict on a run: a measure that fails refutes; the claim holds where every deciding one passes."""
-    name, text = statement.name, statement.text
+def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] = ()) -> Claim:
+    """The verdict: a measure that fails refutes; the claim holds where every deciding one passes.
+
+    `runs` are the names of the runs it is of.
+    """
+    measures: tuple[Measure, ...] = ()
+    verdict: Verdict = "cannot be decided"
     try:
-        measures = tuple(statement.measure(run))
-    except (Undecided, MissingPiece) as reason:
-        return Claim(name, text, "cannot be decided", str(reason), ())
-    deciding = [measure for measure in measures if measure.needed]
-    failed = [measure.name for measure in deciding if measure.passes is False]
-    unknown = [measure.name for measure in deciding if measure.passes is None]
-    if failed:
-        return Claim(name, text, "does not hold", f"it fails on: {'; '.join(failed)}", measures)
-    if unknown:
-        return Claim(
-            name, text, "cannot be decided", f"the run does not determine: {'; '.join(unknown)}", measures
-        )
-    return Claim(name, text, "holds", f"it passes on {len(deciding)} measures of {len(deciding)}", measures)
+        measures = tuple(statement.measure(subject))
+    except (Undecided, MissingPiece) as undecided:
+        reason = str(undecided)
+    else:
+        deciding = [measure for measure in measures if measure.needed]
+        failed = [measure.name for measure in deciding if measure.passes is False]
+        unknown = [measure.name for measure in deciding if measure.passes is None]
+        if failed:
+            verdict, reason = "does not hold", f"it fails on: {'; '.join(failed)}"
+        elif unknown:
+            reason = f"the run does not determine: {'; '.join(unknown)}"
+        else:
+            verdict, reason = "holds", f"it passes on {len(deciding)} measures of {len(deciding)}"
+    return Claim(statement.name, statement.text, verdict, reason, measures, tuple(runs))

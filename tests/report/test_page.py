@@ -2,21 +2,18 @@
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pages import Open, contrast, luminance, plain, table_of
 
 from rankrise.claims import check_claims
 from rankrise.show.report import write_report
 from rankrise.toy import Run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-Open = Callable[..., "Page"]
+    from playwright.sync_api import Page
 
 
 @pytest.fixture(scope="session")
@@ -25,46 +22,18 @@ def page_of_run(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def visit(browser: "Browser", run: Run, page_of_run: Path, tmp_path: Path) -> Iterator[Open]:
+def visit(open_page: Open, run: Run, page_of_run: Path, tmp_path: Path) -> Open:
     """visit(run, …, width=1360): the page of some runs, open; nothing may go wrong or be fetched."""
-    complaints: list[str] = []
-    contexts = []
 
-    def visited(*runs: Run, width: int = 1360, **options: Any) -> "Page":
+    def visited(*runs: Run, **options: Any) -> "Page":
         path = (
             page_of_run
             if runs == (run,)
             else write_report([one.folder for one in runs], tmp_path / "page.html")
         )
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on(
-            "request",
-            lambda request: complaints.append(request.url) if request.url != path.as_uri() else None,
-        )
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-ready]", state="attached")
-        return page
+        return open_page(path, **options)
 
-    yield visited
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def plain(text: str) -> float:
-    return float(text.replace("−", "-").replace("–", "nan").replace("∞", "inf"))
-
-
-def table_of(page: "Page", selector: str) -> list[list[str]]:
-    rows: list[list[str]] = page.eval_on_selector_all(
-        f"{selector} tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    )
-    return rows
+    return visited
 
 
 def set_time(page: "Page", time: float) -> None:
@@ -234,22 +203,6 @@ def test_the_numbers_of_a_plot_can_be_read_and_saved(visit: Open, run: Run, tmp_
     lines = (tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "line,x,y"
     assert float(lines[-1].split(",")[2]) == pytest.approx(float(full.singular_values_kq[-1, -1]), abs=1e-4)
-
-
-def luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(page: "Page", selector: str) -> float:
-    colours = page.eval_on_selector(
-        selector, "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
-    )
-    dark, light = sorted(map(luminance, colours))
-    return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -12,7 +12,7 @@ import pytest
 from rankrise.commands import main
 from rankrise.errors import RankriseError
 from rankrise.show.report import write_report
-from rankrise.show.report.gather import gather
+from rankrise.show.report.toy.gather import gather
 from rankrise.toy import Run, open_run
 
 

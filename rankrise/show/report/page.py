@@ -11,44 +11,45 @@ from string import Template
 from typing import Any
 
 import rankrise
-from rankrise.claims import Claim, check_claims
 from rankrise.errors import RankriseError
 from rankrise.files import write_text
-from rankrise.show.report.gather import gather
-from rankrise.show.report.story import story
-from rankrise.show.report.tables import claims_table, settings_tables
-from rankrise.toy import Run, open_run
+from rankrise.runs import of_one_kind
+from rankrise.show.report.content import Content
+from rankrise.show.report.toy import toy_content
+from rankrise.show.report.tracked import tracked_content
 
-SCRIPTS = (
-    "dom", "curves", "state", "axes", "plot", "runs", "explore", "controls", "stagetable", "sections", "main"
-)  # fmt: skip
+SHARED = ("dom", "curves", "state", "axes", "plot", "plotdata", "layout", "theme")
+CONTENTS = {"toy": toy_content, "tracked": tracked_content}
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page of some runs, side by side, and give its path: by default `report.html` in the first."""
+    """Write the page of runs of one kind, and give its path: by default report.html in the first folder."""
     if not folders:
-        raise RankriseError("report got no run: pass one or more folders written by 'rankrise toy'")
-    runs = [open_run(folder) for folder in folders]
-    path = Path(out) if out is not None else runs[0].folder / "report.html"
+        raise RankriseError("report got no run: pass one or more folders of runs")
+    kind, runs = of_one_kind(folders)
+    path = Path(out) if out is not None else Path(folders[0]) / "report.html"
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to")
-    write_text(path, render(runs, [check_claims(run.folder) for run in runs]))
+    write_text(path, render(kind, CONTENTS[kind](runs)))
     return path
 
 
-def render(runs: Sequence[Run], claims: Sequence[Sequence[Claim]]) -> str:
+def render(kind: str, content: Content) -> str:
     """The page as HTML."""
-    names = ", ".join(run.folder.resolve().name for run in runs)
-    script = "\n" + "\n".join(_source(f"{name}.js") for name in SCRIPTS)
+    scripts = [*SHARED, *(f"{kind}/{name}" for name in content.scripts)]
+    script = "\n" + "\n".join(_source(f"{name}.js") for name in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sections = [("claims", "Claims"), *content.sections, ("settings", "Settings"), ("cite", "Cite")]
     return Template(_source("page.html")).substitute(
-        title=escape(f"{names} – gradual rank increase"),
+        title=escape(f"{', '.join(content.names)} – gradual rank increase"),
         style=_source("style.css"),
-        story=story(runs, claims),
-        claims=claims_table(runs, claims),
-        settings=settings_tables(runs),
+        nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections),
+        story=content.story,
+        claims=content.claims,
+        sections=_source(f"{kind}/sections.html"),
+        settings=content.settings,
         version=escape(rankrise.__version__),
-        payload=embedded({"runs": [gather(run) for run in runs]}),
+        payload=embedded(content.payload),
         script_hash=digest,
         script=script,
     )

@@ -5,31 +5,31 @@ from html import escape
 from typing import Any
 
 from rankrise.claims import Claim, Measure
-from rankrise.toy import Run
 
 VERDICTS = {"holds": ("holds", "✓"), "does not hold": ("fails", "✗"), "cannot be decided": ("open", "?")}
 MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
 
 
-def claims_table(runs: Sequence[Run], claims: Sequence[Sequence[Claim]]) -> str:
-    """Each claim with its verdict on each run; beneath it what was measured, what is needed, and why."""
-    names = [run.folder.resolve().name for run in runs] if len(runs) > 1 else ["Verdict"]
+def claims_table(columns: Sequence[str], claims: Sequence[Sequence[Claim]]) -> str:
+    """Each claim with its verdict in each column; beneath it what was measured, what is needed, and why."""
+    names = list(columns) if len(columns) > 1 else ["Verdict"]
     head = "".join(
         f'<th scope="col">{escape(title)}</th>' for title in ["Claim", *names, "Needed", "Why there"]
     )
     bodies = []
     for same in zip(*claims, strict=True):
         verdicts = "".join(
-            f"<td{_named(name, runs)}>{_verdict(claim)}</td>" for name, claim in zip(names, same, strict=True)
+            f"<td{_named(name, names)}>{_verdict(claim)}</td>"
+            for name, claim in zip(names, same, strict=True)
         )
         reasons = "; ".join(
-            f"{name}: {claim.reason}" if len(runs) > 1 else claim.reason
+            f"{name}: {claim.reason}" if len(names) > 1 else claim.reason
             for name, claim in zip(names, same, strict=True)
         )
         title = f'<th scope="rowgroup">{escape(same[0].statement)}</th>'
         reason = f'<td colspan="2" class="why">{escape(reasons)}</td>'
         measured = list(dict.fromkeys(measure.name for claim in same for measure in claim.measures))
-        rows = "".join(_measure_row(measure, names, runs, same) for measure in measured)
+        rows = "".join(_measure_row(measure, names, same) for measure in measured)
         bodies.append(f'<tbody><tr class="claim">{title}{verdicts}{reason}</tr>{rows}</tbody>')
     return f'<table class="claims"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
 
@@ -41,12 +41,12 @@ def _verdict(claim: Claim) -> str:
     )
 
 
-def _measure_row(measured: str, names: list[str], runs: Sequence[Run], claims: Sequence[Claim]) -> str:
+def _measure_row(measured: str, names: list[str], claims: Sequence[Claim]) -> str:
     found = [
         next((measure for measure in claim.measures if measure.name == measured), None) for claim in claims
     ]
     values = "".join(
-        f"<td{_named(name, runs)}>{_value(measure)}</td>" for name, measure in zip(names, found, strict=True)
+        f"<td{_named(name, names)}>{_value(measure)}</td>" for name, measure in zip(names, found, strict=True)
     )
     told = next(measure for measure in found if measure is not None)
     needed = (
@@ -66,23 +66,22 @@ def _value(measure: Measure | None) -> str:
     return f'<span class="number">{value} <span class="mark {kind}">{mark}</span></span>'
 
 
-def _named(name: str, runs: Sequence[Run]) -> str:
+def _named(name: str, columns: Sequence[str]) -> str:
     """What stands before a cell on a narrow screen, which has no columns; a single run needs no name."""
-    return "" if len(runs) == 1 else f' data-name="{escape(name)}"'
+    return "" if len(columns) == 1 else f' data-name="{escape(name)}"'
 
 
 def _signs(needed: str) -> str:
     return needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
 
 
-def settings_tables(runs: Sequence[Run]) -> str:
-    """Settings, machine, versions and command of each run."""
+def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    """Settings, machine, versions, command: for each run its name, its run.json, and the settings to show."""
     parts = []
-    for run in runs:
-        heading = f'<h3 class="run-name">{escape(run.folder.resolve().name)}</h3>' if len(runs) > 1 else ""
-        info = run.info
+    for name, info, settings in runs:
+        heading = f'<h3 class="run-name">{escape(name)}</h3>' if len(runs) > 1 else ""
         about = {
-            "run": run.folder.resolve().name,
+            "run": name,
             "note": info.get("note") or None,
             "started": info.get("started"),
             "finished": info.get("finished") or "not yet",
@@ -90,7 +89,7 @@ def settings_tables(runs: Sequence[Run]) -> str:
             **_mapping(info.get("versions")),
         }
         command = f"<pre>{escape(str(info['command']))}</pre>" if info.get("command") else ""
-        lists = _facts(about) + _facts(run.settings.to_dict())
+        lists = _facts(about) + _facts(settings)
         parts.append(f'<div class="run">{heading}{command}<div class="settings">{lists}</div></div>')
     return f'<div class="runs">{"".join(parts)}</div>'
 

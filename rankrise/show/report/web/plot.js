@@ -11,10 +11,10 @@ function colourOf({ shade, style = "" }) {
 }
 
 /**
- * options: name (for screen readers), title, xLabel, logX, logY(), floor, height, labelled (letters to leave room for at the right),
- * key (names above), zoom (shared, or its own), onPick(x) on a click, tip(x, line) → lines of text.
- * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet}; `style` names a CSS class;
- * `quiet` lines are neither picked nor labelled. A rule is a thin upright line {at, label}.
+ * options: name (for screen readers), title, xLabel, logX(), logY(), floor, height, labelled (letters to leave room for at the right),
+ * key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own), onPick(x) on a click, tip(x, line) → lines of text.
+ * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
+ * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded. A rule is a thin upright line {at, label, interval}.
  */
 class Plot {
   constructor(options) {
@@ -44,7 +44,7 @@ class Plot {
     this.reset = h("button", { type: "button", class: "reset", hidden: true, onclick: () => this.zoom.set(null) }, "Show all");
     this.stage = h("div", { class: "stage" }, this.svg, this.tip);
     this.summary = h("figcaption", { id: `${this.id}-summary` });
-    this.data = h("details", { class: "data", ontoggle: () => this.fillTable() }, h("summary", {}, "Data"));
+    this.data = h("details", { class: "data", ontoggle: () => fillPlotData(this) }, h("summary", {}, "Data"));
     const heading = h("div", { class: "plot-title" }, h("h4", {}, title), this.reset);
     this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !this.options.key });
     this.figure = h("figure", { class: "plot" }, heading, this.legend, this.stage, this.summary, this.data);
@@ -54,12 +54,13 @@ class Plot {
   show(content) {
     this.content = { rules: [], summary: "", ...content };
     this.summary.replaceChildren(this.content.summary);
-    this.legend.replaceChildren(...this.content.lines.map((line) => this.keyEntry(line)));
+    this.legend.replaceChildren(...this.content.lines.filter((line) => !line.unkeyed).map((line) => this.keyEntry(line)));
     const ends = this.content.lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs[xs.length - 1]] : []));
-    if (ends.length) this.own = this.options.logX ? extent(ends, true) : [Math.min(...ends), Math.max(...ends)];
+    const low = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+    if (ends.length) this.own = this.options.padX ? extent(ends, true) : [low(ends), -low(ends.map((end) => -end))];
     if (!this.options.zoom && this.own) this.zoom.full = this.own;
     this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
-    this.fillTable();
+    fillPlotData(this);
     this.draw();
   }
 
@@ -84,10 +85,11 @@ class Plot {
     const logY = this.options.logY?.() ?? false;
     const written = this.content.lines.filter((line) => line.direct).map((line) => line.label.length);
     const letters = Math.min(MOST_LETTERS, Math.max(this.options.labelled ?? 0, ...written));
-    const box = { left: narrow ? 40 : 48, right: width - (letters ? 12 + 6.6 * letters : 12), top: 18, bottom: height - 34 };
+    const box = { right: width - (letters ? 12 + 6.6 * letters : 12), top: 18, bottom: height - 34 };
     const inView = this.content.lines.flatMap((line) => this.valuesInView(line));
-    this.x = scale(this.view, [box.left, box.right], this.options.logX, (box.right - box.left) / 90);
     this.y = scale(extent(inView, logY, this.options.floor), [box.bottom, box.top], logY, 5);
+    box.left = Math.max(narrow ? 40 : 48, ...this.y.ticks.map(({ text }) => 12 + 6.6 * text.length));
+    this.x = scale(this.view, [box.left, box.right], this.options.logX?.() ?? false, (box.right - box.left) / 90);
     this.box = box;
     this.reset.hidden = !this.zoom.range;
 
@@ -101,6 +103,7 @@ class Plot {
       s("clipPath", { id: clip }, s("rect", area)),
       this.grid(height, narrow),
       this.ruleMarks(),
+      s("g", { class: "bands", "clip-path": `url(#${clip})` }, this.content.lines.filter((line) => line.band).map((line) => this.band(line))),
       s("g", { class: "lines", "clip-path": `url(#${clip})` }, ...this.paths.values()),
       s("g", { class: "labels" }, this.directLabels()),
       this.cursorMark,
@@ -109,9 +112,10 @@ class Plot {
     this.setCursor(this.cursor);
   }
 
-  valuesInView({ xs, ys, step }) {
+  valuesInView({ xs, ys, step, band }) {
     const [low, high] = this.view;
-    const inside = Array.from(ys).filter((_, index) => xs[index] >= low && xs[index] <= high);
+    const all = band ? [ys, band.low, band.high] : [ys];
+    const inside = all.flatMap((values) => Array.from(values).filter((_, index) => xs[index] >= low && xs[index] <= high));
     const edges = [low, high].map((x) => valueAt({ xs, ys, step }, x)).filter((value) => value !== null);
     return [...inside, ...edges];
   }
@@ -139,9 +143,13 @@ class Plot {
   ruleMarks() {
     const group = s("g", { class: "rules", "aria-hidden": "true" });
     let lastLabel = -Infinity;
-    for (const { at, label } of this.content.rules) {
+    for (const { at, label, interval } of this.content.rules) {
       if (at < this.view[0] || at > this.view[1]) continue;
       const x = this.x.pixel(at);
+      if (interval) {
+        const [from, to] = interval.map((end) => this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], end))));
+        group.append(s("rect", { x: from, width: Math.max(1, to - from), y: this.box.top, height: this.box.bottom - this.box.top }));
+      }
       group.append(s("line", { x1: x, x2: x, y1: this.box.top, y2: this.box.bottom }));
       if (x - lastLabel > 6 + 6 * label.length) {
         group.append(s("text", { x, y: this.box.top - 6, "text-anchor": "middle" }, label));
@@ -164,6 +172,16 @@ class Plot {
       else parts.push(`${i > first ? "L" : "M"}${x} ${height(ys[i])}`);
     }
     return s("path", { d: parts.join(""), class: `line ${colourOf(line)}` });
+  }
+
+  /** The shaded band of a line: there and back again. */
+  band(line) {
+    const { xs, band } = line;
+    const floor = this.y.domain[0];
+    const place = (x, y) => `${this.x.pixel(x).toFixed(1)} ${this.y.pixel(Math.max(y, floor)).toFixed(1)}`;
+    const there = Array.from(xs, (x, index) => place(x, band.high[index]));
+    const back = Array.from(xs, (x, index) => place(x, band.low[index])).reverse();
+    return s("path", { d: `M${[...there, ...back].join("L")}Z`, class: `band ${colourOf(line)}` });
   }
 
   /** Names at the right end, the largest first, where there is room. */
@@ -228,7 +246,7 @@ class Plot {
       const [pixelX, pixelY] = place(event);
       if (start === null) return this.point(within(pixelX), pixelY);
       const [low, high] = [start, within(pixelX)].sort((a, b) => a - b);
-      this.brush.toggleAttribute("hidden", high - low < 6 || this.options.logX);
+      this.brush.toggleAttribute("hidden", high - low < 6 || this.options.still);
       this.brush.setAttribute("x", low);
       this.brush.setAttribute("width", high - low);
       this.leave();
@@ -239,7 +257,7 @@ class Plot {
       const [low, high] = [start, within(pixelX)].sort((a, b) => a - b);
       start = null;
       this.brush.toggleAttribute("hidden", true);
-      if (high - low >= 6 && !this.options.logX) return this.zoom.set([this.x.value(low), this.x.value(high)]);
+      if (high - low >= 6 && !this.options.still) return this.zoom.set([this.x.value(low), this.x.value(high)]);
       this.options.onPick?.(this.x.value(within(pixelX)));
       this.point(within(pixelX), pixelY);
     });
@@ -252,7 +270,7 @@ class Plot {
   }
 
   press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || this.options.logX) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || this.options.still) return;
     const actions = {
       "+": () => this.zoom.by(2, this.cursor),
       "=": () => this.zoom.by(2, this.cursor),
@@ -287,31 +305,5 @@ class Plot {
     this.tip.hidden = true;
     this.svg.classList.remove("reading");
     this.paths?.forEach((path) => path.classList.remove("lit"));
-  }
-
-  /** The numbers as a table, made when it is opened. */
-  fillTable() {
-    if (!this.data.open || this.data.querySelector("table")) return;
-    const rows = this.content.lines.map(({ name, label, xs, ys }) => {
-      const values = Array.from(ys);
-      const low = values.reduce((a, b) => Math.min(a, b), Infinity);
-      const high = values.reduce((a, b) => Math.max(a, b), -Infinity);
-      return [name ?? label, values[0], values[values.length - 1], low, high].map((v, i) => (i ? number(v) : v));
-    });
-    const save = h("button", { type: "button", onclick: () => this.save() }, "Save every point as CSV");
-    const caption = `${this.options.name}: each line in numbers`;
-    const made = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
-    this.data.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made), save);
-  }
-
-  save() {
-    const quote = (text) => `"${String(text).replaceAll('"', '""')}"`;
-    const rows = this.content.lines.flatMap(({ name, label, xs, ys }) =>
-      Array.from(xs, (x, index) => `${quote(name ?? label)},${x},${ys[index]}`),
-    );
-    const file = new Blob([["line,x,y", ...rows].join("\n") + "\n"], { type: "text/csv" });
-    const link = h("a", { href: URL.createObjectURL(file), download: `${this.options.name.replace(/[^\w-]+/g, "-")}.csv` });
-    link.click();
-    URL.revokeObjectURL(link.href);
   }
 }

@@ -1,6 +1,6 @@
 // What the reader has chosen. Parts of the page subscribe to what they show.
 
-const state = { alpha: null, seed: null, time: 0, staircase: true, logLoss: false, playing: false };
+const state = {};
 const listeners = [];
 
 /** Call `update` now and whenever one of the named choices changes. */

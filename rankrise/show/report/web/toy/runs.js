@@ -68,26 +68,3 @@ class Seed {
 function diagonalProduct([left, right]) {
   return [...symbol("w", left), " ⊙ ", ...symbol("w", right)];
 }
-
-/** W_K W_Qᵀ, the product of full matrices. */
-function fullProduct([left, right]) {
-  return [...symbol("W", left), " ", ...symbol("W", right), h("sup", {}, "⊤")];
-}
-
-function symbol(letter, index) {
-  return [h("var", {}, letter), h("sub", {}, index)];
-}
-
-/** A place for each run beside the others: `make(run)` gives what is shown there. */
-function sideBySide(section, runs, make) {
-  const holder = h("div", { class: "runs" });
-  for (const run of runs) {
-    const heading = runs.length > 1 ? h("h3", { class: "run-name" }, run.name) : null;
-    holder.append(h("div", { class: "run" }, heading, make(run)));
-  }
-  document.getElementById(section).append(holder);
-}
-
-function absent(text) {
-  return h("p", { class: "absent" }, text);
-}

@@ -2,6 +2,8 @@
 
 const SECONDS_TO_PLAY = 24;
 
+Object.assign(state, { alpha: null, seed: null, time: 0, staircase: true, logLoss: false, playing: false });
+
 function controls(runs) {
   const seeds = runs.flatMap((run) => [...run.seeds.values()]);
   const paths = seeds.flatMap((seed) => [...seed.flows.keys(), ...seed.descents.map((descent) => descent.log10Alpha)]);
@@ -117,20 +119,4 @@ function viewChoices() {
     reset,
   );
   return [check("staircase", "Algorithm 1 (dashed)"), check("logLoss", "loss on a log scale"), zooms];
-}
-
-/** Light, dark, or as the system has it. */
-function themeChoice() {
-  const button = document.getElementById("theme");
-  const root = document.documentElement;
-  const dark = () =>
-    root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  const name = () => button.replaceChildren(dark() ? "Light page" : "Dark page");
-  button.addEventListener("click", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
-    name();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
-  button.hidden = false;
-  name();
 }

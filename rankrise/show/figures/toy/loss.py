@@ -2,8 +2,9 @@
 
 from matplotlib.figure import Figure
 
-from rankrise.show.figures.data import Source, table
+from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import INK, STYLES, mark_stages, new_figure, shades
+from rankrise.show.figures.toy.source import Source
 
 
 def draw_loss(source: Source) -> tuple[Figure, str]:

@@ -1,10 +1,5 @@
 // The other experiments: smaller initialisations, gradient descent, full weights, perturbations.
 
-/** Shades for lines in order: from the first to the last of the palette. */
-function spread(index, count) {
-  return count < 2 ? 0 : Math.round((9 * index) / (count - 1));
-}
-
 /** Every α at once: the loss, and how far each stage is from its T. */
 function convergence(runs) {
   sideBySide("convergence-here", runs, (run) => {
@@ -20,7 +15,9 @@ function convergence(runs) {
       name: `Error of stage times against Algorithm 1, ${run.name}`,
       title: "Error of stage times, |t − T| / T",
       xLabel: "log₁₀(1/α)",
-      logX: true,
+      logX: () => true,
+      padX: true,
+      still: true,
       logY: () => true,
       tip: (x, line) => line && [line.name, `${percent(valueAt(line, x))} at α = ${power(-Math.round(x))}`],
     });
@@ -88,7 +85,7 @@ function median(values) {
 
 /** The finding in one picture: how many coordinates are active when. */
 function rank(runs) {
-  sideBySide("rank-here", runs, (run) => {
+  sideBySide("glance-here", runs, (run) => {
     const plot = new Plot({
       ...timePlot,
       name: `Active coordinates of ${run.name}, at a glance`,

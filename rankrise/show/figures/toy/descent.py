@@ -5,8 +5,9 @@ from statistics import median
 import numpy as np
 from matplotlib.figure import Figure
 
-from rankrise.show.figures.data import Source, table
+from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, GREEN, INK, SKY, STYLES, VERMILION, mark_stages, new_figure
+from rankrise.show.figures.toy.source import Source
 from rankrise.toy.descent import ACTIVE
 
 MARKERS = ("o", "s", "^", "D")

@@ -5,8 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rankrise.show.figures.data import Source, table
+from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import DASHES, INK, mark_stages, new_figure, sequence
+from rankrise.show.figures.toy.source import Source
 
 NAMES = {"KQ": r"$\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)$", "VO": r"$\mathrm{diag}(w_V)\,\mathrm{diag}(w_O)$"}
 

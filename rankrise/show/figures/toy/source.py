@@ -1,9 +1,6 @@
 """The numbers that the figures draw, taken from a run: curves on a grid, and Algorithm 1's staircase."""
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -78,12 +75,3 @@ class Source:
         times = torch.linspace(0, 1, POINTS, dtype=torch.float64) * float(flow.times[-1])
         losses = np.exp(np.interp(times.numpy(), flow.times.numpy(), flow.losses.log().numpy()))
         return times.numpy(), flow.at(times).numpy(), losses
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """CSV text; numbers with six digits, which is more than a figure shows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
-    return text.getvalue()

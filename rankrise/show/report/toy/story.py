@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from rankrise.claims import Claim
+from rankrise.show.report.verdicts import verdict_sentence
 from rankrise.toy import Run
 from rankrise.toy.pieces import Piece
 
@@ -23,7 +24,7 @@ def story(runs: Sequence[Run], claims: Sequence[Sequence[Claim]]) -> str:
         parts += [f'<p class="warning">{_unfinished(run)}</p>'] if run.missing else []
         parts.append(
             f'<p class="came-out">'
-            f"{' '.join([*_stages(run), *_errors(run), *_verdicts(decided, run.settings.seeds)])}</p>"
+            f"{' '.join([*_stages(run), *_errors(run), verdict_sentence(decided, _drawn(run))])}</p>"
         )
     return "\n".join(parts)
 
@@ -99,17 +100,6 @@ def _reaches(error: float) -> str:
     return f"comes to each within {percent}\u00a0% of its time"
 
 
-def _verdicts(claims: Sequence[Claim], drawn: Sequence[int]) -> list[str]:
-    verdicts = [claim.verdict for claim in claims]
-    seeds = f" on this one draw of data and teacher (seed {drawn[0]})" if len(drawn) == 1 else ""
-    if set(verdicts) == {"holds"}:
-        return [f"All {len(claims)} claims hold{seeds}."]
-    words = [f"Of {len(claims)} claims {_hold(verdicts.count('holds'))}"]
-    failed, unclear = verdicts.count("does not hold"), verdicts.count("cannot be decided")
-    words += [f"{failed} {'does' if failed == 1 else 'do'} not"] if failed else []
-    words += [f"{unclear} cannot be decided"] if unclear else []
-    return [", ".join(words) + "."]
-
-
-def _hold(count: int) -> str:
-    return "none holds" if count == 0 else "1 holds" if count == 1 else f"{count} hold"
+def _drawn(run: Run) -> str:
+    seeds = run.settings.seeds
+    return f" on this one draw of data and teacher (seed {seeds[0]})" if len(seeds) == 1 else ""

@@ -2,9 +2,10 @@
 
 from matplotlib.figure import Figure
 
-from rankrise.show.figures.data import Source, table
-from rankrise.show.figures.entries import NAMES, plot_entries, plot_staircase
+from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, DASHES, INK, mark_stages, new_figure
+from rankrise.show.figures.toy.entries import NAMES, plot_entries, plot_staircase
+from rankrise.show.figures.toy.source import Source
 from rankrise.toy.descent import Descent
 from rankrise.toy.full import FullWeights
 

@@ -1,0 +1,72 @@
+"""Claim 4 on runs at several initialisation scales: the smaller it is, the lower the rank of the change."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from rankrise.claims.claim import Measure, Undecided, at_least, told
+from rankrise.claims.heads import at_the_end, prefix
+from rankrise.claims.statistics import RESAMPLES
+from rankrise.studies import Study
+
+MOST_PAIRS = 0.75
+
+
+def falls_with_scale(studies: Sequence[Study]) -> list[Measure]:
+    """Heads of the same layer at two scales, every pair: does the smaller scale have the lower rank?"""
+    several = [study for study in studies if len(study.scales) > 1]
+    if not several:
+        raise Undecided("these runs have one initialisation scale: pass runs at several, alike otherwise")
+    measures: list[Measure] = []
+    for study in several:
+        before = prefix(several, study)
+        for product in study.main[0].products:
+            ends = {scale: at_the_end(members, product) for scale, members in study.scales.items()}
+            layers = range(min(map(len, ends.values())))
+            orders = [in_order([ends[scale][layer] for scale in ends]) for layer in layers]
+            means = np.array([[heads[layer].mean() for layer in layers] for heads in ends.values()])
+            measures += [
+                at_least(
+                    f"{before}pairs of heads of a layer whose smaller scale has the lower rank, {product}",
+                    float(np.mean(orders)),
+                    MOST_PAIRS,
+                    "half of them would by chance; three of four is half-way to all",
+                ),
+                at_least(
+                    f"{before}slope of log(stable rank of {product}) over log(scale)",
+                    _slope_bound(np.log(list(ends)), list(ends.values())),
+                    0.0,
+                    "falling ranks have a positive one; lower 95 % bound over heads",
+                ),
+                told(
+                    f"{before}layers in which the mean rank of {product} falls from each scale to the next",
+                    float((np.diff(means, axis=0) < 0).all(axis=0).sum()),
+                    f"of {len(orders)} layers, scales {', '.join(f'{scale:g}' for scale in ends)}",
+                ),
+            ]
+    return measures
+
+
+def in_order(samples: Sequence[np.ndarray]) -> float:
+    """Of all pairs of values from two of the samples, the part in which the earlier sample's is larger.
+
+    >>> in_order([np.array([3.0, 4.0]), np.array([2.0, 3.5])])
+    0.75
+    """
+    parts = [(first[:, None] > second).mean() for first, second in combinations(samples, 2)]
+    return float(np.mean(parts))
+
+
+def _slope_bound(logs: np.ndarray, ends: list[list[np.ndarray]]) -> float:
+    """The lower bound of the mean slope over layers, heads drawn again within each layer and scale."""
+    generator = np.random.default_rng(0)
+    centred = logs - logs.mean()
+    weights = centred / (centred**2).sum()
+    slopes = np.zeros(RESAMPLES)
+    layers = range(min(map(len, ends)))
+    for layer in layers:
+        for weight, heads in zip(weights, (end[layer] for end in ends), strict=True):
+            drawn = generator.choice(np.log(heads), (RESAMPLES, len(heads))).mean(axis=1)
+            slopes += weight * drawn / len(layers)
+    return float(np.quantile(slopes, 0.05))

@@ -1,0 +1,44 @@
+"""A figure as files: PNG and SVG that say what they are, and beside them the numbers they show as CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from rankrise.files import replacing, write_text
+
+DPI = 200
+
+
+def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
+    """Write `stem`.png, .svg and .csv, each whole or not at all; the pictures' metadata have the title."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
+    for path, more in zip(paths, ({}, {"Date": None}), strict=False):
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=DPI, metadata={"Title": title, **more})
+        figure.set_layout_engine("none")  # laid out once, which takes most of the time, and alike in both
+    write_text(paths[2], data)
+    return paths
+
+
+def titled(caption: str, number: str = "", later_number: str = "") -> str:
+    """What a figure's files say of themselves: the caption, and its number in both versions of the paper.
+
+    >>> titled("Stable rank throughout training", "12", "4")
+    'Stable rank throughout training (Figure 12 of the paper, 4 of the later version)'
+    """
+    if not number:
+        return caption
+    later = f", {later_number} of the later version" if later_number else ""
+    return f"{caption} (Figure {number} of the paper{later})"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """CSV text; numbers with six digits, which is more than a figure shows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    return text.getvalue()

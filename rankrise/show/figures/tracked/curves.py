@@ -1,0 +1,115 @@
+"""What figures of tracked runs draw: chosen layers, heads and moments, and statistics over heads."""
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rankrise.errors import RankriseError
+from rankrise.show.figures.style import mark_stages
+from rankrise.studies import Member
+
+WRITTEN = {"KQ": r"W_K W_Q^\top", "VO": r"W_V W_O^\top"}
+
+
+class MissingRecord(RankriseError):
+    """Something a figure needs that these runs do not have."""
+
+
+def measured(member: Member) -> Member:
+    """The run, if it has been measured at all."""
+    if not len(member.steps):
+        raise MissingRecord(f"{member.run.folder} has no measured step yet")
+    return member
+
+
+def product(name: str) -> str:
+    """A product as the paper writes it."""
+    return f"${WRITTEN[name]}$"
+
+
+def change(name: str) -> str:
+    """Its change since initialisation."""
+    return rf"$\Delta {WRITTEN[name]}$"
+
+
+def shown_layers(count: int, most: int = 6) -> list[int]:
+    """All layers, or where they are too many, some spread from the first to the last (counted from 0).
+
+    >>> shown_layers(3), shown_layers(12, most=4)
+    ([0, 1, 2], [0, 4, 7, 11])
+    """
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
+
+
+def paper_layers(count: int) -> list[int]:
+    """Layers 1, 3 and 5 of the paper's six (here counted from 0); of another number, three spread over it."""
+    return [0, 2, 4] if 5 <= count <= 6 else shown_layers(count, 3)
+
+
+def columns_for(layers: int) -> int:
+    """Panels in a row, so that few places stay empty."""
+    return layers if layers in (1, 2, 4) else 3
+
+
+def tidy(panels: np.ndarray, used: int, label: str = "") -> list[Axes]:
+    """The first `used` panels of a grid; the others vanish, and the lowest in each column have labels."""
+    columns = panels.shape[1]
+    for place, panel in enumerate(panels.flat):
+        panel.set_visible(place < used)
+        if used - columns <= place < used:
+            panel.tick_params(labelbottom=True)
+            panel.set_xlabel(label)
+    return list(panels.flat[:used])
+
+
+def middle_head(member: Member, product: str, layer: int) -> int:
+    """The head whose change has the layer's median stable rank at the end: neither the best nor the worst."""
+    ranks = measured(member).ranks[product][-1, layer]
+    known = np.flatnonzero(np.isfinite(ranks))
+    return int(known[np.argsort(ranks[known], kind="stable")[(len(known) - 1) // 2]])
+
+
+def head_number(member: Member, layer: int, head: int) -> int:
+    """The head's number in the model, of which not all may have been tracked."""
+    tracked = member.run.layers[layer].get("tracked_heads")
+    return int(tracked[head]) if tracked else head
+
+
+def spread_steps(member: Member, count: int = 5) -> list[int]:
+    """Steps with full spectra, about evenly on a logarithmic clock: ends of epochs where there are enough."""
+    steps = member.spectra_steps
+    if not len(steps):
+        raise MissingRecord(f"{member.run.folder} has no full spectra yet: let its schedule come to some")
+    epoch = member.epoch_steps or 1
+    for preferred in (steps[steps % epoch == 0], steps[steps >= epoch]):
+        if len(preferred) >= count:
+            steps = preferred
+            break
+    wanted = np.geomspace(steps[0], steps[-1], count)
+    return sorted({int(steps[np.abs(np.log(steps / aim)).argmin()]) for aim in wanted})
+
+
+def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over heads, the last axis; heads that a layer does not have (NaN) are left out."""
+    return np.nanmean(values, axis=-1), np.nanstd(values, axis=-1)
+
+
+def layer_title(layer: int) -> str:
+    """Layers are counted from 1 in words, as in the paper."""
+    return f"layer {layer + 1}"
+
+
+def mark_found_stages(panel: Axes, member: Member) -> None:
+    """Thin lines where the run's stages are."""
+    steps = [stage["step"] for stage in member.stages]
+    mark_stages(panel, member.at(steps).tolist(), 0.0, number=False)
+
+
+def normalised(values: np.ndarray) -> np.ndarray:
+    """Singular values [..., k] over their largest; zeros stay zeros."""
+    largest = values[..., :1]
+    return np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
+
+
+def moment(member: Member, step: int) -> str:
+    """A step in words: "epoch 25", "step 1200"."""
+    return f"{member.clock} {float(member.at(step)):.3g}"

@@ -1,0 +1,59 @@
+"""Figure 5: the spectrum of the change after training against that of the initial product, several layers."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rankrise.show.figures.saving import table
+from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
+from rankrise.show.figures.tracked.curves import (
+    head_number,
+    layer_title,
+    middle_head,
+    moment,
+    paper_layers,
+    product,
+    spread_steps,
+)
+from rankrise.show.figures.tracked.spectra import INDEX
+from rankrise.studies import Study
+
+
+def draw_final_spectra(study: Study) -> tuple[Figure, str]:
+    """A row a product, a column a layer: all heads thin, the middle one thick; and the data."""
+    member = study.main[0]
+    last = spread_steps(member)[-1]
+    layers = paper_layers(len(member.run.layers))
+    figure = new_figure(0.9 + 1.8 * len(member.products))
+    panels = figure.subplots(len(member.products), len(layers), sharex=True, sharey="row", squeeze=False)
+    rows: list[tuple[object, ...]] = []
+    for line, name in zip(panels, member.products, strict=True):
+        spectra = {"initial": member.run.spectrum(name, None), "change": member.run.spectrum(name, last)}
+        for panel, layer in zip(line, layers, strict=True):
+            head = middle_head(member, name, layer)
+            for kind, colour, style in (("initial", VERMILION, DASHES), ("change", BLUE, "-")):
+                values = np.asarray(spectra[kind][layer], dtype=float)
+                index = np.arange(1, values.shape[1] + 1)
+                panel.plot(index, values.T, color=colour, linewidth=0.4, alpha=0.35)
+                panel.plot(index, values[head], color=colour, linestyle=style, linewidth=1.3)
+                rows += [
+                    (name, layer + 1, head_number(member, layer, number) + 1, kind, place, float(value))
+                    for number, one in enumerate(values)
+                    for place, value in enumerate(one, start=1)
+                ]
+            panel.set_title(f"{layer_title(layer)}, head {head_number(member, layer, head) + 1}")
+            panel.set_xlim(1, values.shape[1])
+        line[0].set_yscale("log")
+        line[0].set_ylim(bottom=1e-3 * line[0].get_ylim()[1])
+        line[0].set_ylabel(f"{product(name)}\nsingular values")
+    for panel in panels[-1]:
+        panel.set_xlabel(INDEX)
+    handles = [
+        panels[0, 0].plot([], [], color=c, linestyle=s, linewidth=1.3)[0]
+        for c, s in ((VERMILION, DASHES), (BLUE, "-"))
+    ]
+    labels = ["initial product", f"its change at {moment(member, last)}"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.suptitle(
+        f"{study.label}: the change after training against the initial spectrum (thin: other heads)"
+    )
+    return figure, table(("product", "layer", "head", "spectrum", "index", "singular_value"), rows)

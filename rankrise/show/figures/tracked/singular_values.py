@@ -1,0 +1,82 @@
+"""Figure 2: every singular value of the change of one head in layer 2, for each initialisation scale."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rankrise.show.figures.saving import table
+from rankrise.show.figures.style import new_figure, sequence
+from rankrise.show.figures.tracked.curves import (
+    MissingRecord,
+    change,
+    head_number,
+    layer_title,
+    mark_found_stages,
+    middle_head,
+)
+from rankrise.show.figures.tracked.spectra import ALONE
+from rankrise.studies import Member, Study
+
+MOST_SCALES = 4
+
+
+def draw_singular_values(study: Study) -> tuple[Figure, str]:
+    """A column a scale, a row a product; the same head in all; and the data."""
+    members = _members(study)
+    first = members[0]
+    layer = min(ALONE, len(first.run.layers) - 1)
+    figure = new_figure(0.7 + 1.9 * len(first.products))
+    panels = figure.subplots(len(first.products), len(members), sharex="col", sharey="row", squeeze=False)
+    rows: list[tuple[object, ...]] = []
+    for line, name in zip(panels, first.products, strict=True):
+        head = middle_head(first, name, layer)
+        for panel, member in zip(line, members, strict=True):
+            curves = singular_value_curves(member, name, layer, head)
+            places = np.log(np.arange(1, len(curves) + 1))
+            colours = sequence()(places / max(places[-1], 1.0))
+            for (moments, values), colour in reversed(list(zip(curves, colours, strict=True))):
+                panel.plot(moments, values, color=colour, linewidth=0.8)
+            mark_found_stages(panel, member)
+            panel.set_xlim(0, float(member.at(member.last)))
+            number = head_number(member, layer, head) + 1
+            for index, (moments, values) in enumerate(curves, start=1):
+                steps = (moments * (member.epoch_steps or 1)).round().astype(int).tolist()
+                rows += [
+                    (name, member.scale, member.seed, layer + 1, number, index, step, float(value))
+                    for step, value in zip(steps, values, strict=True)
+                ]
+        line[0].set_ylim(bottom=0)
+        line[0].set_ylabel(f"singular values of\n{change(name)}, head {head_number(first, layer, head) + 1}")
+    for panel, member in zip(panels[0], members, strict=True):
+        panel.set_title(f"scale {member.scale:g}")
+    for panel, member in zip(panels[-1], members, strict=True):
+        panel.set_xlabel(member.clock)
+    figure.suptitle(f"{study.label}: every singular value of the change of a head in {layer_title(layer)}")
+    header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")
+    return figure, table(header, rows)
+
+
+def singular_value_curves(
+    member: Member, name: str, layer: int, head: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Moments and values of each singular value from the largest on, from zero at the start.
+
+    The leading ones are there at every measured step; the others only where full spectra were taken.
+    """
+    steps = member.spectra_steps
+    if not len(steps):
+        raise MissingRecord(f"{member.run.folder} has no full spectra yet: let its schedule come to some")
+    spectra = np.stack([member.run.spectrum(name, int(step))[layer][head] for step in steps])
+    top = member.run.top(name)[member.run.measured > 0, layer, head]
+    dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.steps, steps))
+    curves = [(dense, np.concatenate([[0.0], top[:, index]])) for index in range(top.shape[1])]
+    rest = range(top.shape[1], spectra.shape[1])
+    return curves + [(sparse, np.concatenate([[0.0], spectra[:, index]])) for index in rest]
+
+
+def _members(study: Study) -> list[Member]:
+    """The main run, or one of each scale where there are several: at most four, the extremes among them."""
+    scales = list(study.scales)
+    if len(scales) < 2:
+        return [study.main[0]]
+    kept = np.unique(np.linspace(0, len(scales) - 1, min(MOST_SCALES, len(scales))).round().astype(int))
+    return [study.scales[scales[place]][0] for place in kept]

@@ -1,0 +1,101 @@
+"""Figures 12, 14, 16: the stable rank of both changes in training; and the later version's Figure 4."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rankrise.show.figures.saving import table
+from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
+from rankrise.show.figures.tracked.curves import (
+    change,
+    columns_for,
+    layer_title,
+    mark_found_stages,
+    mean_and_std,
+    measured,
+    shown_layers,
+    tidy,
+)
+from rankrise.studies import Member, Study
+
+LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
+HEADER = ("data", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
+
+
+def draw_stable_rank(study: Study) -> tuple[Figure, str]:
+    """A panel a layer: mean and standard deviation over heads, never over time; and the data."""
+    member = measured(study.main[0])
+    layers = shown_layers(len(member.run.layers))
+    columns = columns_for(len(layers))
+    lines = -(-len(layers) // columns)
+    figure = new_figure(0.9 + 1.7 * lines)
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for panel, layer in zip(tidy(panels, len(layers), member.clock), layers, strict=True):
+        _draw_layer(panel, member, layer)
+        panel.set_title(layer_title(layer))
+    panels[0, 0].set_ylim(bottom=0)
+    for line in panels:
+        line[0].set_ylabel("stable rank")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    heads = member.run.layers[0]["heads"]
+    figure.suptitle(f"{study.label}: stable rank of the change, mean and std over {heads} heads a layer")
+    return figure, table(HEADER, _rows(study))
+
+
+def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
+    """A column a study: a layer in the middle throughout training, and every layer at the end; the data."""
+    members = [measured(study.main[0]) for study in studies]
+    figure = new_figure(4.2)
+    panels = figure.subplots(2, len(studies), sharey="row", squeeze=False)
+    for upper, lower, study, member in zip(*panels, studies, members, strict=True):
+        layer = len(member.run.layers) // 2
+        _draw_layer(upper, member, layer)
+        upper.set_title(f"{study.label}\n{layer_title(layer)}")
+        upper.set_xlabel(member.clock)
+        for offset, name in zip((-0.12, 0.12), member.products, strict=False):
+            colour, _ = LOOKS[name]
+            mean, std = mean_and_std(member.ranks[name][-1])
+            places = np.arange(1, len(mean) + 1) + offset
+            marker = "o" if name == "KQ" else "s"
+            lower.errorbar(
+                places, mean, std, fmt=marker, color=colour, markersize=3, elinewidth=0.8, capsize=1.5
+            )
+        lower.set_xlabel("layer")
+        lower.set_xticks([number + 1 for number in shown_layers(len(member.run.layers))])
+        lower.set_title("at the end")
+    for line in panels:
+        line[0].set_ylim(bottom=0)
+        line[0].set_ylabel("stable rank")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.suptitle("Stable rank of the change throughout training, mean and std over heads")
+    return figure, table(HEADER, [row for study in studies for row in _rows(study)])
+
+
+def _draw_layer(panel: Axes, member: Member, layer: int) -> None:
+    moments = member.at(member.steps)
+    for name in member.products:
+        colour, style = LOOKS[name]
+        mean, std = mean_and_std(member.ranks[name][:, layer])
+        panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
+        panel.plot(moments, mean, color=colour, linestyle=style, label=change(name))
+    mark_found_stages(panel, member)
+    panel.set_xlim(0, float(moments[-1]))
+
+
+def _rows(study: Study) -> list[tuple[object, ...]]:
+    member = study.main[0]
+    epochs = member.at(member.steps).tolist() if member.epoch_steps else [""] * len(member.steps)
+    rows: list[tuple[object, ...]] = []
+    for name in member.products:
+        means, stds = mean_and_std(member.ranks[name])
+        for layer in range(means.shape[1]):
+            numbers = zip(member.steps.tolist(), epochs, means[:, layer], stds[:, layer], strict=True)
+            rows += [
+                (study.label, name, layer + 1, step, epoch, float(m), float(s))
+                for step, epoch, m, s in numbers
+            ]
+    return rows

@@ -1,0 +1,70 @@
+"""Loss, accuracy and learning rate throughout training, every run of a study."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rankrise.show.figures.saving import table
+from rankrise.show.figures.style import STYLES, new_figure, shades
+from rankrise.show.figures.tracked.curves import MissingRecord, mark_found_stages
+from rankrise.studies import Member, Study
+
+TITLES = {
+    "loss": "training loss",
+    "validation_loss": "validation loss",
+    "accuracy": "validation accuracy",
+    "learning_rate": "learning rate",
+}
+SMOOTHED = 200
+"""A curve of more points is drawn as medians over this many windows; the data has every point."""
+
+
+def draw_training(study: Study) -> tuple[Figure, str]:
+    """A panel for each that was recorded; and the data."""
+    records = [(one, one.record) for one in sorted(study.members, key=lambda one: (-one.scale, one.seed))]
+    shown = [name for name in TITLES if any(_known(record, name).any() for _, record in records)]
+    if not shown:
+        raise MissingRecord(f"{study.label} has no record of loss or metrics: pass them to tracker.step")
+    lines = 2 if len(shown) == 4 else 1
+    figure = new_figure(0.4 + 2.1 * lines)
+    panels = figure.subplots(lines, len(shown) // lines, squeeze=False).ravel()
+    rows: list[tuple[object, ...]] = []
+    for panel, name in zip(panels, shown, strict=True):
+        for number, (member, record) in enumerate(records):
+            known = _known(record, name)
+            steps, values = record["step"][known], record[name][known]
+            colour = shades(len(records))[number]
+            _draw(panel, member, steps, values, colour, STYLES[-1 - number % len(STYLES)])
+            rows += [
+                (member.name, name, int(step), float(value))
+                for step, value in zip(steps, values, strict=True)
+            ]
+        panel.set_title(TITLES[name])
+        panel.set_xlabel(study.members[0].clock)
+        panel.set_xlim(left=0)
+        if "loss" in name:
+            panel.set_yscale("log")
+        elif name == "learning_rate":
+            panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+        mark_found_stages(panel, study.main[0])
+    if len(records) > 1:
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+    figure.suptitle(f"{study.label}: loss, accuracy and learning rate")
+    return figure, table(("run", "quantity", "step", "value"), rows)
+
+
+def _known(record: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """Where a metric was recorded, and is finite."""
+    return np.isfinite(record[name]) if name in record else np.zeros(len(record["step"]), dtype=bool)
+
+
+def _draw(
+    panel: Axes, member: Member, steps: np.ndarray, values: np.ndarray, colour: object, style: object
+) -> None:
+    moments = member.at(steps)
+    if len(values) > SMOOTHED:
+        windows = np.array_split(np.arange(len(values)), SMOOTHED)
+        moments = np.array([moments[window].mean() for window in windows])
+        values = np.array([np.median(values[window]) for window in windows])
+    panel.plot(moments, values, color=colour, linestyle=style, label=member.name)

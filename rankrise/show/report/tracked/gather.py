@@ -1,0 +1,123 @@
+"""Tracked runs as the page carries them: every head, at as many moments as the page has room for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rankrise.show.report.thin import significant
+from rankrise.studies import Member, Study
+
+RANK_NUMBERS = 200_000
+"""Of all runs together; a number takes about six bytes of the page, which is to stay below 5 MB."""
+
+SPECTRUM_NUMBERS = 300_000
+MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
+METRICS = ("loss", "validation_loss", "accuracy", "learning_rate")
+
+
+def gather_all(studies: Sequence[Study]) -> list[dict[str, Any]]:
+    """Everything the page's plots need of some runs, as JSON has it."""
+    members = [(study, one) for study in studies for one in study.members]
+    return [gather(study, one, share=1 / len(members)) for study, one in members]
+
+
+def gather(study: Study, member: Member, share: float = 1.0) -> dict[str, Any]:
+    """One run, in a share of the page's room."""
+    curves = sum(len(layer["tracked_heads"]) for layer in member.run.layers) * max(1, len(member.products))
+    moments = _spread(len(member.steps), min(MOST_MOMENTS, max(8, int(share * RANK_NUMBERS / curves))))
+    return {
+        "name": member.name,
+        "study": study.label,
+        "scale": member.scale,
+        "seed": member.seed,
+        "finished": member.finished,
+        "epoch_steps": member.epoch_steps,
+        "products": member.products,
+        "layers": [
+            {"name": layer["name"], "heads": layer["tracked_heads"], "size": layer["d_head"]}
+            for layer in member.run.layers
+        ],
+        "steps": member.steps[moments].tolist(),
+        "ranks": {name: _heads(member, member.ranks[name][moments]) for name in member.products},
+        "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
+        "training": {name: curve for name in METRICS if (curve := _metric(member, name))},
+        "stages": [_stage(stage) for stage in member.stages],
+    }
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """Up to `most` of `count` places, the first and the last among them."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(most, count)).round().astype(int))
+
+
+def _heads(member: Member, ranks: np.ndarray) -> list[list[list[float]]]:
+    """Ranks [moments, layers, heads] by layer and head."""
+    return [
+        [_short(ranks[:, place, head]) for head in range(len(layer["tracked_heads"]))]
+        for place, layer in enumerate(member.run.layers)
+    ]
+
+
+def _spectra(member: Member, numbers: int) -> dict[str, Any]:
+    """Spectra by layer and head at some steps: of `numbers` for each head, the leading values densest.
+
+    Where there is no room for heads, each layer has the mean over them in place of one.
+    """
+    values = _indices(max(min(layer["d_model"], 2 * layer["d_head"]) for layer in member.run.layers))
+    merged = numbers < 3 * len(values)
+    steps = member.spectra_steps
+    if len(steps):
+        moments = MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1)
+        wanted = np.geomspace(steps[0], steps[-1], moments)
+        steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
+
+    def carried(name: str, step: int | None) -> list[list[list[float]]]:
+        layers = [np.asarray(spectrum, dtype=float) for spectrum in member.run.spectrum(name, step)]
+        if merged:
+            layers = [spectrum.mean(axis=0, keepdims=True) for spectrum in layers]
+        return [[_short(head[values[values < len(head)]]) for head in spectrum] for spectrum in layers]
+
+    return {
+        "steps": steps.tolist(),
+        "indices": (values + 1).tolist(),
+        "merged": merged,
+        "initial": {name: carried(name, None) for name in member.products},
+        "change": {name: [carried(name, int(step)) for step in steps] for name in member.products},
+    }
+
+
+def _indices(count: int) -> np.ndarray:
+    """Up to about MOST_VALUES places in a spectrum, counted from 0: first all, then ever farther apart."""
+    if count <= MOST_VALUES:
+        return np.arange(count)
+    return np.unique(np.geomspace(1, count, 2 * MOST_VALUES).round().astype(int)) - 1
+
+
+def _metric(member: Member, name: str) -> dict[str, Any] | None:
+    """A metric's finite values; of more than the page has room for, means over windows of so many."""
+    if name not in member.record:
+        return None
+    known = np.isfinite(member.record[name])
+    steps, values = member.record["step"][known].astype(float), member.record[name][known]
+    if not len(steps):
+        return None
+    window = -(-len(steps) // METRIC_POINTS)
+    starts = np.arange(0, len(steps), window)
+    counts = np.diff(np.append(starts, len(steps)))
+    steps, values = (np.add.reduceat(one, starts) / counts for one in (steps, values))
+    return {"steps": _short(steps, 7), "values": _short(values, 5), "window": window}
+
+
+def _stage(stage: dict[str, Any]) -> dict[str, Any]:
+    probability = significant(stage["probability"], 3)
+    return {key: stage[key] for key in ("step", "interval")} | {
+        "probability": probability,
+        "curves": list(stage["curves"]),
+    }
+
+
+def _short(values: np.ndarray, digits: int = 4) -> list[float]:
+    """Values to a few digits, whole ones as whole numbers."""
+    rounded = [significant(float(value), digits) for value in values]
+    return [int(value) if value == int(value) else value for value in rounded]

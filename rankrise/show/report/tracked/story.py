@@ -1,0 +1,84 @@
+"""Tracked runs in a few sentences: what the paper found, what was trained, what came out."""
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from rankrise.claims import Claim
+from rankrise.show.report.verdicts import verdict_sentence
+from rankrise.studies import Member, Study
+
+FINDING = """<p>Take what training has changed in an attention head’s products
+<var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
+initialisation. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) found that its rank is low, and
+rises gradually as training goes on. The <em>stable rank</em>,
+‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², counts the directions that matter: 1 if there is a
+single one.</p>"""
+
+
+def story(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
+    """HTML paragraphs: the finding, then for each study what was trained and what came out."""
+    parts = [FINDING]
+    for study in studies:
+        parts.append(f"<p>{_trained(study)}</p>")
+        parts += [f'<p class="warning">{_going_on(one)}</p>' for one in study.members if not one.finished]
+        parts.append(f'<p class="came-out">{" ".join(_came_out(study))}</p>')
+    return "\n".join([*parts, f"<p>{verdict_sentence(claims)}</p>"])
+
+
+def _trained(study: Study) -> str:
+    first = study.main[0]
+    layers = first.run.layers
+    heads = sum(len(layer["tracked_heads"]) for layer in layers)
+    model = escape(str(first.run.info.get("model", "a model")))
+    size = f"{_many(len(layers), 'layer')}, {_many(heads, 'head')} of size {layers[0]['d_head']}"
+    on = f" on {escape(study.data)}" if study.data else ""
+    runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
+    return f"<strong>{escape(study.label)}</strong>: {model} ({size}), trained{on}{_how_long(first)}.{runs}"
+
+
+def _how_long(member: Member) -> str:
+    if not member.epoch_steps:
+        return f" for {_many(member.last, 'step')}"
+    return f" for {float(member.at(member.last)):.4g} epochs ({_many(member.last, 'step')})"
+
+
+def _varied(study: Study) -> str:
+    scales = sorted({one.scale for one in study.members}, reverse=True)
+    seeds = sorted({one.seed for one in study.members})
+    words = [f"initialisation scales {', '.join(f'{one:g}' for one in scales)}"] if len(scales) > 1 else []
+    words += [f"seeds {', '.join(map(str, seeds))}"] if len(seeds) > 1 else []
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _going_on(member: Member) -> str:
+    total = member.run.info.get("extra", {}).get("total_steps")
+    of = f" of {total}" if total else ""
+    return (
+        f"{escape(member.name)} is not finished: it goes on, or was cut off. Its last measured step is "
+        f"{member.last}{of}, and everything here is as of then."
+    )
+
+
+def _came_out(study: Study) -> list[str]:
+    first = study.main[0]
+    if not first.last:
+        return ["Nothing has been measured yet."]
+    sentences = []
+    for name in first.products:
+        early, late = (np.nanmean(first.ranks[name][place]) for place in (0, -1))
+        product = "".join(f"W<sub>{letter}</sub>" for letter in name)
+        sentences.append(
+            f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {early:.2f} to "
+            f"{late:.2f} (mean over heads)."
+        )
+    accuracy = first.record.get("accuracy", np.array([]))
+    known = accuracy[np.isfinite(accuracy)]
+    sentences += [f"Accuracy at the last validation: {100 * known[-1]:.1f}\u00a0%."] if len(known) else []
+    found = _many(len(first.stages), "stage") if first.stages else "no stage"
+    return [*sentences, f"Loss and ranks show {found}."]
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count:,} {thing}s".replace(",", "\u202f")

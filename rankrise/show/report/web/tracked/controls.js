@@ -1,0 +1,101 @@
+// Run, layer, head, step and view: ordinary inputs and buttons, so that keys and screen readers work as everywhere.
+
+Object.assign(state, { run: 0, layer: -1, head: -1, place: 0, logTime: true, logLoss: false, normalised: true, logValues: false });
+const timeZoom = new Zoom();
+const timePlot = {
+  zoom: timeZoom,
+  logX: () => state.logTime,
+  onPick: (moment) => choose({ place: here().nearest(moment) }),
+};
+
+function controls(runs, first) {
+  chosenRuns = runs;
+  Object.assign(state, { run: first, place: Math.max(0, runs[first].steps.length - 1) });
+  watch(["run", "logTime"], () => {
+    const { times } = here();
+    timeZoom.full = [state.logTime ? (times[0] ?? 0.1) : 0, times[times.length - 1] ?? 1];
+    timeZoom.set(null);
+  });
+  document.getElementById("choices").append(...runChoice(runs), layerChoice(), headChoice(), stepChoice());
+  document.getElementById("view").append(...viewChoices());
+}
+
+function runChoice(runs) {
+  if (runs.length < 2) return [];
+  const options = runs.map((run, index) => h("option", { value: index }, run.name));
+  const select = h("select", { id: "run" }, options);
+  select.addEventListener("change", () => {
+    const run = runs[select.value];
+    const layer = Math.min(state.layer, run.layers.length - 1);
+    choose({ run: Number(select.value), place: Math.max(0, run.steps.length - 1), layer, head: -1 });
+  });
+  watch(["run"], () => (select.value = state.run));
+  return [h("label", {}, "Run ", select)];
+}
+
+function layerChoice() {
+  const select = h("select", { id: "layer" });
+  select.addEventListener("change", () => choose({ layer: Number(select.value), head: -1 }));
+  watch(["run"], () => {
+    const all = here().layers.map((_, layer) => h("option", { value: layer }, here().layerName(layer)));
+    select.replaceChildren(h("option", { value: -1 }, "all layers"), ...all);
+  });
+  watch(["run", "layer"], () => (select.value = state.layer));
+  return h("label", {}, "Layer ", select);
+}
+
+function headChoice() {
+  const select = h("select", { id: "head" });
+  select.addEventListener("change", () => choose({ head: Number(select.value) }));
+  watch(["run", "layer"], () => {
+    const heads = state.layer < 0 ? [] : here().layers[state.layer].heads;
+    select.replaceChildren(
+      h("option", { value: -1 }, "mean over heads"),
+      ...heads.map((_, slot) => h("option", { value: slot }, here().headName(state.layer, slot))),
+    );
+    select.disabled = state.layer < 0;
+  });
+  watch(["run", "layer", "head"], () => (select.value = state.head));
+  return h("label", {}, "Head ", select);
+}
+
+function stepChoice() {
+  const slider = h("input", { type: "range", id: "step", min: 0, step: 1, "aria-label": "Measured step" });
+  const shown = h("output", { for: "step" });
+  slider.addEventListener("input", () => choose({ place: Number(slider.value) }));
+  watch(["run"], () => (slider.max = Math.max(0, here().steps.length - 1)));
+  watch(["run", "place"], () => {
+    const words = here().empty ? "not measured yet" : here().moment(here().steps[state.place]);
+    slider.value = state.place;
+    slider.setAttribute("aria-valuetext", words);
+    shown.replaceChildren(words);
+  });
+  return h("div", { class: "time steps" }, slider, shown);
+}
+
+function viewChoices() {
+  const check = (name, label) => {
+    const input = h("input", { type: "checkbox", id: name, onchange: (event) => choose({ [name]: event.target.checked }) });
+    input.checked = state[name];
+    return h("label", {}, input, " ", label);
+  };
+  const button = (id, label, sign, onclick) => h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
+  const now = () => here().times[state.place];
+  const reset = button("zoom-reset", "Show all of training", "Show all", () => timeZoom.set(null));
+  timeZoom.followers.push(() => (reset.disabled = !timeZoom.range));
+  reset.disabled = true;
+  const zooms = h(
+    "span",
+    { class: "zooms", role: "group", "aria-label": "Zoom" },
+    button("zoom-in", "Zoom in around the chosen step", "+", () => timeZoom.by(2, now())),
+    button("zoom-out", "Zoom out", "−", () => timeZoom.by(0.5, now())),
+    reset,
+  );
+  return [
+    check("logTime", "time on a log scale"),
+    check("logLoss", "loss on a log scale"),
+    check("normalised", "spectra over their largest"),
+    check("logValues", "spectra on a log scale"),
+    zooms,
+  ];
+}

@@ -1,0 +1,52 @@
+// Layers by heads at the chosen step: a table, so that it can be read, pressed and printed.
+
+function heads() {
+  const holder = h("div", { class: "pair" });
+  watch(["run", "place", "layer", "head"], () => {
+    const run = here();
+    if (run.empty) return holder.replaceChildren(absent("Nothing has been measured yet."));
+    const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
+    holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));
+    if (focused) document.getElementById(focused)?.focus();
+  });
+  document.getElementById("heads-here").append(h("div", { class: "run" }, holder));
+}
+
+/** The largest stable rank of either product anywhere, so that colours keep their meaning as the step moves. */
+function highestRank(run) {
+  run.highest ??= run.products.flatMap((product) => run.ranks[product].flat(2)).reduce((a, b) => Math.max(a, b), 1.01);
+  return run.highest;
+}
+
+function heatMap(run, product) {
+  const widest = run.layers.reduce((most, layer) => Math.max(most, layer.heads.length), 0);
+  const columns = Array.from({ length: widest }, (_, slot) => h("th", { scope: "col" }, String(slot + 1)));
+  const rows = run.layers.map((layer, index) => {
+    const cells = layer.heads.map((_, slot) => heatCell(run, product, index, slot, widest));
+    return h("tr", {}, h("th", { scope: "row", title: layer.name }, String(index + 1)), cells);
+  });
+  const caption = h("caption", {}, "Stable rank of Δ", fullProduct(product), ` at ${run.moment(run.steps[state.place])}, layers down, heads across`);
+  const made = h("table", { class: `heat${widest > 16 ? " small" : ""}` }, caption, h("thead", {}, h("tr", {}, h("td", {}), columns)), h("tbody", {}, rows));
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Stable rank of every head, ${product}` }, made);
+}
+
+function heatCell(run, product, layer, slot, widest) {
+  const value = run.ranks[product][layer][slot][state.place];
+  const share = Math.max(0, Math.min(1, (value - 1) / (highestRank(run) - 1)));
+  const chosen = state.layer === layer && state.head === slot;
+  const button = h(
+    "button",
+    {
+      type: "button",
+      id: `heat-${product}-${layer}-${slot}`,
+      "aria-pressed": String(chosen),
+      "aria-label": `${run.layerName(layer)}, ${run.headName(layer, slot)}: stable rank ${number(value, 3)}`,
+      title: `${run.layerName(layer)}, ${run.headName(layer, slot)}: ${number(value, 3)}`,
+      onclick: () => choose(chosen ? { layer: -1, head: -1 } : { layer, head: slot }),
+    },
+    widest > 16 ? "" : fixed(value, value < 10 ? 2 : 1),
+  );
+  button.style.setProperty("--heat", `${Math.round(100 * share)}%`);
+  if (share > 0.55) button.classList.add("hot");
+  return h("td", {}, button);
+}

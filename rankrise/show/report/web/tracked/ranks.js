@@ -1,0 +1,107 @@
+// Stable rank through training: at a glance, and layer by layer.
+
+const LOOKS = { KQ: "kq", VO: "vo dashed" };
+const MOST_HEADS = 24;
+
+/** Both products, mean over every head of the run. */
+function glance(runs) {
+  const plot = new Plot({
+    ...timePlot,
+    name: "Stable rank of the change, all heads",
+    title: "Stable rank of what was learned, all heads",
+    xLabel: "",
+    key: true,
+    floor: 0,
+    height: 250,
+    tip: rankTip,
+  });
+  watch(["run", "logTime"], () => {
+    const run = here();
+    plot.options.xLabel = run.clock;
+    const lines = run.empty ? [] : run.products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...run.over(run.ranks[product].flat()) }));
+    const whose = runs.length > 1 ? `${run.name}: ` : "";
+    const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`);
+    plot.show({ lines, rules: run.rules, summary: run.empty ? "Nothing has been measured yet." : `${whose}at the last step ${ends.join(", ")}; mean and standard deviation over heads.` });
+  });
+  follow(plot);
+  document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
+}
+
+function rankTip(moment, line) {
+  if (!line) return null;
+  const run = here();
+  const place = run.nearest(moment);
+  const value = valueAt(line, moment);
+  const spread = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - value, 2)} over heads` : "";
+  return [line.module ? `${line.name}, ${line.module}` : line.name, `stable rank ${number(value, 3)}${spread}`, run.moment(run.steps[place])];
+}
+
+/** The slider's step on a plot of time. */
+function follow(plot) {
+  watch(["place", "run"], () => plot.setCursor(here().times[state.place] ?? null));
+}
+
+/** A plot for each product: every layer's mean, or one layer with its band and its heads. */
+function ranks() {
+  const holder = h("div", { class: "pair" });
+  const plots = new Map(["KQ", "VO"].map((product) => [product, rankPlot(product)]));
+  watch(["run"], () => holder.replaceChildren(...here().products.map((product) => plots.get(product).figure)));
+  document.getElementById("ranks-here").append(h("div", { class: "run" }, holder));
+}
+
+function rankPlot(product) {
+  const plot = new Plot({
+    ...timePlot,
+    name: `Stable rank of the change of ${product}`,
+    title: ["Stable rank of Δ", ...fullProduct(product)],
+    xLabel: "",
+    labelled: 8,
+    key: true,
+    floor: 0,
+    height: 290,
+    tip: rankTip,
+  });
+  watch(["run", "layer", "head", "logTime"], () => {
+    const run = here();
+    plot.options.xLabel = run.clock;
+    if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
+    plot.show({ lines: state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer), rules: run.rules, summary: rankSummary(run, product) });
+  });
+  follow(plot);
+  return plot;
+}
+
+function layerLines(run, product) {
+  return run.layers.map((layer, index) => {
+    const { xs, ys } = run.over(run.ranks[product][index]);
+    return { name: run.layerName(index), module: layer.name, label: run.layerName(index), shade: spread(index, run.layers.length), direct: true, xs, ys };
+  });
+}
+
+function headLines(run, product, layer) {
+  const curves = run.ranks[product][layer];
+  const line = { name: `${run.layerName(layer)}, mean over heads`, label: "mean", style: LOOKS[product], direct: true, weight: Infinity, ...run.over(curves) };
+  const heads = curves.length > MOST_HEADS && state.head < 0 ? [] : curves.map((ys, slot) => ({
+    name: `${run.layerName(layer)}, ${run.headName(layer, slot)}`,
+    label: run.headName(layer, slot),
+    style: slot === state.head ? "chosen" : "thin",
+    direct: slot === state.head,
+    unkeyed: slot !== state.head,
+    xs: run.times,
+    ys,
+  }));
+  return [line, ...heads.filter((_, slot) => curves.length <= MOST_HEADS || slot === state.head)];
+}
+
+function rankSummary(run, product) {
+  const last = run.steps.length - 1;
+  if (state.layer >= 0) {
+    const ends = run.ranks[product][state.layer].map((curve) => curve[last]);
+    const range = `from ${number(ends.reduce((a, b) => Math.min(a, b)), 3)} to ${number(ends.reduce((a, b) => Math.max(a, b)), 3)} over ${plural(ends.length, "head")}`;
+    return `${run.layers[state.layer].name}: at the last step ${number(mean(ends), 3)} on average, ${range}; a head’s size is ${run.layers[state.layer].size}.`;
+  }
+  const ends = run.layers.map((_, layer) => run.layerMean(product, layer, last));
+  const highest = ends.indexOf(ends.reduce((a, b) => Math.max(a, b)));
+  const lowest = ends.indexOf(ends.reduce((a, b) => Math.min(a, b)));
+  return `Mean over heads at the last step: lowest in ${run.layerName(lowest)} (${number(ends[lowest], 3)}), highest in ${run.layerName(highest)} (${number(ends[highest], 3)}); a head’s size is ${run.layers[0].size}.`;
+}

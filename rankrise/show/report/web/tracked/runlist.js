@@ -1,0 +1,46 @@
+// The runs beside one another: what they ended with, and their ranks by initialisation scale.
+
+function runList(runs) {
+  const place = document.getElementById("runs-here");
+  const rows = runs.map((run, index) => {
+    const last = run.steps.length - 1;
+    const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(run.ranks[product].flat().map((curve) => curve[last])), 3));
+    const final = (metric) => run.training[metric]?.values.at(-1);
+    const pick = h("button", { type: "button", onclick: () => choose({ run: index, place: Math.max(0, last), layer: -1, head: -1 }) }, "show");
+    return [run.name, run.study, number(run.scale), run.seed, run.finished ? "yes" : "no", run.last, rank("KQ"), rank("VO"), number(final("loss"), 3), number(final("accuracy"), 3), pick];
+  });
+  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", "accuracy", ""];
+  const made = table("Stable ranks are means over all heads at the last measured step", head, rows);
+  place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, made));
+  if (new Set(runs.map((run) => run.scale)).size > 1) place.append(h("div", { class: "run" }, h("div", { class: "pair" }, ["KQ", "VO"].map((product) => scalePlot(runs, product).figure))));
+}
+
+/** Stable rank at the end against the initialisation scale, a line a layer, of the chosen run's data set. */
+function scalePlot(runs, product) {
+  const plot = new Plot({
+    name: `Stable rank of the change of ${product} by initialisation scale`,
+    title: ["Stable rank of Δ", ...fullProduct(product), " by initialisation scale"],
+    xLabel: "initialisation scale",
+    logX: () => true,
+    padX: true,
+    still: true,
+    labelled: 8,
+    floor: 0,
+    tip: (scale, line) => line && [line.name, `stable rank ${number(valueAt(line, scale), 3)} at scale ${number(scale, 2)}`],
+  });
+  watch(["run"], () => {
+    const alike = runs.filter((run) => run.study === here().study && !run.empty && run.products.includes(product));
+    const scales = [...new Set(alike.map((run) => run.scale))].sort((a, b) => a - b);
+    const lines = here().layers.map((_, layer) => ({
+      name: here().layerName(layer),
+      label: here().layerName(layer),
+      shade: spread(layer, here().layers.length),
+      direct: true,
+      xs: scales,
+      ys: scales.map((scale) => mean(alike.filter((run) => run.scale === scale && run.layers[layer]).flatMap((run) => run.ranks[product][layer].map((curve) => curve.at(-1))))),
+    }));
+    const summary = `${here().study}: mean over heads (and seeds) at the last measured step, scales ${scales.map((scale) => number(scale)).join(", ")}.`;
+    plot.show({ lines: scales.length > 1 ? lines : [], summary: scales.length > 1 ? summary : `${here().study} has one scale here.` });
+  });
+  return plot;
+}

@@ -1,0 +1,77 @@
+// Singular values: of the initial product, and of its change at steps of training.
+
+function spectra() {
+  const holder = h("div", { class: "pair" });
+  const plots = new Map(["KQ", "VO"].map((product) => [product, spectrumPlot(product)]));
+  watch(["run"], () => {
+    const found = here().products.map((product) => plots.get(product).figure);
+    holder.replaceChildren(...(here().spectra.steps.length ? found : [absent("This run has no full spectra yet.")]));
+  });
+  document.getElementById("spectra-here").append(h("div", { class: "run" }, holder));
+}
+
+function spectrumPlot(product) {
+  const plot = new Plot({
+    name: `Spectra of ${product}`,
+    title: ["Singular values, Δ", ...fullProduct(product)],
+    xLabel: "index of the singular value",
+    xLabelShort: "index",
+    logY: () => state.logValues,
+    key: true,
+    floor: 0,
+    height: 290,
+    tip: (index, line) => line && [line.name, `value ${Math.round(index)}: ${number(valueAt(line, index), 3)}`],
+  });
+  watch(["run", "layer", "head", "place", "normalised", "logValues"], () => {
+    const run = here();
+    if (!run.spectra.steps.length || !run.products.includes(product)) return plot.show({ lines: [] });
+    plot.options.floor = state.logValues ? undefined : 0;
+    plot.show(spectrumContent(run, product));
+  });
+  return plot;
+}
+
+function spectrumContent(run, product) {
+  const { steps, indices, initial, change } = run.spectra;
+  const chosen = nearestSpectrum(run);
+  const layers = state.layer < 0 ? run.layers.map((_, layer) => layer) : [state.layer];
+  const line = (record, more) => {
+    const curves = layers.flatMap((layer) => spectrumHeads(run, record[layer]));
+    const shared = curves.reduce((least, curve) => Math.min(least, curve.length), Infinity);
+    const ys = Array.from({ length: shared }, (_, index) => mean(curves.map((curve) => curve[index])));
+    return { xs: indices.slice(0, shared), ys, ...more };
+  };
+  const lines = steps.map((step, index) =>
+    line(change[product][index], {
+      name: `change at ${run.moment(step)}`,
+      unkeyed: index !== chosen,
+      style: `green-${greenOf(index, steps.length)}${index === chosen ? " now" : " faint"}`,
+    }),
+  );
+  lines.push(line(initial[product], { name: "initial product", style: "initial" }));
+  const now = lines[chosen];
+  const above = (one) => one.ys.filter((value) => value > 0.1 * one.ys[0]).length;
+  const whose = state.layer < 0 ? "all layers" : run.layerName(state.layer);
+  const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
+  const counted = indices[above(now) - 1] < 2 * above(now) ? `Above a tenth of the largest: ${indices[above(now) - 1]} values of the change at ${run.moment(steps[chosen])}, ${indices[above(lines[steps.length]) - 1]} of the initial product.` : "";
+  return { lines, summary: `${whose}, ${which}. ${counted}` };
+}
+
+/** The heads of a layer's record, or the chosen one; over their largest value where asked for. */
+function spectrumHeads(run, heads) {
+  const one = !run.spectra.merged && state.layer >= 0 && state.head >= 0;
+  const curves = one ? [heads[state.head]] : heads;
+  if (!state.normalised) return curves;
+  return curves.map((curve) => curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)));
+}
+
+/** The place of the full spectrum nearest to the chosen step, on a logarithmic clock. */
+function nearestSpectrum(run) {
+  const step = run.steps[state.place] ?? 1;
+  const away = run.spectra.steps.map((one) => Math.abs(Math.log(one / step)));
+  return away.indexOf(away.reduce((a, b) => Math.min(a, b), Infinity));
+}
+
+function greenOf(index, count) {
+  return count < 2 ? 5 : Math.round((5 * index) / (count - 1));
+}

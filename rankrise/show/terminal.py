@@ -1,0 +1,181 @@
+"""A tracked run in the terminal: stable ranks layer by layer, loss, pace and stages, as they stand."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankrise.watch import StagesFound, TrackedRun
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+PACE_ROWS = 50
+"""How many of the last rows the pace is taken from."""
+PATIENCE = 60.0
+"""A run that is not finished and whose last line is older, in seconds, is said to be silent."""
+
+
+@dataclass(frozen=True)
+class LayerRanks:
+    """Stable rank of the change of one product in a layer: mean and std over heads at the measured steps."""
+
+    layer: str
+    product: str
+    means: list[float]
+    stds: list[float]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The numbers of a frame. `age` is that of the last line in seconds; `pace` is in steps per second."""
+
+    folder: str
+    model: str
+    finished: str | None
+    age: float | None
+    pace: float | None
+    loss_steps: list[int]
+    losses: list[float]
+    measured: list[int]
+    ranks: list[LayerRanks]
+    stages: StagesFound | None
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step with a line of its own, None before the first."""
+        return max([*self.loss_steps[-1:], *self.measured[-1:]], default=None)
+
+    @property
+    def state(self) -> str:
+        """Whether the run is still being written."""
+        if self.finished is not None:
+            return f"finished {self.finished}"
+        if self.age is None:
+            return "nothing is recorded yet"
+        last = f"the last line is {_duration(self.age)} old"
+        return f"being written, {last}" if self.age < PATIENCE else f"silent: {last}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        stages = None if self.stages is None else self.stages.to_dict()
+        return asdict(self) | {"last_step": self.last_step, "state": self.state, "stages": stages}
+
+
+def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
+    """What a run has recorded by now. `stages` is None where they have not been looked for."""
+    recorded = run.steps()
+    steps, losses = recorded["step"], recorded.get("loss", np.zeros(0))
+    touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
+    ranks = []
+    for product in run.products:
+        values = run.stable_rank(product)
+        counts = np.maximum(np.isfinite(values).sum(2), 1)
+        means = np.nansum(values, axis=2) / counts
+        stds = np.sqrt(np.nansum((values - means[..., None]) ** 2, axis=2) / counts)
+        ranks += [
+            LayerRanks(layer["name"], product, means[:, place].tolist(), stds[:, place].tolist())
+            for place, layer in enumerate(run.layers)
+        ]
+    return Snapshot(
+        folder=str(run.folder),
+        model=str(run.info.get("model", "")),
+        finished=run.info.get("finished"),
+        age=max(0.0, time.time() - max(touched)) if touched else None,
+        pace=_pace(steps, recorded.get("time", np.zeros(0))),
+        loss_steps=steps[: len(losses)].tolist(),
+        losses=losses.tolist(),
+        measured=run.measured.tolist(),
+        ranks=ranks,
+        stages=stages,
+    )
+
+
+def frame(shot: Snapshot, console: "Console", width: int = 24) -> "Group":
+    """A frame of the live table, for a console."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    bars = PLAIN_BARS if console.options.ascii_only else BARS
+    plus_minus = "+-" if console.options.ascii_only else "±"
+    products = list(dict.fromkeys(line.product for line in shot.ranks))
+    lines = {(line.layer, line.product): line for line in shot.ranks}
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("stable rank of the change")
+    for product in products:
+        table.add_column(product)
+        table.add_column("now", justify="right")
+    for layer in dict.fromkeys(line.layer for line in shot.ranks):
+        cells = []
+        for product in products:
+            line = lines[layer, product]
+            now = f"{line.means[-1]:.2f} {plus_minus} {line.stds[-1]:.2f}" if line.means else ""
+            cells += [sparkline(line.means, width, bars), now]
+        table.add_row(Text(layer), *cells)
+    finite = [loss for loss in shot.losses if np.isfinite(loss)]
+    last_loss = f"{shot.losses[-1]:.4g}" if shot.losses else "not recorded"
+    about = [
+        f"{shot.folder}  {shot.model}  {shot.state}",
+        f"step {'none' if shot.last_step is None else shot.last_step}"
+        + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
+        + f"  {len(shot.loss_steps)} steps and {len(shot.measured)} measurements recorded",
+        f"loss {last_loss}  {sparkline(finite, 2 * width, bars)}",
+    ]
+    return Group(*(Text(text) for text in about), table, *(Text(text) for text in _stage_lines(shot)))
+
+
+def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
+    """Values as a row of at most `width` bars, each a mean, from the least value to the largest.
+
+    >>> sparkline([1, 2, 3, 4, 5, 6, 7, 8], width=8)
+    '▁▂▃▄▅▆▇█'
+    >>> sparkline([1.0, 1.0, float("nan")], width=8)
+    '▁▁ '
+    """
+    if not len(values):
+        return ""
+    parts = [
+        part[np.isfinite(part)] for part in np.array_split(np.asarray(values, float), min(width, len(values)))
+    ]
+    means = np.array([part.mean() if len(part) else np.nan for part in parts])
+    if np.isnan(means).all():
+        return " " * len(means)
+    low, high = np.nanmin(means), np.nanmax(means)
+    heights = (means - low) / (high - low if high > low else 1.0) * (len(bars) - 1)
+    return "".join(" " if np.isnan(height) else bars[round(height)] for height in heights)
+
+
+def _stage_lines(shot: Snapshot) -> list[str]:
+    if shot.stages is None:
+        return ["stages: looking for them"]
+    if not len(shot.stages):
+        return [f"stages: none by step {shot.stages.until}"]
+    lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}"]
+    for stage in shot.stages:
+        first, *others = stage.curves
+        more = f" and {len(others)} more" if others else ""
+        low, high = stage.interval
+        lines.append(f"  step {stage.step} ({low} to {high}), {stage.probability:.0%} sure: {first}{more}")
+    return lines
+
+
+def _pace(steps: np.ndarray, times: np.ndarray) -> float | None:
+    """Steps per second over the last rows; None where the clock does not tell."""
+    steps, times = steps[-PACE_ROWS:], times[-PACE_ROWS:]
+    if len(times) < 2 or not times[-1] > times[0]:
+        return None
+    return float((steps[-1] - steps[0]) / (times[-1] - times[0]))
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(3.2), _duration(200), _duration(10000)
+    ('3 s', '3 min', '2.8 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,203 @@
+"""Tracked runs that belong together: those of one data set, by initialisation scale and seed.
+
+What tells them apart is `run.json`'s `extra`, where `rankrise train` keeps its recipe. A run without one,
+such as a user's own, is a study of its own.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankrise import watch
+from rankrise.errors import RankriseError
+from rankrise.files import write_json
+
+PRODUCTS = ("KQ", "VO")
+VARIED = ("seed", "initialisation_scale")
+NOT_SCIENCE = (
+    "data_folder", "check_data", "workers", "micro_batch_size", "compile", "cuda_graph", "attention",
+    "evaluate_every", "log_every", "checkpoint_every", "measurements", "spectra_epochs",
+)  # fmt: skip
+"""Settings of a recipe in which runs may differ and still be alike: how they were computed and recorded."""
+
+FAMILIES = {"cifar100": "CIFAR-100", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
+"""The paper's data sets, by what the name of a data set begins with or contains."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run with what its recipe says of it."""
+
+    run: watch.TrackedRun
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """All settings of the training; empty where the run's maker left none."""
+        recipe = self.run.info.get("extra", {}).get("recipe")
+        return recipe if isinstance(recipe, dict) else {}
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.run.folder.resolve().name
+
+    @property
+    def scale(self) -> float:
+        """The initialisation scale, 1 if not said."""
+        return float(self.recipe.get("initialisation_scale", 1.0))
+
+    @property
+    def seed(self) -> int:
+        """The seed, 0 if not said."""
+        return int(self.recipe.get("seed", 0))
+
+    @property
+    def data(self) -> str | None:
+        """The name of the data set, where known."""
+        name = self.run.info.get("extra", {}).get("data") or self.recipe.get("data")
+        return str(name) if name else None
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """The measured steps, without step 0, at which nothing has changed."""
+        return self.run.measured[self.run.measured > 0]
+
+    @property
+    def last(self) -> int:
+        """The last of them, 0 before the first."""
+        return int(self.steps[-1]) if len(self.steps) else 0
+
+    @cached_property
+    def ranks(self) -> dict[str, np.ndarray]:
+        """By product: the stable rank of the change, [steps, layers, heads]; nan where a layer has fewer."""
+        after = self.run.measured > 0
+        return {product: self.run.stable_rank(product)[after] for product in self.products}
+
+    @property
+    def spectra_steps(self) -> np.ndarray:
+        """The steps with full spectra, without step 0."""
+        return self.run.spectra_steps[self.run.spectra_steps > 0]
+
+    @cached_property
+    def record(self) -> dict[str, np.ndarray]:
+        """Loss and metrics by step."""
+        return self.run.steps()
+
+    @cached_property
+    def stages(self) -> list[dict[str, Any]]:
+        """The run's stages, from its stages.json where that goes up to now; else found, and kept there."""
+        path = self.run.folder / "stages.json"
+        until = max(
+            (int(steps.max()) for steps in (self.steps, self.record["step"]) if len(steps)), default=0
+        )
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["until"] == until:
+                return list(kept["stages"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        found = watch.find_stages(self.run).to_dict()
+        with suppress(OSError):  # a folder that cannot be written to keeps none
+            write_json(path, found)
+        return list(found["stages"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether its tracker was closed."""
+        return bool(self.run.info.get("finished"))
+
+    @property
+    def products(self) -> list[str]:
+        """Those of "KQ" and "VO" that were tracked."""
+        return [product for product in PRODUCTS if product in self.run.products]
+
+    @cached_property
+    def settings(self) -> tuple[object, ...]:
+        """What runs must share to differ in scale and seed only: layers, heads and the rest of the recipe."""
+        shapes = tuple((one["heads"], one["d_model"], one["d_head"]) for one in self.run.layers)
+        science = (item for item in self.recipe.items() if item[0] not in (*VARIED, *NOT_SCIENCE))
+        rest = sorted((name, str(value)) for name, value in science)
+        return shapes, tuple(rest)
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Steps in an epoch, where known."""
+        steps = self.run.info.get("extra", {}).get("epoch_steps")
+        return int(steps) if steps else None
+
+    @property
+    def clock(self) -> str:
+        """What training time is told in."""
+        return "epoch" if self.epoch_steps else "step"
+
+    def at(self, steps: Any) -> np.ndarray:
+        """Steps on that clock."""
+        return np.asarray(steps, dtype=float) / (self.epoch_steps or 1)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs on one data set (`data`; None where runs do not say)."""
+
+    data: str | None
+    members: tuple[Member, ...]
+
+    @property
+    def family(self) -> str | None:
+        """Which of the paper's data sets this is, or is a part of."""
+        plain = "".join(letter for letter in (self.data or "").lower() if letter.isalnum())
+        return next((family for family in FAMILIES if family in plain), None)
+
+    @property
+    def label(self) -> str:
+        """The data set as people write it; of a part of ImageNet its own name; else the run's name."""
+        plain = "".join(letter for letter in (self.data or "").lower() if letter.isalnum())
+        return FAMILIES.get(plain) or self.data or self.members[0].name
+
+    @cached_property
+    def main(self) -> tuple[Member, ...]:
+        """The runs that speak for the study, one a seed: trained longest, then at a scale nearest to 1."""
+        best = max(self.members, key=lambda one: (one.last, -_from_unit(one.scale), -one.seed))
+        alike = [one for one in self.members if one.settings == best.settings]
+        scale = min((one.scale for one in alike), key=lambda scale: (_from_unit(scale), -scale))
+        return _one_a_seed([one for one in alike if one.scale == scale])
+
+    @cached_property
+    def scales(self) -> dict[float, tuple[Member, ...]]:
+        """Runs by scale, largest first, of the settings that have the most scales (and then, runs)."""
+        by_settings: dict[tuple[object, ...], list[Member]] = {}
+        for one in self.members:
+            by_settings.setdefault(one.settings, []).append(one)
+        alike = max(by_settings.values(), key=lambda same: (len({one.scale for one in same}), len(same)))
+        scales = sorted({one.scale for one in alike}, reverse=True)
+        return {scale: _one_a_seed([one for one in alike if one.scale == scale]) for scale in scales}
+
+
+def _from_unit(scale: float) -> float:
+    """How far a scale is from the default, 1: alike for half of it and twice it."""
+    return abs(math.log(scale)) if scale > 0 else math.inf
+
+
+def _one_a_seed(members: Sequence[Member]) -> tuple[Member, ...]:
+    """By seed; of several runs with the same one, that which went furthest."""
+    longest = {one.seed: one for one in sorted(members, key=lambda one: one.last)}
+    return tuple(longest[seed] for seed in sorted(longest))
+
+
+def studies_of(folders: Sequence[str | Path]) -> list[Study]:
+    """The studies in some runs' folders, in the order in which they are named."""
+    members = [Member(watch.load(folder)) for folder in folders]
+    for one in members:
+        if not one.run.layers:
+            raise RankriseError(f"{one.run.folder} tracked no attention layer: there is no rank to show")
+    by_data: dict[str, list[Member]] = {}
+    for one in members:
+        by_data.setdefault(one.data or f"run {one.run.folder}", []).append(one)
+    return [Study(same[0].data, tuple(same)) for same in by_data.values()]

@@ -1,0 +1,189 @@
+"""Claims 4 to 6 on really trained networks: runs on which each holds, does not, or cannot be decided."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rankrise import RankriseError
+from rankrise.claims import TRACKED_CLAIMS, Claim, check_claims
+from rankrise.claims.scales import in_order
+from rankrise.claims.statistics import mean_bounds, spearman
+from rankrise.commands import main
+from rankrise.studies import studies_of
+
+
+def verdict(name: str, *runs: Path) -> Claim:
+    (claim,) = check_claims(list(runs), [name])
+    return claim
+
+
+def failed(claim: Claim) -> list[str]:
+    return [measure.name for measure in claim.measures if measure.passes is False]
+
+
+def changed(run: Path, folder: Path, recipe: dict[str, Any] | None = None, **info: Any) -> Path:
+    """A copy of a run whose run.json says something else."""
+    shutil.copytree(run, folder)
+    path = folder / "run.json"
+    said = json.loads(path.read_text())
+    said["extra"].get("recipe", {}).update(recipe or {})
+    if recipe and "data" in recipe:
+        said["extra"]["data"] = recipe["data"]
+    said["settings"] |= info.pop("settings", {})
+    path.write_text(json.dumps(said | info))
+    return folder
+
+
+def only(run: Path, folder: Path, product: str) -> Path:
+    return changed(run, folder, settings={"products": [product]})
+
+
+def test_learned_keys_and_queries_are_of_low_rank_and_a_random_change_is_not(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = only(tracked["unit"], tmp_path / "run", "KQ")
+    assert verdict("low rank", run).verdict == "holds"
+    assert verdict("spectra", run).verdict == "holds"
+    for name in ("low rank", "spectra"):
+        claim = verdict(name, tracked["wander"])
+        assert claim.verdict == "does not hold"
+        assert {product for product in ("KQ", "VO") for one in failed(claim) if product in one} == {
+            "KQ",
+            "VO",
+        }
+
+
+def test_the_measure_of_low_rank_is_the_record_s(tracked: dict[str, Path]) -> None:
+    claim = verdict("low rank", tracked["unit"])
+    (study,) = studies_of([tracked["unit"]])
+    ends = study.main[0].ranks["VO"][-1]
+    (measured,) = (
+        one.value for one in claim.measures if one.name.startswith("stable rank of the change of VO")
+    )
+    assert measured is not None
+    assert ends.mean(1).max() / 20 <= measured <= ends.max() / 20
+
+
+def test_rank_grows_where_training_starts_small_and_not_at_random(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    claim = verdict("rank grows", only(tracked["small"], tmp_path / "run", "VO"))
+    assert claim.verdict == "holds", claim
+    assert verdict("rank grows", tracked["wander"]).verdict == "does not hold"
+
+
+def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    runs = [only(tracked[name], tmp_path / name, "KQ") for name in ("unit", "small")]
+    assert verdict("initialisation scale", *runs).verdict == "holds"
+    called_small = changed(tracked["again"], tmp_path / "called", {"initialisation_scale": 0.1, "seed": 0})
+    assert verdict("initialisation scale", tracked["unit"], called_small).verdict == "does not hold"
+    claim = verdict("initialisation scale", tracked["unit"])
+    assert claim.verdict == "cannot be decided"
+    assert "one initialisation scale" in claim.reason
+
+
+def test_values_and_outputs_have_the_higher_rank_but_not_at_random(tracked: dict[str, Path]) -> None:
+    assert verdict("products", tracked["unit"]).verdict == "holds"
+    assert verdict("products", tracked["wander"]).verdict == "does not hold"
+
+
+def test_more_symbols_take_more_rank_and_the_same_do_not(tracked: dict[str, Path], tmp_path: Path) -> None:
+    easy, hard = (only(tracked[name], tmp_path / name, "VO") for name in ("unit", "hard"))
+    assert verdict("data sets", easy, hard).verdict == "holds"
+    same = changed(tracked["again"], tmp_path / "same", {"data": "cifar100"})
+    assert verdict("data sets", tracked["unit"], same).verdict == "does not hold"
+    shorter = changed(tracked["hard"], tmp_path / "shorter", {"epochs": 3})
+    assert verdict("data sets", tracked["unit"], shorter).verdict == "cannot be decided"
+    assert verdict("data sets", tracked["unit"]).verdict == "cannot be decided"
+
+
+def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: dict[str, Path]) -> None:
+    claim = verdict("products", tracked["unit"], tracked["again"], tracked["small"])
+    heads = next(measure for measure in claim.measures if measure.name == "heads judged")
+    assert heads.value == 2 * 3 * 2
+    assert heads.why == "in 3 layers, 2 seeds"
+    assert claim.runs == ("unit", "again", "small")
+
+
+def test_several_data_sets_are_judged_side_by_side(tracked: dict[str, Path]) -> None:
+    claim = verdict("products", tracked["unit"], tracked["hard"])
+    assert [one.name.split(":")[0] for one in claim.measures if one.needed] == ["CIFAR-10"] * 2 + [
+        "CIFAR-100"
+    ] * 2
+
+
+def test_an_unfinished_run_is_judged_as_of_now_and_says_so(tracked: dict[str, Path], tmp_path: Path) -> None:
+    claim = verdict("products", changed(tracked["unit"], tmp_path / "run", finished=None))
+    assert claim.verdict == "holds"
+    (judged,) = (one for one in claim.measures if one.name == "judged at step")
+    assert judged.value == 120
+
+
+def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = changed(tracked["unit"], tmp_path / "run", finished=None)
+    (run / "ranks.jsonl").write_text("")
+    for path in (run / "spectra").glob("step-*"):
+        path.unlink()
+    verdicts = {claim.verdict for claim in check_claims(run)}
+    assert verdicts == {"cannot be decided"}
+
+
+def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = changed(tracked["unit"], tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["KQ"]["stable_rank"][0] = [0.0, 0.0]
+        line["VO"]["stable_rank"][0] = [0.0, 0.0]
+    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("low rank", "rank grows", "products"):
+        claim = verdict(name, run)
+        assert all(one.value is None or np.isfinite(one.value) for one in claim.measures)
+
+
+def test_heads_too_small_to_tell_are_left_undecided(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = changed(tracked["unit"], tmp_path / "run")
+    path = run / "run.json"
+    info = json.loads(path.read_text())
+    info["layers"] = [layer | {"d_head": 12} for layer in info["layers"]]
+    path.write_text(json.dumps(info))
+    claim = verdict("low rank", run)
+    assert claim.verdict == "cannot be decided"
+    assert "head size 12" in claim.reason
+
+
+def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
+    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("unit", "small"):
+        shutil.copytree(tracked[name], tmp_path / "sweep" / name)
+    main(["claims", str(tmp_path / "sweep"), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert [claim["name"] for claim in printed] == [statement.name for statement in TRACKED_CLAIMS]
+    assert json.loads((tmp_path / "sweep" / "claims.json").read_text())["claims"] == printed
+    main(["claims", str(tmp_path / "sweep"), "--only", "products"])
+    assert "holds: it passes on 2 measures of 2" in capsys.readouterr().out
+
+
+def test_a_claim_of_the_toy_is_not_one_of_tracked_runs(tracked: dict[str, Path]) -> None:
+    with pytest.raises(RankriseError, match="'convergence' is not known: pass some of 'low rank'"):
+        check_claims(tracked["unit"], ["convergence"])
+
+
+def test_statistics_agree_with_scipy_s() -> None:
+    generator = np.random.default_rng(1)
+    first, second = generator.standard_normal((2, 40)).round(1)  # with ties
+    assert spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)
+    assert spearman(first, np.ones(40)) == 0.0
+    values = generator.standard_normal(400)
+    half = 1.645 * values.std() / 20
+    assert mean_bounds(values) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.01)
+    pairs = stats.mannwhitneyu(first, second).statistic / 1600
+    ties = (first[:, None] == second).mean()
+    assert in_order([first, second]) == pytest.approx(pairs - ties / 2)

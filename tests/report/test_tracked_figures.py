@@ -1,0 +1,181 @@
+"""The figures of tracked runs: from the record, in three files, with the record's numbers beside them."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from rankrise import RankriseError, watch
+from rankrise.commands import main
+from rankrise.files import write_json
+from rankrise.show.figures import draw_figures
+from rankrise.show.figures.tracked import tasks_of
+from rankrise.studies import studies_of
+from rankrise.toy import Run
+
+Drawn = dict[str, list[Path]]
+PAPER = ["1", "11", "12", "2", "4", "5", "training-CIFAR-10", "13", "14"]
+
+
+@pytest.fixture(scope="module")
+def drawn(tracked: dict[str, Path], shared: Path) -> Drawn:
+    """Every figure of runs on two data sets, one of them at two scales; drawn once for all workers."""
+    out = shared / "tracked-figures"
+    with FileLock(f"{out}.lock"):
+        if not (out / "drawn.json").is_file():
+            runs = [tracked[name] for name in ("unit", "small", "again", "hard")]
+            figures, skipped = draw_figures(runs, out=out)
+            assert list(skipped) == ["scales-CIFAR-100"]
+            assert "one initialisation scale" in skipped["scales-CIFAR-100"]
+            write_json(out / "drawn.json", {name: list(map(str, paths)) for name, paths in figures.items()})
+    return {
+        name: list(map(Path, paths)) for name, paths in json.loads((out / "drawn.json").read_text()).items()
+    }
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def column(table: list[dict[str, str]], value: str, **where: object) -> list[float]:
+    return [
+        float(row[value]) for row in table if all(row[name] == str(wanted) for name, wanted in where.items())
+    ]
+
+
+def test_every_figure_is_drawn_under_the_paper_s_number_or_its_plain_name(drawn: Drawn) -> None:
+    assert list(drawn)[: len(PAPER)] == PAPER
+    others = ("singular-values", "final-spectra", "training")
+    assert list(drawn)[len(PAPER) :] == [*(f"{name}-CIFAR-100" for name in others), "later-4"]
+    for png, svg, data in drawn.values():
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in svg.read_text()
+        assert len(rows(data)) >= 12
+
+
+def test_figure_12_is_the_mean_and_deviation_over_heads(tracked: dict[str, Path], drawn: Drawn) -> None:
+    run, table = watch.load(tracked["unit"]), rows(drawn["12"][2])
+    for product in ("KQ", "VO"):
+        ranks = run.stable_rank(product)[:, 1]
+        where = {"data": "CIFAR-10", "product": product, "layer": 2}
+        assert column(table, "step", **where) == run.measured.tolist()
+        assert column(table, "epoch", **where) == pytest.approx((run.measured / 10).tolist())
+        assert column(table, "mean_over_heads", **where) == pytest.approx(ranks.mean(1).tolist(), rel=1e-5)
+        assert column(table, "std_over_heads", **where) == pytest.approx(ranks.std(1).tolist(), abs=1e-5)
+
+
+def test_figure_11_has_the_initial_product_and_the_change(tracked: dict[str, Path], drawn: Drawn) -> None:
+    run, table = watch.load(tracked["unit"]), rows(drawn["11"][2])
+    where = {"product": "VO", "layer": 3, "heads": "all 2"}
+    for step, spectrum in ((0, run.spectrum("VO")), (120, run.spectrum("VO", 120))):
+        values = spectrum[2] / spectrum[2][:, :1]
+        for name, over in (
+            ("mean_over_heads", values.mean(0)),
+            ("least", values.min(0)),
+            ("largest", values.max(0)),
+        ):
+            shown = column(table, name, step=step, **where)
+            assert shown == pytest.approx(over.tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_figure_1_shows_a_typical_head_of_the_second_layer(tracked: dict[str, Path], drawn: Drawn) -> None:
+    ends = watch.load(tracked["unit"]).stable_rank("KQ")[-1, 1]
+    shown = {(row["layer"], row["heads"]) for row in rows(drawn["1"][2]) if row["product"] == "KQ"}
+    assert shown == {("2", str(int(np.argsort(ends)[0]) + 1))}
+
+
+def test_figure_2_has_every_singular_value_at_each_scale(tracked: dict[str, Path], drawn: Drawn) -> None:
+    table = rows(drawn["2"][2])
+    for name, scale in (("unit", 1.0), ("small", 0.1)):
+        run = watch.load(tracked[name])
+        head = int(next(row["head"] for row in table if row["product"] == "KQ")) - 1
+        where = {"product": "KQ", "scale": f"{scale:g}", "step": 120}
+        shown = column(table, "singular_value", **where)
+        assert shown == pytest.approx(run.spectrum("KQ", 120)[1][head].tolist(), rel=1e-3, abs=1e-6)
+        leading = column(table, "singular_value", product="KQ", scale=f"{scale:g}", index=1)
+        assert leading == pytest.approx([0.0, *run.top("KQ")[:, 1, head, 0]], rel=1e-4)
+
+
+def test_figure_4_is_over_the_heads_of_all_seeds(tracked: dict[str, Path], drawn: Drawn) -> None:
+    table = rows(drawn["4"][2])
+    ends = [watch.load(tracked[name]).stable_rank("VO")[-1, 0] for name in ("unit", "again")]
+    (line,) = (row for row in table if (row["product"], row["scale"], row["layer"]) == ("VO", "1", "1"))
+    assert (line["seeds"], line["heads"]) == ("2", "4")
+    assert float(line["mean_over_heads"]) == pytest.approx(np.concatenate(ends).mean(), rel=1e-5)
+    assert float(line["std_over_heads"]) == pytest.approx(np.concatenate(ends).std(), rel=1e-4)
+
+
+def test_figure_5_and_training_are_the_record_s(tracked: dict[str, Path], drawn: Drawn) -> None:
+    run = watch.load(tracked["unit"])
+    where = {"product": "KQ", "layer": 1, "head": 1, "spectrum": "initial"}
+    shown = column(rows(drawn["5"][2]), "singular_value", **where)
+    assert shown == pytest.approx(run.spectrum("KQ")[0][0].tolist(), rel=1e-5)
+    losses = column(rows(drawn["training-CIFAR-10"][2]), "value", run="unit", quantity="loss")
+    assert losses == pytest.approx(run.steps()["loss"].tolist(), rel=1e-5)
+
+
+def test_a_figure_says_what_it_is(drawn: Drawn) -> None:
+    title = "Stable rank of the change throughout training (Figure 12 of the paper, 4 of the later version)"
+    assert title in drawn["12"][1].read_text()
+    assert title.encode() in drawn["12"][0].read_bytes()
+
+
+def test_a_run_of_one_s_own_has_them_under_plain_names(tracked: dict[str, Path], tmp_path: Path) -> None:
+    names = [task.name for task in tasks_of(studies_of([tracked["wander"]]))]
+    assert names == ["spectra", "stable-rank", "singular-values", "scales", "final-spectra", "training"]
+    figures, _ = draw_figures(tracked["wander"], ["stable-rank"], out=tmp_path)
+    assert figures["stable-rank"][0].name == "figure-stable-rank.png"
+
+
+def test_a_part_of_imagenet_is_labelled_as_such(tracked: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(tracked["unit"], tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    info = json.loads(path.read_text())
+    info["extra"]["data"] = "tiny-imagenet-100"
+    path.write_text(json.dumps(info))
+    figures, _ = draw_figures(tmp_path / "run", ["16"])
+    assert {row["data"] for row in rows(figures["16"][2])} == {"tiny-imagenet-100"}
+
+
+def test_a_sweep_s_figures_go_into_its_folder(
+    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("unit", "small"):
+        shutil.copytree(tracked[name], tmp_path / "sweep" / name)
+    main(["figures", str(tmp_path / "sweep"), "--only", "scales", "--json"])
+    paths = json.loads(capsys.readouterr().out)["drawn"]["4"]
+    assert paths == [
+        str(tmp_path / "sweep" / "figures" / f"figure-4.{kind}") for kind in ("png", "svg", "csv")
+    ]
+
+
+def test_a_run_that_has_only_begun_is_said_to_be(tracked: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(tracked["unit"], tmp_path / "run")
+    (tmp_path / "run" / "ranks.jsonl").write_text("")
+    for path in (tmp_path / "run" / "spectra").glob("step-*"):
+        path.unlink()
+    figures, skipped = draw_figures(tmp_path / "run")
+    assert list(figures) == ["training"]
+    assert "no full spectra yet" in skipped["11"]
+    with pytest.raises(RankriseError, match="no measured step yet"):
+        draw_figures(tmp_path / "run", ["12"])
+
+
+def test_bad_requests_are_refused_in_a_sentence(tracked: dict[str, Path], run: Run, tmp_path: Path) -> None:
+    with pytest.raises(
+        RankriseError, match="figure '6' is not known: the tracked runs given here have 1, 11, "
+    ):
+        draw_figures(tracked["unit"], ["6"])
+    with pytest.raises(RankriseError, match="pass runs of one kind"):
+        draw_figures([tracked["unit"], run.folder])
+    with pytest.raises(RankriseError, match="--seed 3"):
+        draw_figures(tracked["unit"], seed=3)
+    with pytest.raises(RankriseError, match="one run at a time"):
+        draw_figures([run.folder, shutil.copytree(run.folder, tmp_path / "copy")])
+    with pytest.raises(RankriseError, match="is no run"):
+        draw_figures(tmp_path / "nowhere")

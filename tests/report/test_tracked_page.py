@@ -1,0 +1,334 @@
+"""The page of tracked runs in a real browser: silent, its controls work, its numbers are the record's."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pages import Open, contrast, luminance, plain, table_of
+from tracked_runs import train
+
+from rankrise import RankriseError, watch
+from rankrise.claims import check_claims
+from rankrise.commands import main
+from rankrise.show.report import write_report
+from rankrise.show.report.tracked.gather import gather
+from rankrise.studies import Member, Study
+from rankrise.toy import Run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PLOTS = "svg[aria-roledescription=plot]"
+
+
+@pytest.fixture(scope="session")
+def page_path(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of one run."""
+    return write_report([tracked["unit"]], tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.fixture(scope="session")
+def page_of_all(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of every run, of three studies."""
+    return write_report(list(tracked.values()), tmp_path_factory.mktemp("page") / "all.html")
+
+
+def slide(page: "Page", place: int) -> None:
+    page.eval_on_selector(
+        "#step",
+        "(slider, place) => { slider.value = place; slider.dispatchEvent(new Event('input')); }",
+        place,
+    )
+
+
+def heat(page: "Page", product: str) -> np.ndarray:
+    cells = page.eval_on_selector_all(
+        f".heat button[id^=heat-{product}-]", "all => all.map(one => one.getAttribute('aria-label'))"
+    )
+    return np.array([plain(cell.split("stable rank ")[1]) for cell in cells])
+
+
+def test_it_opens_and_tells_the_story_of_the_record(
+    open_page: Open, page_path: Path, tracked: dict[str, Path]
+) -> None:
+    page, run = open_page(page_path), watch.load(tracked["unit"])
+    assert page.title() == "unit – gradual rank increase"
+    assert page.locator(PLOTS).count() == 8
+    story = page.locator(".story").inner_text()
+    assert "CIFAR-10: Copier (3 layers, 6 heads of size 20), trained on cifar10 for 12 epochs" in story
+    first, last = run.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
+    assert f"goes from {first:.2f} to {last:.2f}" in story
+    assert "not finished" not in story
+    verdicts = [text.split(" ", 1)[1] for text in page.locator(".claim .verdict").all_inner_texts()]
+    assert verdicts == [claim.verdict for claim in check_claims(tracked["unit"])]
+
+
+def test_the_heads_follow_the_slider_and_keys_move_it(
+    open_page: Open, page_path: Path, tracked: dict[str, Path]
+) -> None:
+    page, run = open_page(page_path), watch.load(tracked["unit"])
+    for place in (59, 10, 0):
+        slide(page, place)
+        for product in ("KQ", "VO"):
+            assert heat(page, product) == pytest.approx(run.stable_rank(product)[place].ravel(), rel=6e-3)
+    page.locator("#step").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".steps output").inner_text() == "epoch 0.4 (step 4)"
+    page.keyboard.press("End")
+    assert page.locator(".steps output").inner_text() == "epoch 12 (step 120)"
+
+
+def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
+    open_page: Open, page_path: Path, tracked: dict[str, Path]
+) -> None:
+    page, run = open_page(page_path), watch.load(tracked["unit"])
+    assert page.locator("#head").is_disabled()
+    page.select_option("#layer", "1")
+    figure = page.locator("#ranks-here figure").nth(1)
+    figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
+    ranks = run.stable_rank("VO")[:, 1]
+    shown = {
+        row[0]: [plain(cell) for cell in row[1:]] for row in table_of(page, "#ranks-here figure:nth-child(2)")
+    }
+    for name, curve in (("layer 2, mean over heads", ranks.mean(1)), ("layer 2, head 2", ranks[:, 1])):
+        expected = [curve[0], curve[-1], curve.min(), curve.max()]
+        assert shown[name] == pytest.approx(expected, rel=2e-3)
+    page.locator("#heat-KQ-2-1").focus()
+    page.keyboard.press("Enter")
+    assert (page.input_value("#layer"), page.input_value("#head")) == ("2", "1")
+    assert page.evaluate("document.activeElement.id") == "heat-KQ-2-1"
+    assert page.locator("#heat-KQ-2-1").get_attribute("aria-pressed") == "true"
+    assert "layer 3, head 2" in page.locator("#spectra-here figcaption").first.inner_text()
+
+
+def test_the_spectra_are_the_record_s_at_the_step_nearest_to_the_slider(
+    open_page: Open, page_path: Path, tracked: dict[str, Path]
+) -> None:
+    page, run = open_page(page_path), watch.load(tracked["unit"])
+    page.locator("#heat-VO-0-1").click()
+    page.locator("#normalised").uncheck()
+    slide(page, 20)  # step 42, nearest to 40
+    figure = page.locator("#spectra-here figure").nth(1)
+    assert "change at epoch 4 (step 40)" in figure.locator(".plot-key").inner_text()
+    figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
+    shown = {row[0]: plain(row[1]) for row in table_of(page, "#spectra-here figure:nth-child(2)")}
+    assert shown["initial product"] == pytest.approx(float(run.spectrum("VO")[0][1, 0]), rel=1e-3)
+    for step in run.spectra_steps:
+        name = f"change at epoch {step / 10:g} (step {step})"
+        assert shown[name] == pytest.approx(float(run.spectrum("VO", int(step))[0][1, 0]), rel=1e-3)
+
+
+def test_time_is_linear_or_logarithmic_and_zooms_together(open_page: Open, page_path: Path) -> None:
+    page = open_page(page_path)
+    ticks = """plots => plots.map(
+        plot => [...plot.querySelectorAll(".grid text")].map(text => text.textContent).join(" ")
+    )"""
+    timed = f"#ranks-here {PLOTS}, #training-here {PLOTS}"
+    logarithmic = page.eval_on_selector_all(timed, ticks)
+    page.locator("#logTime").uncheck()
+    linear = page.eval_on_selector_all(timed, ticks)
+    assert all(before != after for before, after in zip(logarithmic, linear, strict=True))
+    plot = page.locator(f"#ranks-here {PLOTS}").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90, steps=4)
+    page.mouse.up()
+    zoomed = page.eval_on_selector_all(timed, ticks)
+    assert all(before != after for before, after in zip(linear, zoomed, strict=True))
+    page.locator("#zoom-reset").click()
+    assert page.eval_on_selector_all(timed, ticks) == linear
+    plot.focus()
+    page.keyboard.press("+")
+    assert page.eval_on_selector_all(timed, ticks) != linear
+
+
+def test_hovering_says_which_line_and_what_it_is(open_page: Open, page_path: Path) -> None:
+    page = open_page(page_path)
+    page.select_option("#layer", "0")
+    plot = page.locator("svg[aria-label='Stable rank of the change of KQ']")
+    plot.scroll_into_view_if_needed()
+    label, box = plot.locator(".labels text").first.bounding_box(), plot.bounding_box()
+    assert label is not None
+    assert box is not None
+    page.mouse.move(label["x"] - 12, label["y"] + label["height"] / 2)
+    words = plot.locator("xpath=..").locator(".tip > *").all_inner_texts()
+    assert words[0].startswith("layer 1, ")
+    assert words[1].startswith("stable rank ")
+    assert words[2].startswith("epoch ")
+
+
+def test_several_runs_are_chosen_between_and_listed(
+    open_page: Open, page_of_all: Path, tracked: dict[str, Path]
+) -> None:
+    page = open_page(page_of_all)
+    assert page.locator("#run option").all_inner_texts() == ["unit", "again", "small", "hard", "wander"]
+    rows = {row[0]: row for row in table_of(page, "#runs-here")}
+    for name, path in tracked.items():
+        ends = watch.load(path).stable_rank("KQ")[-1]
+        assert plain(rows[name][6]) == pytest.approx(float(ends.mean()), rel=6e-3)
+    assert page.locator(
+        "svg[aria-label='Stable rank of the change of VO by initialisation scale']"
+    ).is_visible()
+    page.select_option("#run", label="small")
+    assert heat(page, "VO") == pytest.approx(
+        watch.load(tracked["small"]).stable_rank("VO")[-1].ravel(), rel=6e-3
+    )
+    page.locator("#runs-here button").nth(4).click()
+    assert page.input_value("#run") == "4"
+    assert page.locator(".steps output").inner_text() == "step 120"
+
+
+def test_a_run_that_goes_on_says_so_with_its_last_step(open_page: Open, tmp_path: Path) -> None:
+    train(tmp_path / "going", steps=20, layers=1, close=False)
+    page = open_page(write_report([tmp_path / "going"]))
+    assert (
+        "going is not finished: it goes on, or was cut off. Its last measured step is 20"
+        in page.locator(".warning").inner_text()
+    )
+    assert page.locator(".heat button").count() == 4
+
+
+def test_a_run_that_has_only_begun_has_a_page_too(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(tracked["unit"], tmp_path / "begun")
+    for path in (tmp_path / "begun" / "spectra").glob("step-*"):
+        path.unlink()
+    for name in ("ranks.jsonl", "steps.jsonl", "stages.json"):
+        (tmp_path / "begun" / name).unlink()
+    page = open_page(write_report([tmp_path / "begun"]))
+    assert "Nothing has been measured yet." in page.locator(".story").inner_text()
+    assert "no full spectra yet" in page.locator("#spectra-here").inner_text()
+
+
+def test_stages_are_marked_with_their_intervals_and_listed(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "staged")
+    curves = {"loss": {}, "all VO stable rank": {}}
+    stage = {"step": 40, "interval": [30, 50], "probability": 0.97, "curves": curves}
+    (run / "stages.json").write_text(json.dumps({"until": 120, "searched": ["loss"], "stages": [stage]}))
+    page = open_page(write_report([run]))
+    assert table_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss, all VO stable rank"]]
+    assert page.locator("#ranks-here .rules rect").count() == 2
+    assert "Loss and ranks show 1 stage." in page.locator(".story").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_are_legible(open_page: Open, page_path: Path, scheme: str) -> None:
+    page = open_page(page_path, color_scheme=scheme)
+    assert (luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) > 0.5) == (
+        scheme == "light"
+    )
+    for selector in ("h1", "figcaption", ".heat caption", "nav a"):
+        assert contrast(page, selector) > 4.5
+    pairs = page.eval_on_selector_all(
+        ".heat button",
+        "all => all.map(one => [getComputedStyle(one).color, getComputedStyle(one).backgroundColor])",
+    )
+    assert pairs
+    for ink, ground in pairs:
+        dark, light = sorted((_srgb_luminance(page, ink), _srgb_luminance(page, ground)))
+        assert (light + 0.05) / (dark + 0.05) > 3
+
+
+def _srgb_luminance(page: "Page", colour: str) -> float:
+    """Of any CSS colour: painted on a canvas and read back."""
+    painted = page.evaluate(
+        """colour => {
+            const context = document.createElement("canvas").getContext("2d");
+            context.fillStyle = colour;
+            context.fillRect(0, 0, 1, 1);
+            return `rgb(${[...context.getImageData(0, 0, 1, 1).data].slice(0, 3).join(",")})`;
+        }""",
+        colour,
+    )
+    return luminance(painted)
+
+
+@pytest.mark.parametrize("width", [320, 768])
+def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, page_of_all: Path, width: int) -> None:
+    page = open_page(page_of_all, width=width, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    reach = page.eval_on_selector_all(
+        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+    )
+    assert reach <= width + 1
+
+
+def test_everything_has_a_name_and_every_id_is_one_s_own(open_page: Open, page_of_all: Path) -> None:
+    page = open_page(page_of_all)
+    nameless = """all => all.filter(one => {
+        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
+        return !label.trim();
+    }).map(one => one.outerHTML)"""
+    assert page.eval_on_selector_all("button, select, input, [tabindex]", nameless) == []
+    ids = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
+    assert len(ids) == len(set(ids))
+    assert page.locator("h1").count() == 1
+
+
+def test_on_paper_there_are_plots_and_tables_and_no_controls(open_page: Open, page_path: Path) -> None:
+    page = open_page(page_path, color_scheme="dark")
+    page.emulate_media(media="print")
+    assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) == 1
+    assert not page.locator("#choices").is_visible()
+    assert page.locator(".heat").first.is_visible()
+
+
+def test_names_that_a_user_gave_are_text_and_nothing_else(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    folder = shutil.copytree(tracked["unit"], tmp_path / "<img src=x onerror=alert(3)>")
+    path = folder / "run.json"
+    info = json.loads(path.read_text()) | {"note": hostile, "model": hostile}
+    info["extra"] |= {"data": hostile}
+    path.write_text(json.dumps(info))
+    page = open_page(write_report([folder, tracked["hard"]], tmp_path / "page.html"))
+    assert hostile in page.locator(".story").inner_text()
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+
+
+def test_a_large_model_s_page_stays_small(tracked: dict[str, Path]) -> None:
+    """Every head of 32 layers of 32, measured 4000 times: as many numbers as the page has room for."""
+    run = watch.load(tracked["unit"])
+    layer = run.layers[0] | {"tracked_heads": list(range(32)), "heads": 32, "d_model": 4096, "d_head": 128}
+
+    class Large:
+        folder, products = run.folder, ("KQ", "VO")
+        info = run.info | {"layers": [layer] * 32}
+        layers = info["layers"]
+        measured = spectra_steps = np.arange(1, 4001)
+
+        def stable_rank(self, product: str) -> np.ndarray:
+            return np.full((4000, 32, 32), np.pi)
+
+        def spectrum(self, product: str, step: int | None = None) -> list[np.ndarray]:
+            return [np.full((32, 128 if step is None else 256), np.pi)] * 32
+
+        def steps(self) -> dict[str, np.ndarray]:
+            steps = np.arange(1, 100_001)
+            return {"step": steps, "loss": np.pi * steps}
+
+    member: Any = Member(Large())  # type: ignore[arg-type]
+    member.__dict__["stages"] = []
+    assert len(json.dumps(gather(Study(None, (member,)), member), separators=(",", ":"))) < 4e6
+
+
+def test_kinds_are_not_mixed_and_the_command_says_where_the_page_is(
+    tracked: dict[str, Path], run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RankriseError, match="pass runs of one kind"):
+        write_report([tracked["unit"], run.folder])
+    main(["report", str(tracked["unit"]), "--out", str(tmp_path / "page.html"), "--json"])
+    assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")

@@ -1,0 +1,80 @@
+"""Small transformers, really trained under a RankTracker: the records that the other tests show and judge."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rankrise import watch
+
+LENGTH, WIDTH, HEADS, EPOCH, RATE = 7, 40, 2, 10, 1e-3
+
+
+class Copier(nn.Module):
+    """Its first place must say which symbol stands in the middle; heads of size 20."""
+
+    def __init__(self, layers: int, symbols: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(symbols, WIDTH)
+        self.places = nn.Parameter(torch.randn(LENGTH, WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.out = nn.Linear(WIDTH, symbols)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        return self.out(self.encoder(self.embedding(sequences) + self.places)[:, 0])  # type: ignore[no-any-return]
+
+
+def train(
+    folder: Path,
+    data: str | None = "cifar10",
+    scale: float = 1.0,
+    seed: int = 0,
+    symbols: int = 4,
+    products: Sequence[str] = ("KQ", "VO"),
+    layers: int = 3,
+    steps: int = 120,
+    wander: bool = False,
+    close: bool = True,
+) -> Path:
+    """Train and record; `data` is only what the recipe calls it. With `wander`, every weight takes random
+    steps instead of learning: a change without any structure.
+    """
+    torch.manual_seed(seed)
+    model = Copier(layers, symbols)
+    with torch.no_grad():
+        for weight in model.encoder.parameters():
+            if weight.ndim == 2:
+                weight.mul_(scale)
+    optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
+    recipe = {"data": data, "initialisation_scale": scale, "seed": seed, "epochs": steps // EPOCH}
+    extra = {"recipe": recipe, "epoch_steps": EPOCH, "data": data} if data else {}
+    schedule = watch.Schedule(often=2, seldom=20)
+    tracker = watch.RankTracker(
+        model, folder, schedule=schedule, products=products, extra=extra, top=4, strict=True
+    )
+    for step in range(1, steps + 1):
+        sequences = torch.randint(symbols, (32, LENGTH))
+        targets = sequences[:, LENGTH // 2]
+        logits = model(sequences)
+        loss = nn.functional.cross_entropy(logits, targets)
+        optimiser.zero_grad()
+        loss.backward()
+        if wander:
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.add_(RATE * torch.randn_like(weight))
+        else:
+            optimiser.step()
+        metrics = {"loss": loss.detach(), "learning_rate": RATE}
+        if step % EPOCH == 0:
+            metrics["accuracy"] = (logits.argmax(1) == targets).float().mean()
+        tracker.step(step, **metrics)
+    if close:
+        tracker.close()
+    else:
+        tracker.flush()
+    return folder

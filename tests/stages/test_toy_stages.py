@@ -1,0 +1,103 @@
+"""Steps found in toy runs beside the stages of Algorithm 1."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rankrise import predict, toy, watch
+from rankrise.toy.full import train_full_weights
+from rankrise.watch.stages.agreement import Agreement, Passage, agreement, passages
+
+PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
+
+
+def plateaus(stages: predict.Stages, until: float) -> np.ndarray:
+    points = [stage.point.numpy() for stage in stages if stage.time <= until]
+    return np.stack([np.zeros_like(points[0]), *points])
+
+
+def recorded(flow: predict.Flow, rows: int = 1500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times, a = u*v and loss at evenly spaced steps of training."""
+    times = np.linspace(0, float(flow.times[-1]), rows + 1)[1:]
+    losses = np.exp(np.interp(times, flow.times.numpy(), flow.losses.log().numpy()))
+    return times, flow.at(torch.from_numpy(times)).numpy(), losses
+
+
+def in_loss(times: np.ndarray, losses: np.ndarray) -> list[float]:
+    return [step.time for step in watch.find_steps(times, losses)]
+
+
+def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[float]:
+    """Moments at which the singular values of the two products, or their stable ranks, step."""
+    curves = []
+    for name, product in (("KQ", values[:, :dimension]), ("VO", values[:, dimension:])):
+        sizes = np.abs(product)
+        rank = (sizes**2).sum(1) / np.maximum((sizes**2).max(1), 1e-300)
+        curves += [
+            watch.Curve(f"{name} values", 1e6 * times, sizes.sum(1), scale="linear"),
+            watch.Curve(f"{name} stable rank", 1e6 * times, rank),
+        ]
+    return [stage.step / 1e6 for stage in watch.find_stages(curves)]
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[predict.DiagonalHead, predict.Stages]:
+    """A head with a dozen stages, some of them close to one another."""
+    network = predict.diagonal_head(dimension=8, tokens=10, samples=200, seed=0)
+    return network, predict.greedy(network, network.size, until=2.5)
+
+
+@pytest.mark.parametrize(("log10_alpha", "resolved", "missed"), [(-4, 1, 0), (-16, 5, 1), (-32, 9, 1)])
+def test_the_diagonal_toy(small: tuple, log10_alpha: float, resolved: int, missed: int) -> None:
+    network, stages = small
+    u0, v0 = predict.random_initialisation(16, seed=0)
+    flow = predict.gradient_flow(network, u0, v0, log10_alpha=log10_alpha, until=2.5)
+    times, values, losses = recorded(flow)
+    ways = passages(plateaus(stages, 2.5), times, values)
+    assert sum(not way.open for way in ways) >= resolved
+    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(len(times)))
+    for steps in (in_loss(times, losses), in_loss(times, losses * noise), in_values(times, values, 8)):
+        counts = agreement(ways, steps)
+        assert counts.missed <= missed
+        assert counts.false == 0
+
+
+def test_the_toy_at_the_size_of_the_paper() -> None:
+    """89 stages, most of them too near to one another to be resolved even at alpha = 1e-32."""
+    run = toy.open_run(PAPER)
+    times, values, losses = recorded(run.flow(0, "1e-32"), rows=4000)
+    counts = agreement(passages(plateaus(run.stages(0), 2.0), times, values), in_loss(times, losses))
+    assert counts.matched >= 7
+    assert counts.missed <= 2
+    assert counts.false == 0
+
+
+def test_full_weights(small: tuple) -> None:
+    """Singular values take the place of coordinates, largest first."""
+    network, stages = small
+    full = train_full_weights(network, log10_scale=-8, step=0.04, until=2.2)
+    times = full.rescaled_times.numpy()[1:]
+    values = torch.cat([full.singular_values_kq, full.singular_values_vo], 1).numpy()[1:]
+    points = np.abs(plateaus(stages, 2.2)).reshape(-1, 2, 8)
+    ways = passages(-np.sort(-points, axis=2).reshape(-1, 16), times, values)
+    assert sum(not way.open for way in ways) >= 3
+    counts = agreement(ways, in_loss(times, full.losses.numpy()[1:]))
+    assert counts.matched >= 3
+    assert counts.false == 0
+    assert agreement(ways, in_values(times, values, 8)).missed == 0
+
+
+def test_passages_of_a_path_with_corners() -> None:
+    """Along the first axis, a rest, then along the second and third at once."""
+    times = np.arange(100.0)
+    ramp = lambda begin, end: np.clip((times - begin) / (end - begin), 0, 1)  # noqa: E731
+    values = np.stack([ramp(20, 30), ramp(60, 70), ramp(60, 70)], axis=1)
+    points = np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1.0]])
+    first, second = passages(points, times, values)
+    assert (first.first, first.last, second.first, second.last) == (1, 1, 2, 3)
+    assert first.begin < 20 < 30 <= first.end <= 60 < 70 <= second.end
+    assert agreement([first, second], [25.0, 65.0]) == Agreement(2, 0, 0)
+    assert agreement([first, second], [25.0, 26.0]) == Agreement(1, 1, 1)
+    assert agreement([Passage(0, 1, 1, 1, open=True)], []) == Agreement(0, 0, 0)

@@ -1,0 +1,138 @@
+"""`rankrise watch` and stages of a run that a tracker has recorded."""
+
+import json
+import math
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rankrise import watch
+from rankrise.commands import main
+from rankrise.files import write_json
+from rankrise.show.terminal import snapshot, sparkline
+
+STEPS = 200
+PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two layers whose loss drops at step 100, and whose weights get a second direction there."""
+    folder = tmp_path_factory.mktemp("runs") / "staged"
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    directions = torch.linalg.qr(torch.randn(24, 2))[0]
+    start = [layer.self_attn.in_proj_weight.detach().clone() for layer in model.layers]
+    with watch.RankTracker(model, folder, schedule=watch.Schedule(often=1, seldom=100)) as tracker:
+        for step in range(1, STEPS + 1):
+            sizes = (1.0, 0.9 if step > 100 else 0.0)
+            for layer, first in zip(model.layers, start, strict=True):
+                change = sum(
+                    size * torch.outer(direction, torch.roll(torch.eye(8)[0], place))
+                    for place, (size, direction) in enumerate(zip(sizes, directions.T, strict=True))
+                )
+                layer.self_attn.in_proj_weight.data = first + change
+            tracker.step(step, loss=(1.0 if step > 100 else 2.0) + 0.01 * math.sin(step * step))
+    return folder
+
+
+def test_stages_of_a_tracked_run(folder: Path, tmp_path: Path) -> None:
+    found = watch.find_stages(folder)
+    assert found.until == STEPS
+    [stage] = found
+    assert stage.interval[0] <= 101
+    assert stage.interval[1] >= 100
+    assert "loss" in stage.curves
+    assert any("KQ" in name for name in stage.curves)
+    write_json(tmp_path / "stages.json", found.to_dict())
+    assert json.loads((tmp_path / "stages.json").read_text())["stages"][0]["step"] == stage.step
+
+
+def test_one_frame(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["watch", str(folder)])
+    printed = capsys.readouterr().out
+    assert "stages: 1 by step 200" in printed
+    assert "finished" in printed
+    assert "layers.0" in printed
+    assert "layers.1" in printed
+
+
+def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["watch", str(folder), "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    run = watch.load(folder)
+    assert shown["last_step"] == STEPS
+    assert shown["measured"] == run.measured.tolist()
+    assert len(shown["ranks"]) == 4
+    ranks = run.stable_rank("VO")[:, 1]
+    assert shown["ranks"][3]["means"] == pytest.approx(ranks.mean(1))
+    assert shown["ranks"][3]["stds"] == pytest.approx(ranks.std(1))
+    assert len(shown["stages"]["stages"]) == 1
+
+
+def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
+    """A part of the record, with its last line torn, and no end: seen as it is, until it is interrupted."""
+    part = tmp_path / "part"
+    part.mkdir()
+    info = json.loads((folder / "run.json").read_text()) | {"finished": None}
+    write_json(part / "run.json", info)
+    for name in ("ranks.jsonl", "steps.jsonl"):
+        (part / name).write_text((folder / name).read_text()[:-500])
+    shot = snapshot(watch.load(part), None)
+    assert "being written" in shot.state
+    assert 0 < len(shot.measured) < STEPS
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "rankrise", "watch", str(part), "--every", "0.2"]
+    process = subprocess.Popen(command, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"})
+    os.close(slave)
+    printed, deadline = "", time.monotonic() + 60
+    while "being written" not in printed and time.monotonic() < deadline:
+        printed += os.read(master, 65536).decode(errors="ignore")
+    process.send_signal(signal.SIGINT)
+    try:
+        while data := os.read(master, 65536):
+            printed += data.decode(errors="ignore")
+    except OSError:  # how Linux ends a terminal whose program has left
+        pass
+    assert process.wait(60) == 0
+    assert "being written" in printed
+    assert "Traceback" not in printed
+
+
+def test_before_anything_is_recorded(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "run.json", json.loads((folder / "run.json").read_text()) | {"finished": None})
+    main(["watch", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "nothing is recorded yet" in printed
+    assert "stages: none by step 0" in printed
+
+
+def test_folders_that_are_no_tracked_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path, words in (
+        (tmp_path, "no run"),
+        (PAPER, "rankrise report"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main(["watch", str(path)])
+        assert left.value.code == 2
+        message = capsys.readouterr().err
+        assert words in message
+        assert message.count("\n") == 1
+
+
+def test_sparkline_takes_the_mean_of_each_part() -> None:
+    assert sparkline([0, 0, 7, 7], width=2) == "▁█"
+    assert sparkline([], width=5) == ""
+    assert sparkline([3.0], width=5) == "▁"
+    assert len(sparkline(list(range(1000)), width=24)) == 24
+    assert sparkline([float("nan")] * 3, width=5) == "   "
