@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankrise import RankriseError
-from rankrise.show.figures import FIGURES, draw_figures
+from rankrise.show.figures import draw_figures
+from rankrise.show.figures.toy import FIGURES
 from rankrise.toy import Run
 
 
