@@ -2,8 +2,9 @@
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -39,7 +40,7 @@ def batched(function: Callable[..., Tensor], *tensors: Tensor, larger: int = 1) 
     if device.type == "cpu":
         results = in_parallel(lambda chunk: function(*chunk), chunks)
     else:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        with torch.no_grad(), without_autocast(device.type):
             results = [function(*chunk) for chunk in chunks]
     result = torch.cat(results)
     return result.reshape((*batch, *result.shape[1:]))
@@ -56,7 +57,7 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
     """
 
     def plainly(item: Item) -> Result:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with torch.no_grad(), without_autocast("cpu"):
             return function(item)
 
     threads = torch.get_num_threads()
@@ -69,6 +70,27 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
     finally:
         if _omp_set_num_threads is None:
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def without_autocast(device: str) -> Iterator[None]:
+    """Autocast off in the calling thread, for a kind of device.
+
+    `torch.autocast(device, enabled=False)` does that too, but on leaving it empties a cache that all threads
+    share, under a lock: beside a thread that compiles a model under autocast, both then wait for ever.
+
+    >>> with torch.autocast("cpu", torch.bfloat16), without_autocast("cpu"):
+    ...     (torch.eye(2) @ torch.eye(2)).dtype
+    torch.float32
+    """
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, True)
 
 
 def use_threads(number: int) -> None:

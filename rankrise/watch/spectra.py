@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rankrise.watch.batches import batched, in_parallel
+from rankrise.watch.batches import batched, in_parallel, without_autocast
 from rankrise.watch.factors import Blocks, Factors, change_blocks, checked, checked_change, refuse_non_finite
 from rankrise.watch.gram import CANCELLATION_LIMIT, EPSILON, divided, grams, widened
 
@@ -65,7 +65,7 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
         before, after = before.mT, after.mT
     rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
     parts = list(zip(before.split(rows), after.split(rows), strict=True))
-    with torch.no_grad(), torch.autocast(before.device.type, enabled=False):
+    with torch.no_grad(), without_autocast(before.device.type):
         scale = torch.stack([(new.double() - old.double()).abs().amax() for old, new in parts]).amax()
         gram = before.new_zeros((1, before.shape[1], before.shape[1]), dtype=torch.float64)
         for old, new in parts:

@@ -312,3 +312,12 @@ def test_no_model_walk_when_nothing_is_due(tmp_path, monkeypatch):
             monkeypatch.setattr(nn.Module, name, lambda self, *_, **__: pytest.fail("the model was walked"))
         for step in range(1, 50):
             tracker.step(step, loss=1.0)
+
+
+def test_the_cache_of_autocast_is_left_alone(tmp_path, monkeypatch):
+    """It belongs to training, and its lock has stopped a worker and a thread that compiles for ever."""
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: pytest.fail("the cache was emptied"))
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, matrices=["head*"], strict=True) as tracker:
+        for step in range(3):
+            tracker.step(step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.watch.batches import CHUNK_BYTES
+from rankrise.watch.batches import CHUNK_BYTES, without_autocast
 from rankrise.watch.factors import Factors
 from rankrise.watch.spectra import change_values, difference_values, factor_values
 from rankrise.watch.track.leading import leading_values
@@ -123,7 +123,7 @@ def _in_batches(pieces: list[_Piece]) -> dict[tuple[str, str], Tensor]:
 
     def measure_batch(batch: list[_Piece]) -> None:
         factors = [torch.cat(parts) for parts in zip(*(piece.read() for piece in batch), strict=True)]
-        with torch.autocast(factors[0].device.type, enabled=False):
+        with without_autocast(factors[0].device.type):
             values = change_values(*factors).cpu()
         for piece, part in zip(batch, values.split([piece.heads for piece in batch]), strict=True):
             found[piece.place].append(part)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rankrise.errors import RankriseError
+from rankrise.watch.batches import without_autocast
 from rankrise.watch.track.weights import Tensors, Unit
 
 # What all places together may take beside the first, and how many there are at most.
@@ -205,5 +206,5 @@ def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
 def _no_autocast(devices: Iterable[torch.device]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind in {device.type for device in devices}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
+            stack.enter_context(without_autocast(kind))
         yield
