@@ -8,7 +8,8 @@ Stable ranks and the 8 leading values every 20 steps, full spectra every 100. A 
 full spectra and four of ranks. Plain and tracked blocks come in pairs whose order alternates. The device is
 synchronised at the ends of a block only, and a tracked block ends when all it measured is on disk, so that
 no work is hidden from the clock. The overhead is the median over the pairs, with a confidence interval that
-holds for any distribution (order statistics).
+holds for any distribution (order statistics). On a busy CPU that interval is wide; what the tracker's own
+thread and its calls take of the processor is printed too, which other programs hardly change.
 
 The naive way forms every head's product in the loop and takes torch.linalg.svdvals of its change, on the
 schedule of the ranks: every 20 steps.
@@ -19,9 +20,11 @@ import itertools
 import math
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -208,10 +211,19 @@ def measure(
         construction_seconds = time.perf_counter() - start
 
         starts = itertools.count(0, SELDOM)
+        own: list[float] = []
 
         def tracked_block() -> Seconds:
-            start = next(starts)
-            return training.run(SELDOM, lambda step, loss: tracker.step(start + step, loss=loss), drain)
+            first, in_steps, before = next(starts), [], worker_seconds()
+
+            def step(number: int, loss: Tensor) -> None:
+                start = time.thread_time()
+                tracker.step(first + number, loss=loss)
+                in_steps.append(time.thread_time() - start)
+
+            seconds = training.run(SELDOM, step, drain)
+            own.append(sum(in_steps) + worker_seconds() - before)
+            return seconds
 
         def drain() -> None:
             training.synchronise()
@@ -221,6 +233,7 @@ def measure(
 
         peak_tracked = peak(device, tracked_block)  # also warms up
         waited.clear()
+        own.clear()
         naive = Naive(model)
         for turn in range(blocks):
             for way in ("plain", "tracked") if turn % 2 else ("tracked", "plain"):
@@ -246,6 +259,9 @@ def measure(
         "construction_seconds": construction_seconds,
         "ranks_measured": f"{ranks} of {(blocks + 1) * SELDOM // OFTEN}",
         "spectra_measured": f"{spectra} of {blocks + 1}",
+        "own_processor_percent": None
+        if device != "cpu"
+        else 100 * statistics.median(own) / statistics.median(block.processor for block in plain),
         "initial_megabytes": initial_bytes(model) / 2**20,
         "extra_device_megabytes": None if peak_plain is None else (peak_tracked - peak_plain) / 2**20,
         "overheads": [
@@ -253,6 +269,13 @@ def measure(
             overhead("svdvals in the loop", plain[: len(naive_seconds)], naive_seconds, [0.0]),
         ],
     }
+
+
+def worker_seconds() -> float:
+    """What the tracker's thread has taken of a processor so far: beside CPU training it has no helpers."""
+    (worker,) = (thread for thread in threading.enumerate() if thread.name == "rankrise-tracker")
+    path = Path(f"/proc/self/task/{worker.native_id}/schedstat")
+    return int(path.read_text().split()[0]) / 1e9 if path.exists() else math.nan
 
 
 def initial_bytes(model: nn.Module) -> int:

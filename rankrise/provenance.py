@@ -2,6 +2,9 @@
 
 import os
 import platform
+import shlex
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,6 +50,18 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": name,
     }
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """The command that runs now, as it can be typed again; ours by its name, wherever it is installed.
+
+    >>> command_line(["/usr/bin/rankrise", "train", "my recipe.yaml"]), command_line(["train.py", "--fast"])
+    ("rankrise train 'my recipe.yaml'", 'train.py --fast')
+    """
+    program, *others = sys.argv if arguments is None else arguments
+    if Path(program).name == "rankrise" or program.endswith(f"rankrise{os.sep}__main__.py"):
+        program = "rankrise"
+    return shlex.join([program, *others])
 
 
 def now() -> str:

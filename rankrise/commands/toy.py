@@ -66,13 +66,12 @@ def toy(
     """
     given = {name: value for name, value in locals().items() if value is not None}
     import os
-    import shlex
-    import sys
     from dataclasses import fields
 
     from rankrise.errors import RankriseError
     from rankrise.files import to_json
     from rankrise.progress import bar
+    from rankrise.provenance import command_line
     from rankrise.toy import QUICK, ToySettings, open_run, read_recipe, run_toy, work_of
 
     if quick and recipe is not None:
@@ -83,13 +82,12 @@ def toy(
     if (out / "run.json").is_file() and not (quick or recipe or flags):
         settings = open_run(out).settings  # to resume, the folder alone is enough
     settings = settings.changed(flags, "the command line")
-    command = shlex.join(["rankrise", *sys.argv[1:]])
     with bar("toy experiments", work_of(settings), unit="gradients") as move_to:
         run = run_toy(
             out,
             settings,
             workers=workers or os.cpu_count() or 1,
-            command=command,
+            command=command_line(),
             note=note,
             progress=lambda done, finished: move_to(done, f"toy experiments, {finished} finished"),
         )

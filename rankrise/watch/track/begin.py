@@ -1,7 +1,6 @@
 """The beginning of a tracked run, and its continuation: run.json and the initial weights, written once and
 verified ever after."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from rankrise.errors import RankriseError
 from rankrise.files import to_json, write_json
-from rankrise.provenance import machine, now, versions
+from rankrise.provenance import command_line, machine, now, versions
 from rankrise.runs import FORMAT
 from rankrise.watch.checkpoint import read_json
 from rankrise.watch.track.record import INITIAL, RUN, sha256, write_tensors
@@ -57,7 +56,7 @@ def begin(
         "initial_sha256": "",
         "versions": versions("transformers", "peft"),
         "machine": machine(about["device"]),
-        "command": " ".join(sys.argv),
+        "command": command_line(),
         "started": now(),
         "resumed": [],
         "finished": None,
