@@ -54,6 +54,11 @@ def test_stages_of_a_tracked_run(folder: Path, tmp_path: Path) -> None:
     assert any("KQ" in name for name in stage.curves)
     write_json(tmp_path / "stages.json", found.to_dict())
     assert json.loads((tmp_path / "stages.json").read_text())["stages"][0]["step"] == stage.step
+    ranks, stages = watch.load(folder).table(), found.table()
+    assert (found.numbers(ranks.step) == (ranks.step >= stage.step)).all()
+    assert set(stages.curve) == set(stage.curves)
+    loss = stages[stages.curve == "loss"].iloc[0]
+    assert (loss.before, loss.after) == pytest.approx((2.0, 1.0), rel=0.02)
 
 
 def test_one_frame(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from rankrise.optional import require
 from rankrise.watch.stages.curves import Curve, curves_of
 from rankrise.watch.stages.steps import Step, find_steps
 from rankrise.watch.track.load import TrackedRun, load
@@ -48,6 +51,34 @@ class StagesFound:
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    def numbers(self, steps: Any) -> np.ndarray:
+        """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.
+
+        >>> found = StagesFound((Stage(30, (28, 33), 1.0, {}), Stage(70, (69, 71), 0.95, {})), ("loss",), 100)
+        >>> found.numbers([1, 30, 50, 70, 100]).tolist()
+        [0, 1, 1, 2, 2]
+        """
+        return np.searchsorted([stage.step for stage in self.stages], steps, side="right")
+
+    def table(self) -> Any:
+        """A pandas table with a row for each stage and curve that steps in it."""
+        pandas = require("pandas", extra="tables", purpose="A table of stages")
+        rows = [
+            {
+                "stage": number,
+                "step": stage.step,
+                "low": stage.interval[0],
+                "high": stage.interval[1],
+                "probability": stage.probability,
+                "curve": name,
+                "before": step.before,
+                "after": step.after,
+            }
+            for number, stage in enumerate(self.stages, 1)
+            for name, step in stage.curves.items()
+        ]
+        return pandas.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: what RUN/stages.json holds."""
