@@ -6,10 +6,12 @@ instant.
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentParser, auto_cli
 
 from rankrise.commands.claims import claims
 from rankrise.commands.compare import compare
@@ -41,13 +43,49 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     given = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        auto_cli(COMMANDS, args=given, prog="rankrise", description=main.__doc__, as_positional=True)  # type: ignore[arg-type]
+        auto_cli(
+            COMMANDS,  # type: ignore[arg-type]
+            args=given,
+            prog="rankrise",
+            description=main.__doc__,
+            as_positional=True,
+            parser_class=_Parser,
+        )
     except RankriseError as error:
         print(f"rankrise: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("rankrise: interrupted; what was finished is kept.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+class _Parser(ArgumentParser):
+    """jsonargparse's, with one sentence for what cannot be read instead of the usage and a trace of types."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        print(
+            f"rankrise: {_one_sentence(message)}; see '{self.prog.replace(' [options]', '')} --help'",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+
+
+def _one_sentence(message: str) -> str:
+    """What jsonargparse has to say, for a user.
+
+    >>> _one_sentence("Parser key \\"epochs\\":  - Expected a <class 'float'> \\n Given value: abc")
+    '--epochs is abc: pass a number'
+    >>> _one_sentence("Unrecognized arguments: --fast")
+    'Unrecognized arguments: --fast'
+    """
+    key, given = re.search(r'[Kk]ey "([^"]+)"', message), re.search(r"(?:Given|Got) value: (.*)", message)
+    type_name = re.search(r"Expected an? <class '(int|float|bool)'>", message)
+    choices = re.search(r"Literal\[(.*?)\]", message)
+    if key and given and (type_name or choices):
+        kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+        wanted = kinds[type_name[1]] if type_name else f"one of {choices[1]}" if choices else ""
+        return f"--{key[1]} is {given[1]}: pass {wanted}"
+    return re.sub(r"(required: )\w+\.", r"\1", " ".join(message.split())).rstrip(".")
 
 
 def _spelled_out(given: list[str]) -> list[str]:
