@@ -1,11 +1,14 @@
-"""Training speed of the paper's CIFAR model: ours, the eager Hugging Face Trainer, the card's matrix rate.
+"""Training speed of a recipe's model: ours, the eager Hugging Face Trainer, the card's matrix rate.
 
-    python benchmarks/train.py               # ours as the recipe has it, the Trainer, the card
+    python benchmarks/train.py               # the paper's CIFAR model as its recipe has it
+    python benchmarks/train.py --recipe recipes/gpt2-wikipedia.yaml
     python benchmarks/train.py --variants    # ours compiled in every way, with every attention kernel
     python benchmarks/train.py --profile     # where the time of a step goes, kernel by kernel
 
-The data are random images of CIFAR-10's size; each way of training is measured for at most --seconds after
-its warm-up. Rates count the operations of the library's model: 6 a weight and token, and the attention's.
+The data are random images of CIFAR-10's size, or random tokens; each way of training is measured for at most
+--seconds after its warm-up, ours also with a tracker that measures as often as the recipe's run does on
+average. The Trainer takes the recipe's micro-batches as whole batches. Rates count the operations of the
+library's model: 6 a weight and token, and the attention's, of which a causal one needs half.
 """
 
 import argparse
@@ -16,38 +19,45 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from rankrise import watch
 from rankrise.files import to_json, write_json
-from rankrise.train.data import ImageData, ImagePart
-from rankrise.train.model import attention_kernel, vision_transformer
+from rankrise.train.data import ImageData, ImagePart, Tokens
+from rankrise.train.image_classification import ImageClassification
+from rankrise.train.language_model import language_model
+from rankrise.train.model import attention_kernel
+from rankrise.train.next_token import NextTokenPrediction
 from rankrise.train.rate import set_rate
 from rankrise.train.settings import TrainSettings, read_recipe
 from rankrise.train.sources import DeviceImages
 from rankrise.train.step import compiled, graphed, optimiser_of, written_step
-from rankrise.train.task import ImageClassification
+from rankrise.train.task import Task
+from rankrise.train.times import Times
+from rankrise.train.token_blocks import TokenBlocks
+from rankrise.train.vision_model import vision_transformer
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "vit-cifar10.yaml"
+VOCABULARY = 50257
 
 Row = dict[str, Any]
+Data = ImageData | Tokens
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--recipe", type=Path, default=Path(__file__).parent.parent / "recipes/vit-cifar10.yaml"
-    )
+    parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--variants", action="store_true", help="time every way to compile and to attend")
     parser.add_argument("--only", default="", help="with --variants: only those whose name contains this")
     parser.add_argument("--profile", action="store_true", help="print the kernels of a step by their time")
     parser.add_argument("--attention", help="another attention kernel than the recipe's")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest measurement of each")
-    parser.add_argument("--examples", type=int, default=50_000)
+    parser.add_argument("--examples", type=int, help="images (50000) or blocks of text (21250)")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try the script without a GPU")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
@@ -64,9 +74,12 @@ def main() -> None:
             "mlp_size": 32,
             "head_size": 16,
             "batch_size": 32,
+            "micro_batch_size": 16,
+            "sequence_length": 32,
         }
         settings = replace(settings, **small, compile="none")
-    data = random_images(settings, options.examples)
+    examples = options.examples or (21_250 if settings.is_text else 50_000)
+    data = (random_tokens if settings.is_text else random_images)(settings, examples)
     if options.profile:
         profile(settings, data, device)
         return
@@ -77,13 +90,15 @@ def main() -> None:
             rows.append(timed_ours(name, variant, data, options.seconds, device))
             show(rows[-1])
     if not options.variants:
+        rows.append(timed_ours("ours, tracked", settings, data, options.seconds, device, tracked=True))
+        show(rows[-1])
         rows.append(timed_trainer(settings, data, options.seconds, device))
         show(rows[-1])
         rate = matrix_rate(device)
         print(f"bf16 matrix product of this machine: {rate:.0f} TFLOP/s")
         for row in rows:
             row["part of matrix rate"] = row["TFLOP/s"] / rate
-            row["times the Trainer"] = row["images/s"] / rows[-1]["images/s"]
+            row["times the Trainer"] = row["per second"] / rows[-1]["per second"]
     if options.json:
         write_json(options.json, rows)
     print(to_json(rows))
@@ -92,14 +107,20 @@ def main() -> None:
 def variants(settings: TrainSettings) -> dict[str, TrainSettings]:
     """Ways to compute the same step."""
     ways: dict[str, TrainSettings] = {}
-    for attention in ("short", "cudnn", "flash", "efficient", "math"):
+    kernels = ("cudnn", "flash", "efficient", "math")
+    for attention in kernels if settings.is_text else ("short", *kernels):
         ways[f"model, graph, {attention}"] = replace(settings, attention=attention)
     ways |= {
         "model, no graph": replace(settings, cuda_graph=False),
         "not compiled": replace(settings, compile="none"),
         "max-autotune, graph": replace(settings, compile="max-autotune"),
-        "max-autotune, graph, short": replace(settings, compile="max-autotune", attention="short"),
     }
+    if settings.is_text:
+        for size in (16, 64):
+            ways[f"model, graph, micro-batches of {size}"] = replace(settings, micro_batch_size=size)
+    else:
+        both = replace(settings, compile="max-autotune", attention="short")
+        ways["max-autotune, graph, short"] = both
     return ways
 
 
@@ -111,37 +132,69 @@ def random_images(settings: TrainSettings, examples: int) -> ImageData:
     return ImageData("random", part, ImagePart(images[:1000], part.labels[:1000]), classes=10)
 
 
-def ours(settings: TrainSettings, data: ImageData, device: torch.device) -> Iterator[None]:
-    """Our steps, one at each turn."""
+def random_tokens(settings: TrainSettings, examples: int) -> Tokens:
+    generator = torch.Generator().manual_seed(0)
+    count = examples * settings.sequence_length + 1
+    tokens = torch.randint(0, VOCABULARY, (count,), dtype=torch.int32, generator=generator)
+    return Tokens("random", tokens.to(torch.uint16), VOCABULARY, words=0)
+
+
+def task_on(settings: TrainSettings, data: Data, device: torch.device) -> Task:
+    if isinstance(data, Tokens):
+        short = Tokens("random", data.tokens[:100], VOCABULARY, words=0)
+        return NextTokenPrediction(settings, TokenBlocks(settings, data, [short], device))
+    return ImageClassification(settings, DeviceImages(settings, data, device))
+
+
+def ours(
+    settings: TrainSettings, data: Data, device: torch.device, folder: str | None = None
+) -> Iterator[None]:
+    """Our steps, one at each turn; tracked where there is a folder."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(mixed_precision="no")
-    task = ImageClassification(settings, DeviceImages(settings, data, device))
+    task = task_on(settings, data, device)
     model = task.model().to(device)
     optimiser = optimiser_of(settings, model, device)
     model, optimiser = accelerator.prepare(model, optimiser)
     loss_of, _ = compiled(settings, task, plain=True)
     step = written_step(settings, accelerator, model, optimiser, loss_of)
+    tracker = None
+    if folder is not None:
+        total = Times(settings, task.examples).total
+        every = max(1, total // settings.measurements)
+        tracker = watch.RankTracker(model, folder, schedule=watch.Schedule(often=every, seldom=[]))
     if settings.cuda_graph and settings.compile != "none" and device.type == "cuda":
-        step = graphed(step, before_capture=lambda: None)
-    epoch = 0
-    while True:
-        for batch in task.batches(epoch, 0, settings.batch_size, slice(None)):
-            set_rate(optimiser, settings.learning_rate)
-            step(batch)
-            yield
-        epoch += 1
+        step = graphed(step, before_capture=tracker.flush if tracker else lambda: None)
+    epoch, number = 0, 0
+    try:
+        while True:
+            for batch in task.batches(epoch, 0, settings.batch_size, slice(None)):
+                set_rate(optimiser, settings.learning_rate)
+                loss, number = step(batch), number + 1
+                if tracker is not None:
+                    tracker.step(number, **({"loss": loss} if number % settings.log_every == 0 else {}))
+                yield
+            epoch += 1
+    finally:
+        if tracker is not None:
+            tracker.close()
 
 
 def timed_ours(
-    name: str, settings: TrainSettings, data: ImageData, seconds: float, device: torch.device
+    name: str,
+    settings: TrainSettings,
+    data: Data,
+    seconds: float,
+    device: torch.device,
+    tracked: bool = False,
 ) -> Row:
     """Seconds per step: warm-up first, then as many steps as fit, in ten parts of which the median counts."""
     torch._dynamo.reset()
     gc.collect()
     begun = time.perf_counter()
-    with attention_kernel(settings.attention):
-        run = ours(settings, data, device)
+    with attention_kernel(settings.attention), tempfile.TemporaryDirectory() as folder:
+        run = ours(settings, data, device, folder if tracked else None)
         for _ in range(10):
             next(run)
         synchronise(device)
@@ -159,15 +212,29 @@ def timed_ours(
                 next(run)
             synchronise(device)
             parts.append((time.perf_counter() - begun) / count)
+        run.close()
     return row(name, settings, sorted(parts)[5], warm_up)
 
 
-def timed_trainer(settings: TrainSettings, data: ImageData, seconds: float, device: torch.device) -> Row:
-    """The Hugging Face Trainer as one sets it up: eager, bf16 autocast, workers that crop and mirror."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments, ViTForImageClassification
+def timed_trainer(settings: TrainSettings, data: Data, seconds: float, device: torch.device) -> Row:
+    """The Hugging Face Trainer as one sets it up: eager, bf16 autocast, workers that prepare the examples."""
+    from transformers import (
+        GPT2LMHeadModel,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+        ViTForImageClassification,
+    )
 
-    configuration: Any = vision_transformer(settings, channels=3, classes=10).config
-    model = ViTForImageClassification(configuration)
+    settings = replace(settings, batch_size=settings.micro_batch_size or settings.batch_size)
+    model: Any
+    examples: Any
+    if isinstance(data, Tokens):
+        model = GPT2LMHeadModel(cast(Any, language_model(settings, VOCABULARY)).config)
+        examples = Blocks(data, settings.sequence_length)
+    else:
+        model = ViTForImageClassification(cast(Any, vision_transformer(settings, 3, 10)).config)
+        examples = Images(data)
 
     class Clock(TrainerCallback):
         """Stops when the time is over; the first steps are warm-up."""
@@ -199,11 +266,25 @@ def timed_trainer(settings: TrainSettings, data: ImageData, seconds: float, devi
             logging_strategy="no",
             disable_tqdm=True,
         )
-        Trainer(model, arguments, train_dataset=Examples(data), callbacks=[clock]).train()
+        Trainer(model, arguments, train_dataset=examples, callbacks=[clock]).train()
     return row("Hugging Face Trainer, eager", settings, (clock.ended - clock.begun) / clock.steps, 0.0)
 
 
-class Examples(torch.utils.data.Dataset[dict[str, Tensor]]):
+class Blocks(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """The same blocks of text one by one."""
+
+    def __init__(self, data: Tokens, length: int) -> None:
+        self.tokens, self.length = data.tokens, length
+
+    def __len__(self) -> int:
+        return len(self.tokens) // self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        block = self.tokens[index * self.length : (index + 1) * self.length].long()
+        return {"input_ids": block, "labels": block}
+
+
+class Images(torch.utils.data.Dataset[dict[str, Tensor]]):
     """The same images one by one, cropped and mirrored as usual."""
 
     def __init__(self, data: ImageData) -> None:
@@ -223,31 +304,34 @@ class Examples(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def operations(settings: TrainSettings) -> float:
-    """Floating-point operations of one image, forward and backward."""
-    tokens = (settings.image_size // settings.patch_size) ** 2 + 1
+    """Floating-point operations of one image or token, forward and backward."""
     width = settings.heads * settings.head_size
     weights = settings.layers * settings.hidden_size * (4 * width + 2 * settings.mlp_size)
+    if settings.is_text:
+        attention = settings.layers * settings.sequence_length * width
+        return 6.0 * (weights + VOCABULARY * settings.hidden_size + attention)
+    tokens = (settings.image_size // settings.patch_size) ** 2 + 1
     patches = 3 * settings.patch_size**2 * settings.hidden_size
     attention = settings.layers * 2 * tokens * width
     return 6.0 * tokens * (weights + patches + attention)
 
 
 def row(name: str, settings: TrainSettings, seconds: float, warm_up: float) -> Row:
-    images = settings.batch_size / seconds
+    units = settings.batch_size * (settings.sequence_length if settings.is_text else 1) / seconds
     return {
         "name": name,
+        "unit": "tokens" if settings.is_text else "images",
         "seconds per step": seconds,
-        "images/s": images,
-        "TFLOP/s": images * operations(settings) / 1e12,
+        "per second": units,
+        "TFLOP/s": units * operations(settings) / 1e12,
         "warm-up seconds": warm_up,
-        "minutes for 500 epochs of CIFAR-10": 500 * (50_000 // settings.batch_size) * seconds / 60,
     }
 
 
 def show(row: Row) -> None:
     print(
-        f"{row['name']:32s} {1e3 * row['seconds per step']:8.2f} ms a step {row['images/s']:10,.0f} images/s "
-        f"{row['TFLOP/s']:6.0f} TFLOP/s, warm-up {row['warm-up seconds']:.0f} s",
+        f"{row['name']:32s} {1e3 * row['seconds per step']:8.2f} ms a step {row['per second']:10,.0f} "
+        f"{row['unit']}/s {row['TFLOP/s']:6.0f} TFLOP/s, warm-up {row['warm-up seconds']:.0f} s",
         flush=True,
     )
 
@@ -266,7 +350,7 @@ def matrix_rate(device: torch.device) -> float:
     return 20 * 2 * size**3 / (time.perf_counter() - begun) / 1e12
 
 
-def profile(settings: TrainSettings, data: ImageData, device: torch.device) -> None:
+def profile(settings: TrainSettings, data: Data, device: torch.device) -> None:
     """The kernels of five steps, the longest first."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled

@@ -23,12 +23,18 @@ PRODUCTS = ("KQ", "VO")
 VARIED = ("seed", "initialisation_scale")
 NOT_SCIENCE = (
     "data_folder", "check_data", "workers", "micro_batch_size", "compile", "cuda_graph", "attention",
-    "evaluate_every", "log_every", "checkpoint_every", "measurements", "spectra_epochs",
+    "evaluate_every", "log_every", "checkpoint_every", "measurements", "spectra_epochs", "also_validate",
 )  # fmt: skip
 """Settings of a recipe in which runs may differ and still be alike: how they were computed and recorded."""
 
-FAMILIES = {"cifar100": "CIFAR-100", "cifar10": "CIFAR-10", "imagenet": "ImageNet"}
-"""The paper's data sets, by what the name of a data set begins with or contains."""
+FAMILIES = {
+    "cifar100": "CIFAR-100",
+    "cifar10": "CIFAR-10",
+    "imagenet": "ImageNet",
+    "wikitext103": "WikiText-103",
+    "wikipedia": "Wikipedia",
+}
+"""The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,9 @@ class Study:
     @property
     def label(self) -> str:
         """The data set as people write it; of a part of ImageNet its own name; else the run's name."""
-        plain = "".join(letter for letter in (self.data or "").lower() if letter.isalnum())
-        return FAMILIES.get(plain) or self.data or self.members[0].name
+        name = (self.data or "").rpartition(":")[2]  # of a Hugging Face data set, its configuration
+        plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("rawv1")
+        return FAMILIES.get(plain) or name or self.members[0].name
 
     @cached_property
     def main(self) -> tuple[Member, ...]:

@@ -11,6 +11,9 @@ def train(
     data_name: str | None = None,
     check_data: bool | None = None,
     stream: bool | None = None,
+    tokenizer: str | None = None,
+    sequence_length: int | None = None,
+    also_validate: str | None = None,
     image_size: int | None = None,
     augmentation: str | None = None,
     patch_size: int | None = None,
@@ -49,11 +52,14 @@ def train(
     Args:
         recipe: YAML file of settings, such as recipes/vit-cifar10.yaml.
         run: folder of the run, new or to be resumed (runs/ and the recipe's name).
-        data: cifar10, cifar100, digits, image-folder or hugging-face.
+        data: cifar10, cifar100, digits, image-folder, hugging-face; text, made-text or hugging-face-text.
         data_folder: folder in which the data set's own folder lies.
-        data_name: the image folder's name inside data_folder, or the name of a Hugging Face data set.
+        data_name: the image or text folder's name inside data_folder, or that of a Hugging Face data set.
         check_data: compare CIFAR's files with their published checksums, yes or no.
-        stream: read photographs while training, yes or no.
+        stream: read photographs or text while training, yes or no.
+        tokenizer: folder inside data_folder with vocab.json and merges.txt, or bytes.
+        sequence_length: tokens in an example of text.
+        also_validate: other text folders inside data_folder whose validation parts are looked at too.
         image_size: side of the images that the network sees, in pixels.
         augmentation: none, crop, crop-flip or resized-crop-flip.
         patch_size: side of a patch, in pixels.
@@ -95,6 +101,7 @@ def train(
     from rankrise.progress import bar
     from rankrise.train import Interrupted, Progress, TrainSettings, read_recipe
     from rankrise.train import train as run_training
+    from rankrise.train.checkpoint import latest_checkpoint
 
     names = {field.name for field in fields(TrainSettings)}
     settings = read_recipe(recipe).changed(
@@ -103,12 +110,22 @@ def train(
     folder = run or Path("runs") / recipe.stem
     watched = sys.stderr.isatty()
     begun = time.perf_counter()
-    with bar(f"{folder.name}", total=1, unit="images") as move_to:
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint is not None:
+        print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
+    if settings.warm_up_epochs >= settings.epochs:
+        print(
+            f"Note: warm_up_epochs is {settings.warm_up_epochs:g} and epochs {settings.epochs:g}, so the "
+            "learning rate only rises: pass --warm_up_epochs as well.",
+            file=sys.stderr,
+        )
+    with bar(f"{folder.name}", total=1, unit="tokens" if settings.is_text else "images") as move_to:
 
         def show(progress: Progress) -> None:
-            accuracy = progress.metrics.get("accuracy")
             text = f"epoch {progress.epoch:.1f}, loss {progress.loss:.3f}"
-            text += "" if accuracy is None else f", accuracy {accuracy:.1%}"
+            for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):
+                if name in progress.metrics:
+                    text += f", {name} {progress.metrics[name]:{style}}"
             size = progress.step_units
             move_to(progress.step * size, f"{folder.name}, {text}", total=progress.total_steps * size)
             if progress.evaluated and not watched:

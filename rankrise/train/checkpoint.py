@@ -40,6 +40,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint as a folder of its own, then remove the earlier ones."""
     weights = get_model_state_dict(model, options=ON_MAIN)
+    for name in _tied(model):
+        weights.pop(name, None)
     optimiser_state: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
@@ -92,6 +94,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         ) from error
     groups = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)["param_groups"]
     rates = [group["lr"] for group in optimiser.param_groups]
+    weights |= {name: weights[first] for name, first in _tied(model).items()}
     set_model_state_dict(model, weights, options=WHOLE)
     set_optimizer_state_dict(
         model, optimiser.optimizer, {"state": moments, "param_groups": groups}, options=WHOLE
@@ -104,6 +107,17 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
         torch.cuda.set_rng_state(state["random_gpu"][rank])
     return step, state["losses"]
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """The names under which a weight is there a second time, and the first of each: it is written once."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        name = name.removeprefix("module.")  # of DistributedDataParallel
+        if first.setdefault(id(weight), name) != name:
+            tied[name] = first[id(weight)]
+    return tied
 
 
 def _save(path: Path, tensors: dict[str, Any]) -> None:

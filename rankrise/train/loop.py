@@ -78,7 +78,7 @@ def train(
 
     # What is trained, and when what happens.
     torch.manual_seed(settings.seed + accelerator.process_index)
-    with accelerator.main_process_first():  # it decodes photographs, the others find them decoded
+    with accelerator.main_process_first():  # it decodes or tokenises, the others find that done
         task = task_of(settings, accelerator.device)
     times = Times(settings, task.examples)
     model = task.model()
@@ -219,7 +219,9 @@ def _validate(
     """The task's metrics over the whole validation part."""
     model.eval()
     scores = []
-    for batch in task.validation_batches(settings.batch_size, _share(settings, accelerator)):
+    share = settings.micro_batch_size or settings.batch_size // accelerator.num_processes
+    mine = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)
+    for batch in task.validation_batches(share * accelerator.num_processes, mine):
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
             scores.append(score_of(model, *batch))
     model.train()

@@ -1,127 +1,41 @@
-"""The network: transformers' vision transformer, its initial values scaled as the paper does."""
+"""What the networks share: initial values scaled as the paper does, attention kernels that need no mask."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import MethodType
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-from rankrise.optional import require
-from rankrise.train.settings import TrainSettings
-
-TOKEN_MAPPER = "vit.embeddings."
-"""What turns an image into tokens, never scaled: patch projection, class token, position embeddings."""
-
-
-def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> nn.Module:
-    """A `ViTForImageClassification` with the library's initialisation, its layers scaled.
-
-    The library draws weights, class token and position embeddings from a normal distribution of standard
-    deviation 0.02 (the latter two truncated at 2, which never acts); biases are 0. It reads the class off the
-    class token, after a last layer norm, without a pooler.
-    """
-    transformers = require("transformers", extra="train", purpose="training")
-    configuration = transformers.ViTConfig(
-        image_size=settings.image_size,
-        patch_size=settings.patch_size,
-        num_channels=channels,
-        num_labels=classes,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        hidden_size=settings.hidden_size,
-        intermediate_size=settings.mlp_size,
-        head_dim=settings.head_size,
-        attn_implementation="sdpa",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        model: nn.Module = transformers.ViTForImageClassification(configuration)
-    scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
-    attend_without_mask(model)
-    read_class_token_only(model)
-    if settings.attention == "short":
-        use_short_attention(model)
-    return model
 
 
 @torch.no_grad()
-def scale_layers(model: nn.Module, scale: float, keep: str) -> None:
+def scale_layers(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None:
     """Multiply every initial value by `scale`, except the layer norms and what the token mapper `keep` owns.
+
+    A weight that belongs to the token mapper stays as it is also where another layer is tied to it.
 
     >>> block = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
     >>> before = block[0].weight.clone()
-    >>> scale_layers(block, 0.5, keep="embeddings.")
+    >>> scale_layers(block, 0.5, keep=("embeddings.",))
     >>> torch.equal(block[0].weight, before / 2), block[1].weight.tolist()
     (True, [1.0, 1.0])
     """
-    for module_name, module in model.named_modules():
-        if isinstance(module, nn.LayerNorm):
-            continue
-        for name, parameter in module.named_parameters(module_name, recurse=False):
-            if not name.startswith(keep):
-                parameter.mul_(scale)
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    kept = {id(parameter) for norm in norms for parameter in norm.parameters()}
+    kept |= {id(parameter) for name, parameter in model.named_parameters() if name.startswith(keep)}
+    for parameter in model.parameters():
+        if id(parameter) not in kept:
+            parameter.mul_(scale)
 
 
-def attend_without_mask(model: Any) -> None:
-    """Keep the mask that hides nothing from the layers.
+def attend_without_mask(layers: Iterable[nn.Module]) -> None:
+    """Keep the library's attention mask from the layers, which attend to all tokens, or to all before them.
 
     Some versions of the library make one when they are compiled, and no fused attention kernel takes it.
+    Without it the attention is the same: a causal layer says so to the kernel.
     """
-    for layer in model.vit.layers:
+    for layer in layers:
         layer.register_forward_pre_hook(lambda _, inputs: (inputs[0],))
-
-
-def read_class_token_only(model: Any) -> None:
-    """Let the last layer compute its class token alone, since the classifier reads nothing else.
-
-    The outputs and the gradients are the library's; a third of the last layer's work is left.
-    """
-    layer = model.vit.layers[-1]
-    layer.forward = MethodType(_forward_class_token, layer)
-
-
-def _forward_class_token(layer: Any, hidden_states: Tensor, attention_mask: None = None, **_: Any) -> Tensor:
-    """`ViTLayer.forward` for the first token: it looks at all of them. [batch, tokens, d] -> [batch, 1, d]"""
-    attention = layer.attention
-    normalised = layer.layernorm_before(hidden_states)
-
-    def heads_of(projected: Tensor) -> Tensor:
-        """[batch, tokens, heads, d_head]"""
-        return projected.unflatten(-1, (-1, attention.head_dim))
-
-    query = heads_of(attention.q_proj(normalised[:, :1])).to(normalised.dtype)
-    key, value = heads_of(attention.k_proj(normalised)), heads_of(attention.v_proj(normalised))
-    weights = ((query * key).sum(-1, keepdim=True) * attention.scaling).softmax(1)
-    mixed = (weights * value).sum(1, keepdim=True)
-    token = hidden_states[:, :1] + attention.o_proj(mixed.flatten(2))
-    return token + layer.mlp(layer.layernorm_after(token))
-
-
-def use_short_attention(model: Any) -> None:
-    """Give every layer but the last one product for queries, keys and values, and a kernel that reads it."""
-    if torch.cuda.is_available():
-        require("rankrise.train.short_attention", extra="train", purpose="attention short")
-    for layer in model.vit.layers[:-1]:
-        layer.attention.forward = MethodType(_forward_packed, layer.attention)
-
-
-def _forward_packed(attention: Any, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """`ViTAttention.forward` with one matrix product in place of three. [batch, tokens, d]"""
-    parts = attention.q_proj, attention.k_proj, attention.v_proj
-    weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
-    packed = nn.functional.linear(hidden_states, weight, bias).unflatten(-1, (3, -1, attention.head_dim))
-    if packed.is_cuda and packed.dtype in (torch.bfloat16, torch.float16):
-        from rankrise.train.short_attention import short_attention
-
-        mixed = short_attention(packed, attention.scaling)
-    else:
-        query, key, value = packed.transpose(1, 3).unbind(2)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value, scale=attention.scaling)
-        mixed = mixed.transpose(1, 2)
-    return attention.o_proj(mixed.flatten(2)), None
 
 
 @contextmanager

@@ -8,11 +8,19 @@ from typing import Any, Literal, get_args, get_type_hints
 from rankrise import recipe
 from rankrise.errors import RankriseError
 
-Data = Literal["cifar10", "cifar100", "digits", "image-folder", "hugging-face"]
+Data = Literal[
+    "cifar10", "cifar100", "digits", "image-folder", "hugging-face", "text", "made-text", "hugging-face-text"
+]
+TEXT = ("text", "made-text", "hugging-face-text")
+"""Those that are text; the others are images."""
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 Precision = Literal["fp32", "bf16"]
 Compile = Literal["none", "model", "max-autotune"]
 AttentionKernel = Literal["auto", "flash", "cudnn", "efficient", "math", "short"]
+
+OF_IMAGES = ("check_data", "image_size", "augmentation", "patch_size", "workers")
+OF_TEXT = ("tokenizer", "sequence_length", "also_validate")
+"""Settings that say something for one kind of data alone."""
 
 MACHINE = ("data_folder", "check_data", "workers")
 """Settings of the machine, not of the run: a run may be resumed with others."""
@@ -25,15 +33,21 @@ class TrainSettings:
     """
 
     data: Data = "cifar10"
-    """cifar10, cifar100, digits, image-folder or hugging-face."""
+    """cifar10, cifar100, digits, image-folder or hugging-face; or text, made-text or hugging-face-text."""
     data_folder: str = "data"
     """Folder in which the data set's own folder lies."""
     data_name: str = ""
-    """The image folder's name inside data_folder, or the name of a Hugging Face data set."""
+    """The image or text folder's name inside data_folder, or the name of a Hugging Face data set."""
     check_data: bool = True
     """Compare the files of CIFAR with their published checksums."""
     stream: bool = False
-    """Read photographs while training, for data sets too large for the device's memory."""
+    """Read photographs or text while training, for data sets too large for the device's memory."""
+    tokenizer: str = "gpt2"
+    """Of text: the name inside data_folder of the folder with vocab.json and merges.txt, or bytes."""
+    sequence_length: int = 1024
+    """Of text: tokens in an example."""
+    also_validate: tuple[str, ...] = ()
+    """Of text: names inside data_folder of other text folders whose validation parts are looked at too."""
     image_size: int = 32
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = "crop-flip"
@@ -91,11 +105,13 @@ class TrainSettings:
     """Processes that decode images, for data sets that are streamed."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spectra_epochs", tuple(self.spectra_epochs))
+        for name in ("spectra_epochs", "also_validate"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, wanted in get_type_hints(TrainSettings).items():
             if getattr(wanted, "__origin__", None) is Literal:
                 recipe.check_words(name, [getattr(self, name)], get_args(wanted))
         for name in (
+            "sequence_length",
             "image_size",
             "patch_size",
             "layers",
@@ -115,6 +131,25 @@ class TrainSettings:
         for name in ("seed", "warm_up_epochs", "micro_batch_size", "weight_decay", "clip", "workers"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise RankriseError(f"{name} is {getattr(self, name)}: pass a number of 0 or more")
+        if self.data in ("image-folder", "hugging-face", "text", "hugging-face-text") and not self.data_name:
+            raise RankriseError(f"data is {self.data} but data_name is empty: pass the data set's name")
+        (self._check_text if self.is_text else self._check_images)()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the data is text, and the network GPT-2."""
+        return self.data in TEXT
+
+    def _check_text(self) -> None:
+        if self.heads * self.head_size != self.hidden_size:
+            raise RankriseError(
+                f"GPT-2's {self.heads} heads of head_size {self.head_size} do not make up its hidden_size "
+                f"{self.hidden_size}: pass sizes that do"
+            )
+        if self.attention == "short":
+            raise RankriseError("attention is short, which is not causal: pass attention cudnn for text")
+
+    def _check_images(self) -> None:
         if self.image_size % self.patch_size:
             raise RankriseError(
                 f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}: "
@@ -126,12 +161,11 @@ class TrainSettings:
                 f"attention is short with {tokens} tokens and head_size {self.head_size}: it takes up to 128 "
                 "tokens and a head_size of 16, 32, 64 or 128; pass attention auto"
             )
-        if self.data in ("image-folder", "hugging-face") and not self.data_name:
-            raise RankriseError(f"data is {self.data} but data_name is empty: pass the data set's name")
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting, as JSON has it."""
-        return recipe.as_json(self)
+        """Every setting that says something for the data, as JSON has it."""
+        others = OF_IMAGES if self.is_text else OF_TEXT
+        return {name: value for name, value in recipe.as_json(self).items() if name not in others}
 
     def changed(self, given: Mapping[str, Any], source: str) -> "TrainSettings":
         """These settings with some of them replaced by what `source` gives, as text or as values.

@@ -1,25 +1,15 @@
-"""What is trained for: batches, loss and score. The loop knows nothing else about images."""
+"""What is trained for: batches, loss and score. The loop knows nothing else about images or text."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from rankrise.train.data import (
-    ImageData,
-    ImagePart,
-    Pictures,
-    decoded,
-    read_cifar,
-    read_digits,
-    read_hugging_face,
-    read_image_folder,
-)
-from rankrise.train.model import vision_transformer
+from rankrise.train.image_classification import image_classification
+from rankrise.train.next_token import next_token_prediction
 from rankrise.train.settings import TrainSettings
-from rankrise.train.sources import Batch, DeviceImages, ImageSource, StreamedImages
+from rankrise.train.sources import Batch
 
 
 class Task(Protocol):
@@ -51,62 +41,6 @@ class Task(Protocol):
         """What is recorded, out of the summed scores."""
 
 
-class ImageClassification:
-    """Classes of images by a vision transformer and cross-entropy."""
-
-    name = "image classification"
-    unit = "images"
-    units_per_example = 1
-
-    def __init__(self, settings: TrainSettings, source: ImageSource) -> None:
-        self.examples = source.examples
-        self.batches, self.validation_batches = source.batches, source.validation_batches
-        self._settings, self._source = settings, source
-
-    def model(self) -> nn.Module:
-        """The vision transformer of the settings."""
-        return vision_transformer(self._settings, self._source.channels, self._source.classes)
-
-    def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        """Cross-entropy."""
-        pixels, labels = self._source.pixels(*batch)
-        return nn.functional.cross_entropy(model(pixel_values=pixels).logits.float(), labels)
-
-    def score(self, model: Any, *batch: Tensor) -> Tensor:
-        """How many examples there are, how many are classified right, and the sum of their losses. [3]"""
-        pixels, labels = self._source.validation_pixels(*batch)
-        logits = model(pixel_values=pixels).logits.float()
-        losses = nn.functional.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
-        sums = (labels >= 0).sum(), (logits.argmax(1) == labels).sum(), losses
-        return torch.stack([value.double() for value in sums])
-
-    def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """Accuracy, and the mean loss of the validation part."""
-        return {"accuracy": sums[1] / sums[0], "validation_loss": sums[2] / sums[0]}
-
-
 def task_of(settings: TrainSettings, device: torch.device) -> Task:
     """The task that the settings name, its data read and checked."""
-    if settings.data in ("image-folder", "hugging-face"):
-        train, validation, classes = _photographs(settings)
-        if settings.stream:
-            source = StreamedImages(settings, train, validation, classes, device)
-            return ImageClassification(settings, source)
-        data = ImageData(
-            settings.data_name,
-            train=ImagePart(decoded(train, settings.image_size), torch.tensor(train.labels)),
-            validation=ImagePart(decoded(validation, settings.image_size), torch.tensor(validation.labels)),
-            classes=classes,
-        )
-    elif settings.data == "digits":
-        data = read_digits()
-    else:
-        data = read_cifar(settings.data, settings.data_folder, settings.check_data)
-    return ImageClassification(settings, DeviceImages(settings, data, device))
-
-
-def _photographs(settings: TrainSettings) -> tuple[Pictures, Pictures, int]:
-    """The training and the validation part of a data set of photographs, and the number of its classes."""
-    if settings.data == "image-folder":
-        return read_image_folder(Path(settings.data_folder) / settings.data_name)
-    return read_hugging_face(settings.data_name)
+    return (next_token_prediction if settings.is_text else image_classification)(settings, device)

@@ -9,7 +9,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.train import TrainSettings
-from rankrise.train.model import vision_transformer
+from rankrise.train.vision_model import vision_transformer
 
 
 def library_model(model: nn.Module) -> nn.Module:

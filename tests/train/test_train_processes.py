@@ -24,10 +24,11 @@ WAYS = {
         "--fsdp_transformer_layer_cls_to_wrap=ViTLayer",
     ],
 }
+"""How `accelerate launch` is told; of a flag that is there twice, the last counts."""
 
 
-def launch(way: str, recipe: Path, folder: Path) -> dict[str, object]:
-    """`accelerate launch` with two processes on the CPU; what the main one printed."""
+def launch(way: str, recipe: Path, folder: Path, *more: str) -> dict[str, object]:
+    """`accelerate launch` with two processes on the CPU and `more` flags; what the main one printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -35,7 +36,7 @@ def launch(way: str, recipe: Path, folder: Path) -> dict[str, object]:
     launcher = [sys.executable, "-m", "accelerate.commands.launch", *shared, f"--main_process_port={port}"]
     command = ["-m", "rankrise", "train", str(recipe), "--run", str(folder), "--json"]
     done = subprocess.run(
-        [*launcher, *WAYS[way], *command],
+        [*launcher, *WAYS[way], *more, *command],
         env=os.environ | {"ACCELERATE_USE_CPU": "true"},
         capture_output=True,
         text=True,

@@ -1,19 +1,22 @@
 """Every recipe of a training run: it parses, says what it is, and takes two steps on made-up data."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy
 import pytest
 from PIL import Image
 from test_train_data import write_cifar
+from tiny_text import hub_of, stories_of, write_for
 
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.errors import RankriseError
 from rankrise.train import TrainSettings, read_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("vit-*.yaml"))
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = [*sorted(FOLDER.glob("vit-*.yaml")), *sorted(FOLDER.glob("gpt2-*.yaml"))]
 SMALL = [
     "--batch_size=2",
     "--micro_batch_size=1",
@@ -21,10 +24,20 @@ SMALL = [
     "--spectra_epochs=500",
     "--log_every=1",
 ]
+SMALL_TEXT = [
+    "--layers=2",
+    "--heads=4",
+    "--hidden_size=32",
+    "--head_size=8",
+    "--mlp_size=32",
+    "--sequence_length=64",
+]
 
 
 def made_up(data: Path, settings: TrainSettings) -> int:
     """Write data in the recipe's format; the number of training examples."""
+    if settings.is_text:
+        return write_for(settings.changed({"sequence_length": 64}, "the test"), data)
     if settings.data == "digits":
         return 1500
     if settings.data == "image-folder":
@@ -46,14 +59,22 @@ def made_up(data: Path, settings: TrainSettings) -> int:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    examples = made_up(tmp_path / "data", read_recipe(recipe))
+    columns = {part: {"text": stories_of(part[:5]).splitlines()} for part in ("train", "validation")}
+    monkeypatch.setitem(sys.modules, "datasets", hub_of(**columns))
+    settings = read_recipe(recipe)
+    examples = made_up(tmp_path / "data", settings)
     epochs = 2 / (examples // 2)
     plain = ["--compile=none", "--precision=fp32", "--workers=0", "--check_data=no", "--json"]
     flags = [f"--epochs={epochs}", f"--warm_up_epochs={epochs / 2}", f"--data_folder={tmp_path / 'data'}"]
-    main(["train", str(recipe), "--run", str(tmp_path / "run"), *SMALL, *plain, *flags])
+    small = [*SMALL, *(SMALL_TEXT if settings.is_text else ())]
+    main(["train", str(recipe), "--run", str(tmp_path / "run"), *small, *plain, *flags])
     printed = json.loads(capsys.readouterr().out)
     assert printed["step"] == printed["total_steps"] == 2
-    assert 0 <= printed["metrics"]["accuracy"] <= 1
+    if settings.is_text:
+        wanted = {"perplexity", *(f"perplexity/{name}" for name in settings.also_validate)}
+        assert all(1 < printed["metrics"][name] < 1000 for name in wanted)
+    else:
+        assert 0 <= printed["metrics"]["accuracy"] <= 1
     run = watch.load(tmp_path / "run")
     assert run.spectra_steps.tolist() == [2]
     assert numpy.all(run.norm("VO")[-1] > 0)

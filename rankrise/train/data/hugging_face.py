@@ -33,7 +33,7 @@ class HubPictures:
 
 def read_hugging_face(name: str) -> tuple[HubPictures, HubPictures, int]:
     """The training and the validation photographs of a data set, and the number of its classes."""
-    datasets = require("datasets", extra="train", purpose="a Hugging Face data set")
+    datasets = require("datasets", extra="datasets", purpose="a Hugging Face data set")
     try:
         parts = datasets.load_dataset(name)
     except Exception as error:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from rankrise.files import replacing
 from rankrise.progress import bar
+from rankrise.train.data.cache import cache_folder
 
 
 class Pictures(Protocol):
@@ -83,8 +83,3 @@ def decoded(pictures: Pictures, side: int) -> Tensor:
                     move_to(done)
             images.flush()
     return torch.from_numpy(numpy.load(path, mmap_mode="c"))
-
-
-def cache_folder() -> Path:
-    """Where decoded data lie: $XDG_CACHE_HOME/rankrise, or ~/.cache/rankrise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankrise"

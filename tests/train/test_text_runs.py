@@ -1,0 +1,100 @@
+"""Whole runs on text: they learn, stop and go on to the bit, alone or shared; figures and claims work."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+from test_train_processes import launch
+from tiny_text import TINY_TEXT, write_stories
+from tiny_training import recipe_file, same_run
+
+from rankrise import watch
+from rankrise.claims import check_claims
+from rankrise.show.figures import draw_figures
+from rankrise.train import Interrupted, Progress, TrainSettings, train
+from rankrise.train.checkpoint import latest_checkpoint
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> TrainSettings:
+    data = write_stories(tmp_path_factory.mktemp("text") / "data")
+    return replace(TINY_TEXT, data_folder=str(data))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(asked: TrainSettings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "gpt2"
+    train(asked, folder)
+    return folder
+
+
+def stop_at(step: int) -> object:
+    def progress(where: Progress) -> None:
+        if where.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return progress
+
+
+def test_a_run_is_tracked_and_learns(whole):
+    run = watch.load(whole)
+    assert run.info["model"] == "GPT2LMHeadModel"
+    assert run.info["extra"]["task"] == "next-token prediction"
+    assert run.info["extra"]["step_units"] == 20 * 32
+    steps = run.steps()
+    known = steps["perplexity"][numpy.isfinite(steps["perplexity"])]
+    assert 1 < known[-1] < known[0] < 300  # of 300 tokens
+    assert numpy.allclose(numpy.log(known[-1]), steps["validation_loss"][-1])
+    assert run.stable_rank("KQ").shape[1:] == (2, 2)
+    assert numpy.all(run.norm("VO")[-1] > 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_run_stopped_twice_ends_as_one_that_was_not(asked, whole, tmp_path, stream):
+    """Tied weights are written once; text that is streamed gives the same numbers as text on the device."""
+    settings = replace(asked, stream=stream)
+    for step in (4, 12):
+        with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
+            train(settings, tmp_path / "run", progress=stop_at(step))
+        assert latest_checkpoint(tmp_path / "run").name == f"step-{step:010d}"
+    train(settings, tmp_path / "run")
+    same_run(tmp_path / "run", whole)
+
+
+def test_two_processes_go_on_where_one_stopped(asked, whole, tmp_path):
+    """Sharded (FSDP2), the tied weights among them."""
+    with pytest.raises(Interrupted):
+        train(asked, tmp_path / "run", progress=stop_at(8))
+    recipe = recipe_file(asked, tmp_path / "recipe.yaml")
+    reached = launch("FSDP2", recipe, tmp_path / "run", "--fsdp_transformer_layer_cls_to_wrap=GPT2Block")
+    assert reached["step"] == 19
+    run, single = watch.load(tmp_path / "run"), watch.load(whole)
+    for name in ("loss", "perplexity"):
+        numpy.testing.assert_allclose(run.steps()[name], single.steps()[name], rtol=1e-4)
+    numpy.testing.assert_allclose(run.norm("KQ"), single.norm("KQ"), rtol=1e-2, atol=1e-6)
+
+
+def test_figures_and_claims_take_text_beside_images(whole, whole_run, tmp_path):
+    """The later version's Figure 4 has a column for it, and its own figures go by plain names."""
+    info = json.loads((whole / "run.json").read_text())
+    assert info["extra"]["data"] == "stories"
+    names = ["spectra-stories", "stable-rank-stories", "training-stories", "later-4"]
+    figures, _ = draw_figures([whole_run, whole], names, out=tmp_path)
+    assert list(figures) == names
+    table = figures["later-4"][2].read_text()
+    assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"digits", "stories"}
+    assert "perplexity" in figures["training-stories"][2].read_text()
+    judged = {claim.name: claim for claim in check_claims([whole_run, whole])}
+    assert any("stories: " in measure.name for measure in judged["products"].measures)
+    assert any("stories: " in measure.name for measure in judged["spectra"].measures)
