@@ -243,7 +243,7 @@ def measure(
                     plain.append(training.run(SELDOM))
             if not naive_seconds or sum(block.wall for block in naive_seconds) < patience:
                 naive_seconds.append(training.run(OFTEN, naive))
-        tracker.close()
+        tracker.close(finished=False)  # the end is measured otherwise, once more
         run = watch.load(folder)
         ranks, spectra = len(run.measured), len(run.spectra_steps)  # read while the folder is there
     naive_seconds = [block * (SELDOM / OFTEN) for block in naive_seconds]

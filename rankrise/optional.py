@@ -16,5 +16,6 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise RankriseError(
-            f"{purpose} needs {module}, which cannot be imported ({error}): pip install 'rankrise[{extra}]'."
+            f"{purpose} needs {module}, which cannot be imported ({error}): install it with: "
+            f"pip install 'rankrise[{extra}]', or in a clone: pip install '.[{extra}]'."
         ) from error

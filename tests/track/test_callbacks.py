@@ -1,5 +1,6 @@
 """Hugging Face's and Lightning's Trainer: the same training with the callback as without, and resuming."""
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,7 @@ def huggingface(folder: Path, *callbacks: Any, resume: bool = False, **settings:
     trainer = Trainer(
         model=gpt2(),
         train_dataset=[{"input_ids": ids, "labels": ids} for ids in sequences()],
+        eval_dataset=[{"input_ids": ids, "labels": ids} for ids in sequences()[:4]],
         args=TrainingArguments(
             output_dir=str(folder),
             max_steps=12,
@@ -154,6 +156,32 @@ def test_huggingface_trains_the_same_and_records_it(tmp_path: Path) -> None:
     assert "train_runtime" not in steps
 
 
+def test_huggingface_measures_the_end_of_training_and_not_the_best_checkpoint(tmp_path: Path) -> None:
+    class Ending(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 12:
+                self.model = copy.deepcopy(kwargs["model"])
+
+    ending, few = Ending(), watch.Schedule(often=[4], seldom=[])
+    callback = watch.huggingface_callback(tmp_path / "run", schedule=few, strict=True)
+    settings = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 4}
+    best = {"metric_for_best_model": "loss", "greater_is_better": True}  # the worst, which is not the last
+    trainer = huggingface(tmp_path / "checkpoints", callback, ending, **settings, **best)
+    assert not same(trainer.model, ending.model)
+    run = watch.load(tmp_path / "run")
+    assert (run.measured.tolist(), run.spectra_steps.tolist()) == ([4, 12], [12])
+    assert run.info["finished"] is not None
+    check_final_ranks(tmp_path / "run", gpt2(), ending.model)
+
+
+def test_lightning_measures_the_end(tmp_path: Path) -> None:
+    few = watch.Schedule(often=[4], seldom=[])
+    module = fit(tmp_path, watch.lightning_callback(tmp_path / "run", schedule=few, strict=True))
+    run = watch.load(tmp_path / "run")
+    assert (run.measured.tolist(), run.spectra_steps.tolist()) == ([4, 12], [12])
+    check_final_ranks(tmp_path / "run", Module(), module)
+
+
 def test_huggingface_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     huggingface(tmp_path / "whole", watch.huggingface_callback(tmp_path / "whole-run", schedule=EVERY))
     callback = watch.huggingface_callback(tmp_path / "run", schedule=EVERY, strict=True)
@@ -233,7 +261,8 @@ def test_a_missing_library_is_named(
     make: Callable[[str], object], library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(RankriseError, match=rf"{library}.*pip install 'rankrise\[{library}\]'"):
+    hint = rf"{library}.*pip install 'rankrise\[{library}\]', or in a clone: pip install '\.\[{library}\]'\.$"
+    with pytest.raises(RankriseError, match=hint):
         make("runs/none")
 
 

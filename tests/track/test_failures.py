@@ -68,8 +68,9 @@ def test_a_real_limit_on_files(tmp_path, caplog):
     run = watch.load(tmp_path)
     assert run.steps()["loss"].tolist() == losses
     assert 10 < len(run.measured) < 40
+    assert run.measured[-1] == 40  # by close, when there was room again
     assert caplog.text.count("Tracking: measuring failed") == 1
-    assert run.info["left_out"] == {"measuring": 40 - len(run.measured)}
+    assert run.info["left_out"] == {"measuring": 41 - len(run.measured)}
 
 
 def test_strict_raises_what_would_be_logged(tmp_path, monkeypatch):
@@ -88,6 +89,8 @@ def test_a_folder_that_cannot_be_written(tmp_path, caplog):
         train(model, [1, 2], after=tracker.step)
         tracker.flush()
     assert "nothing of this run is recorded" in caplog.text
+    assert "off: opening" in repr(tracker)
+    assert "Not a directory" in repr(tracker)
     with pytest.raises(OSError, match="Not a directory"):
         watch.RankTracker(model, tmp_path / "file" / "run", strict=True)
 
@@ -150,6 +153,57 @@ def test_a_failing_measurement_is_told_once(tmp_path, monkeypatch, caplog):
     assert run.steps()["step"].tolist() == [1, 2, 3, 4, 5]
 
 
+def test_every_cause_is_told_once(tmp_path, monkeypatch, caplog):
+    causes = iter(
+        [
+            RuntimeError("chunk 1 did not converge"),
+            RuntimeError("chunk 22 did not converge"),
+            ValueError("no such layer"),
+            OSError(errno.EACCES, "Permission denied", ".step-abc"),
+            OSError(errno.EACCES, "Permission denied", ".step-xyz"),
+        ]
+    )
+
+    def fail(*_):
+        raise next(causes)
+
+    monkeypatch.setattr(tracker_module, "measure", fail)
+    tracker = watch.RankTracker(tiny(), tmp_path, schedule=watch.Schedule(1, []))
+    for step in range(5):
+        tracker.step(step)
+    tracker.close(finished=False)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3
+    for message, cause in zip(told, ("did not converge", "no such layer", "Permission denied"), strict=True):
+        assert cause in message
+    assert watch.load(tmp_path).info["left_out"] == {"measuring": 5}
+
+
+def test_a_step_after_the_end(tmp_path, caplog):
+    tracker = watch.RankTracker(tiny(), tmp_path)
+    tracker.step(1, loss=1.0)
+    tracker.close()
+    for step in (2, 3):
+        tracker.step(step, loss=1.0)
+    assert caplog.text.count("is closed: call step before close") == 1
+    assert watch.load(tmp_path).steps()["step"].tolist() == [1]
+    assert "closed" in repr(tracker)
+
+
+@pytest.mark.parametrize("step", [-1, 2.5, "two"])
+def test_a_step_that_is_no_number(tmp_path, caplog, step):
+    with watch.RankTracker(tiny(), tmp_path / "a") as tracker:
+        tracker.step(4)
+        tracker.step(step)
+    assert f"step is {step!r}: pass a whole number of 0 or more" in caplog.text
+    assert watch.load(tmp_path / "a").measured.tolist() == [4]
+    with (
+        watch.RankTracker(tiny(), tmp_path / "b", strict=True) as tracker,
+        pytest.raises(RankriseError, match="pass a whole number of 0 or more"),
+    ):
+        tracker.step(step)
+
+
 def test_wrong_arguments_do_not_end_training(tmp_path, caplog):
     with watch.RankTracker(tiny(), tmp_path) as tracker:
         tracker.step(1, loss=torch.ones(3))
@@ -157,8 +211,11 @@ def test_wrong_arguments_do_not_end_training(tmp_path, caplog):
         tracker.step(3, loss=0.5)
     assert "loss is a tensor of shape [3]: pass a number" in caplog.text
     assert watch.load(tmp_path).steps()["step"].tolist() == [3]
-    with pytest.raises(RankriseError, match="pass a number"):
-        watch.RankTracker(tiny(), tmp_path / "other", strict=True).step(1, loss="low")
+    with (
+        watch.RankTracker(tiny(), tmp_path / "other", strict=True) as tracker,
+        pytest.raises(RankriseError, match="pass a number"),
+    ):
+        tracker.step(1, loss="low")
 
 
 def test_falling_behind(tmp_path, monkeypatch, caplog):
@@ -213,15 +270,15 @@ def test_a_layer_that_vanishes(tmp_path, caplog):
 
 
 def test_an_interrupt_passes(tmp_path, monkeypatch):
-    model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+    tracker = watch.RankTracker(tiny(), tmp_path, schedule=EVERY)
 
-        def interrupted():
-            raise KeyboardInterrupt
+    def interrupted():
+        raise KeyboardInterrupt
 
-        monkeypatch.setattr(tracker._staging, "take", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            tracker.step(1)
+    monkeypatch.setattr(tracker._staging, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tracker.step(1)
+    tracker.close(finished=False)
 
 
 def test_a_stream_that_fails(tmp_path, caplog):

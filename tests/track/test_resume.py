@@ -49,7 +49,7 @@ def test_rerun_steps_replace_the_old_ones(tmp_path):
         tracker.step(5, loss=-1.0)
     run = watch.load(tmp_path)
     assert run.measured.tolist() == [1, 2, 3, 4, 5]
-    assert run.spectra_steps.tolist() == [2, 4]
+    assert run.spectra_steps.tolist() == [2, 4, 5]
     assert run.stable_rank("KQ")[:4].tolist() == before.stable_rank("KQ")[:4].tolist()
     assert run.steps()["loss"][-1] == -1.0
     assert run.info["started"] == before.info["started"]
@@ -67,6 +67,20 @@ def test_training_that_goes_back_within_a_process(tmp_path):
     assert len(rows(tmp_path, "steps.jsonl")) == 3
 
 
+def test_a_step_that_starts_over_each_epoch(tmp_path, caplog):
+    with watch.RankTracker(tiny(), tmp_path, schedule=watch.Schedule([1], [])) as tracker:
+        for _ in range(3):
+            for step in range(4):
+                tracker.step(step, loss=1.0)
+                tracker.step(step, accuracy=1.0)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2
+    assert set(warnings) == {
+        "Tracking: step went back from 3 to 0: 5 rows from step 0 on are dropped; "  # 4 of losses, 1 of ranks
+        "pass a step that counts on over epochs."
+    }
+
+
 def test_restarted_from_the_beginning(tmp_path, caplog):
     """With the same initial weights the rows are replaced; other weights are another run."""
     for _ in range(2):
@@ -74,14 +88,16 @@ def test_restarted_from_the_beginning(tmp_path, caplog):
         with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
             train(model, [1, 2], after=tracker.step)
         assert not caplog.records
-    lines = (tmp_path / "ranks.jsonl").read_text()
-    with watch.RankTracker(tiny(seed=1), tmp_path) as tracker:
-        tracker.step(1)
-        tracker.step(2)
-    assert "holds a run with other initial weights" in caplog.text
-    assert (tmp_path / "ranks.jsonl").read_text() == lines
-    with pytest.raises(RankriseError, match="other initial weights"):
-        watch.RankTracker(tiny(seed=1), tmp_path, strict=True).step(1)
+    names = ("run.json", "steps.jsonl", "ranks.jsonl")
+    before = [(tmp_path / name).read_text() for name in names]
+    for strict in (False, True):
+        tracker = watch.RankTracker(tiny(seed=1), tmp_path, strict=strict)
+        with pytest.raises(RankriseError, match="other initial weights"):
+            tracker.step(1)
+        assert "off: continuing the run failed" in repr(tracker)
+        tracker.step(2, loss=1.0)
+        tracker.close()
+        assert [(tmp_path / name).read_text() for name in names] == before
 
 
 @pytest.mark.parametrize(
@@ -141,7 +157,7 @@ def test_resumed_with_other_settings(tmp_path):
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(4, 4), top=3) as tracker:
         train(model, range(2, 6), after=tracker.step)
     run = watch.load(tmp_path)
-    assert run.measured.tolist() == [1, 4]
+    assert run.measured.tolist() == [1, 4, 5]
     top = run.top("KQ")
     assert top.shape[-1] == 3
     assert torch.tensor(top).isnan().sum(-1).tolist()[0] == [[1, 1], [1, 1]]

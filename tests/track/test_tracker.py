@@ -38,7 +38,7 @@ def test_numbers_are_those_of_the_full_products(tmp_path):
         )
     run = watch.load(tmp_path)
     assert run.measured.tolist() == [1, 2, 3, 4, 5]
-    assert run.spectra_steps.tolist() == [2, 4]
+    assert run.spectra_steps.tolist() == [2, 4, 5]  # the last one too
     numpy.testing.assert_allclose(run.steps()["loss"], losses)
     for name in ("KQ", "VO"):
         values = torch.stack([torch.linalg.svdvals(one[name] - before[name]) for one in after])
@@ -116,8 +116,8 @@ def test_what_is_not_due_is_not_measured(tmp_path):
         for step in range(8):
             tracker.step(step)
     run = watch.load(tmp_path)
-    assert run.measured.tolist() == [3, 4, 5]
-    assert run.spectra_steps.tolist() == [4]
+    assert run.measured.tolist() == [3, 4, 5, 7]  # the last one is always measured
+    assert run.spectra_steps.tolist() == [4, 7]
     assert run.steps()["step"].tolist() == []
     assert run.info["settings"]["schedule"] == {"often": [3, 5], "seldom": [4]}
 
@@ -195,6 +195,80 @@ def test_loss_and_metrics_of_every_kind(tmp_path):
     assert lines[1]["loss"] == "nan"
     assert lines[0]["epoch"] == 1
     assert len(watch.load(tmp_path).steps_table()) == 3
+
+
+def test_the_end_is_measured(tmp_path):
+    """In full and at its own step, once, with the numbers that it would have had if it had been due."""
+    schedules = {
+        "due": watch.Schedule(1, 1),
+        "ranks": watch.Schedule(1, [2]),
+        "nothing": watch.Schedule([2], [2]),
+    }
+    written = []
+
+    class Stream:
+        def write(self, step, numbers):
+            written.append(step)
+
+        def close(self):
+            pass
+
+    for name, schedule in schedules.items():
+        model = tiny()
+        with watch.RankTracker(model, tmp_path / name, schedule=schedule, streams=[Stream()]) as tracker:
+            train(model, [1, 2, 3], after=lambda step, _, tracker=tracker: tracker.step(step))
+        tracker.close()
+        assert written.count(3) == 1
+        written.clear()
+    due, ranks, nothing = (watch.load(tmp_path / name) for name in schedules)
+    assert ranks.measured.tolist() == [1, 2, 3]
+    assert nothing.measured.tolist() == nothing.spectra_steps.tolist() == [2, 3]
+    for run in (ranks, nothing):
+        assert len((run.folder / "ranks.jsonl").read_text().splitlines()) == len(run.measured)
+        assert run.stable_rank("VO")[-1].tolist() == due.stable_rank("VO")[-1].tolist()
+        numpy.testing.assert_array_equal(run.spectrum("KQ", 3), due.spectrum("KQ", 3))
+
+
+def test_an_end_that_is_none_is_not_measured(tmp_path):
+    def broken_off(folder):
+        with watch.RankTracker(tiny(), folder, schedule=watch.Schedule([], [])) as tracker:
+            tracker.step(1, loss=1.0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off(tmp_path / "exception")
+    tracker = watch.RankTracker(tiny(), tmp_path / "unfinished", schedule=watch.Schedule([], []))
+    tracker.step(1, loss=1.0)
+    tracker.close(finished=False)
+    tracker.close()
+    watch.RankTracker(tiny(), tmp_path / "no step").close()
+    for folder in ("exception", "unfinished", "no step"):
+        run = watch.load(tmp_path / folder)
+        assert not len(run.measured)
+        assert (run.info["finished"] is None) == (folder != "no step")
+
+
+def test_a_step_that_is_given_several_times(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        for numbers in ({"loss": 1.0}, {"accuracy": 0.5}, {"loss": 2.0}):
+            tracker.step(1, **numbers)
+    run = watch.load(tmp_path)
+    found = run.steps()
+    assert (found["step"].tolist(), found["loss"].tolist(), found["accuracy"].tolist()) == ([1], [2.0], [0.5])
+    assert len(run.steps_table()) == 1
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 3
+    assert run.measured.tolist() == [1]
+
+
+def test_a_run_says_what_it_is(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        assert repr(watch.load(tmp_path)) == (
+            f"TrackedRun({tmp_path}: Tiny, 2 layers, 0 measured steps, unfinished)"
+        )
+        tracker.step(3)
+        tracker.step(4)
+    expected = f"TrackedRun({tmp_path}: Tiny, 2 layers, 2 measured steps up to 4, finished)"
+    assert repr(watch.load(tmp_path)) == expected
 
 
 def test_it_says_what_it_tracks(tmp_path, caplog):

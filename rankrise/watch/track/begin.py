@@ -21,12 +21,16 @@ from rankrise.watch.track.weights import Tensors, Unit
 @dataclass(frozen=True)
 class Beginning:
     """`info` is what run.json holds, `initial` the weights by unit and role where they are measured; `same`
-    says whether the model has those weights now."""
+    says whether the model has those weights now; `found` is what run.json held, if the run is continued."""
 
     info: dict[str, Any]
     initial: dict[str, Tensors]
     same: bool
-    resumed: bool
+    found: dict[str, Any] | None = None
+
+    @property
+    def resumed(self) -> bool:
+        return self.found is not None
 
 
 def begin(
@@ -69,13 +73,13 @@ def begin(
     write_tensors(folder / INITIAL, named)
     info["initial_sha256"] = sha256(folder / INITIAL)
     write_json(folder / RUN, info)
-    return Beginning(info, dict(weights), same=True, resumed=False)
+    return Beginning(info, dict(weights), same=True)
 
 
 def _continue(
     folder: Path, asked: dict[str, Any], weights: Mapping[str, Tensors], units: Sequence[Unit]
 ) -> Beginning:
-    info = read_json(folder / RUN)
+    info = found = read_json(folder / RUN)
     if info.get("format") != FORMAT or info.get("kind") != "tracked":
         raise RankriseError(
             f"{folder} holds a run of format and kind {info.get('format')!r}, {info.get('kind')!r}, and no "
@@ -108,7 +112,7 @@ def _continue(
     kept |= {name: asked[name] or info[name] for name in ("note", "extra")}
     info = asked | kept
     write_json(folder / RUN, info)
-    return Beginning(info, initial, same, resumed=True)
+    return Beginning(info, initial, same, found)
 
 
 def _refuse_another_model(folder: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ class RankCallback(TrainerCallback):
     ) -> None:
         assert model is not None
         if self.tracker is not None:  # an earlier call of train() was interrupted
-            self.tracker.__exit__(KeyboardInterrupt, None, None)
+            self.tracker.close(finished=False)
         self.tracker = RankTracker(model, self.folder, **self.settings)
         self._resumed_at = state.global_step
 
@@ -50,7 +50,10 @@ class RankCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if self.tracker is None or logs is None or "train_runtime" in logs:  # the last is a summary
+        if self.tracker is None or logs is None:
+            return
+        if "train_runtime" in logs:  # a summary at the end, before the best checkpoint may be loaded
+            self._close()
             return
         if state.global_step == self._resumed_at > 0:  # an evaluation before the first step, recorded already
             return
@@ -78,9 +81,12 @@ class RankCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self.tracker is not None:
-            self.tracker.close()
-            self.tracker = None
+            tracker, self.tracker = self.tracker, None
+            tracker.close()
 
     def _flush_before_save(self, control: TrainerControl) -> None:
         """The record must not end before a checkpoint that a run can be resumed from."""

@@ -32,6 +32,13 @@ class TrackedRun:
     info: dict[str, Any]
     """What run.json holds."""
 
+    def __repr__(self) -> str:
+        steps = f"{len(self.measured)} measured steps"
+        if len(self.measured):
+            steps += f" up to {self.measured[-1]}"
+        state = "unfinished" if self.info.get("finished") is None else "finished"
+        return f"TrackedRun({self.folder}: {self.info['model']}, {len(self.layers)} layers, {steps}, {state})"
+
     @property
     def layers(self) -> list[dict[str, Any]]:
         """Of each tracked layer: its name, heads, sizes and notes."""
@@ -92,7 +99,10 @@ class TrackedRun:
         return tensors.get(which, numpy.full(0, numpy.nan, numpy.float32))
 
     def steps(self) -> dict[str, Array]:
-        """Loss and metrics by step: float64 [steps] each, nan where a step has none; "step" is int64."""
+        """Loss and metrics by step: float64 [steps] each, nan where a step has none; "step" is int64.
+
+        A step that was recorded several times has one row, with the last value of each name.
+        """
         rows = _merged(read_lines(self.folder / STEPS))
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
         found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}

@@ -27,6 +27,8 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.last: int | None = None
+        """The step that was appended last, since it was opened or cut."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         self._size = path.read_bytes().rfind(b"\n") + 1
         os.ftruncate(self._handle, self._size)  # a last line that was torn by a kill
@@ -42,6 +44,7 @@ class Lines:
             os.ftruncate(self._handle, self._size)
             raise
         self._size += written
+        self.last = step
 
     def end_before(self, step: int) -> int:
         """The size of the file without the rows of `step` and later."""
@@ -53,9 +56,15 @@ class Lines:
                 size += len(line)
         return size
 
-    def cut(self, size: int) -> None:
+    def cut(self, step: int) -> int:
+        """Drop the rows of `step` and later. Returns of how many steps."""
+        size = self.end_before(step)
+        with self.path.open("rb") as file:
+            file.seek(size)
+            dropped = {_step_of(line, self.path) for line in file}
         os.ftruncate(self._handle, size)
-        self._size = size
+        self._size, self.last = size, None
+        return len(dropped)
 
     def sync(self) -> None:
         os.fsync(self._handle)
@@ -97,13 +106,12 @@ class Record:
         """Whether there is a row of an earlier step."""
         return self.steps.end_before(step) + self.ranks.end_before(step) > 0
 
-    def cut(self, step: int) -> None:
-        """Drop what was recorded at `step` and later, because it is run again."""
+    def cut(self, step: int) -> int:
+        """Drop what was recorded at `step` and later, because it is run again. Returns how many rows."""
         for path in self.folder.glob("spectra/step-*.safetensors"):
             if int(path.stem.removeprefix("step-")) >= step:
                 path.unlink(missing_ok=True)
-        for lines in (self.steps, self.ranks):
-            lines.cut(lines.end_before(step))
+        return self.steps.cut(step) + self.ranks.cut(step)
 
     def spectra_path(self, step: int | None) -> Path:
         return spectra_path(self.folder, step)

@@ -55,7 +55,7 @@ class RankTracker:
     weight `matrices` (name patterns, such as "*.mlp.*"); when: `schedule`. `top` leading singular values are
     kept. The initial weights are kept, and changes measured, on the `model`'s device or the "cpu".
 
-    It never changes training. A failure is logged once and training goes on; `strict` raises it instead.
+    It never changes training. A failure is logged and training goes on; `strict` raises it instead.
     A folder that holds this run already is continued: the rows from the first `step` on are replaced. `note`
     and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
     """
@@ -92,7 +92,8 @@ class RankTracker:
         self._troubles = Troubles(strict)
         self._streams = Streams(streams, self._troubles.note)
         self._last: int | None = None
-        self._on = False
+        self._on = self._closed = False
+        self._off = ""  # why nothing is recorded, if something should be
         self._units = find_units(model, choice)
         if _rank() != 0:
             self._take_part()
@@ -116,14 +117,15 @@ class RankTracker:
         """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
 
         `loss` and `metrics` are recorded with the step: numbers, or tensors with one, which are not waited
-        for. A step below the last one means that training went back: what was recorded from there on is
-        replaced.
+        for. Of a step that is given several times, they are put together, and the later value of a name
+        counts. A step below the last one means that training went back: what was recorded from there on is
+        dropped, with a warning.
         """
         if self._capturing():
             return
         numbers = metrics if loss is None else {"loss": loss, **metrics}
         try:
-            self._step(operator.index(step), numbers)
+            self._step(_number_of(step), numbers)
         except Exception as error:
             self._troubles.note("a step", error)
         self._troubles.check()
@@ -135,9 +137,13 @@ class RankTracker:
             self._attempt("writing to disk", self._record.sync)
             self._troubles.check()
 
-    def close(self) -> None:
-        """Finish the record. Calling it again does nothing."""
-        self._close(finished=True)
+    def close(self, finished: bool = True) -> None:
+        """End the record, on every process. Calling it again does nothing.
+
+        The last step is measured in full if it has not been, so call it while the model has the weights of
+        that step. With `finished=False` it is not, and the run stands as one that was broken off.
+        """
+        self._end(finished)
         self._troubles.check()
 
     def __enter__(self) -> Self:
@@ -149,7 +155,7 @@ class RankTracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close(finished=kind is None)
+        self._end(finished=kind is None)
         if kind is None:
             self._troubles.check()
 
@@ -160,7 +166,8 @@ class RankTracker:
         parts = [f"{products} of {heads} heads in {len(layers)} layers"] * bool(layers)
         parts += [f"{others} other matrices"] * bool(others)
         model = type(unwrap(self._model)).__name__
-        return f"RankTracker({' and '.join(parts)} of {model}, in {self.folder})"
+        state = f", off: {self._off}" if self._off else ", closed" * self._closed
+        return f"RankTracker({' and '.join(parts)} of {model}, in {self.folder}{state})"
 
     def _open(self, reading: Reading, keep: str, about: dict[str, Any]) -> None:
         """Everything that only the process which writes needs."""
@@ -175,7 +182,7 @@ class RankTracker:
                 lock.release()
             if not isinstance(error, OSError) or self._troubles.strict:
                 raise
-            self._troubles.note(f"opening {self.folder}", error, "nothing of this run is recorded")
+            self._turn_off(f"opening {self.folder}", error)
             return
         self._lock, self._scalars = lock, Scalars()
         self._worker = Worker(spare_cores(self._staging.on_accelerator), self._troubles.note)
@@ -185,10 +192,12 @@ class RankTracker:
         log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
 
     def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
+        if self._closed:
+            raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
         last, self._last = self._last, step
         due = step != last and self._schedule.due(step)
         if self._on and (last is None or step < last):
-            self._go_back(step, first=last is None)
+            self._go_back(step, last)
         if due and not self._on:
             self._take_part()
         if not self._on:
@@ -217,23 +226,33 @@ class RankTracker:
             if unit.sharded:
                 unit.read()
 
-    def _go_back(self, step: int, first: bool) -> None:
-        """The run starts or goes on at `step`: drop what was recorded from there on."""
-        if not first:
-            self._worker.wait()
+    def _go_back(self, step: int, last: int | None) -> None:
+        """The run starts at `step`, or goes on there after `last`: drop what was recorded from there on."""
+        self._worker.wait()
         try:
-            if first and not self._beginning.same and not self._record.has_before(step):
-                raise RankriseError(
-                    f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
-                    f"it went on at step {step}: pass another folder, or delete this one."
-                )
-            self._record.cut(step)
+            if last is None:
+                self._refuse_another_run(step)
+            dropped = self._record.cut(step)
         except (RankriseError, OSError) as error:
-            self._troubles.note("continuing the run", error, "nothing of this run is recorded")
             self._close(finished=None)
+            self._turn_off("continuing the run", error, refused=last is None)
             return
-        if first and not self._record.spectra_path(None).exists():
+        if last is not None:
+            log.warning(
+                "Tracking: step went back from %d to %d: %d rows from step %d on are dropped; pass a step "
+                "that counts on over epochs.",
+                *(last, step, dropped, step),
+            )
+        elif not self._record.spectra_path(None).exists():
             self._worker.put("measuring the initial weights", self._write_initial)
+
+    def _refuse_another_run(self, step: int) -> None:
+        if not self._beginning.same and not self._record.has_before(step):
+            self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, self._beginning.found))
+            raise RankriseError(
+                f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
+                f"it went on at step {step}: pass another folder, or delete this one."
+            )
 
     def _write_step(self, step: int, row: dict[str, Any]) -> None:
         numbers = {name: self._scalars.resolve(number) for name, number in row.items()}
@@ -250,8 +269,11 @@ class RankTracker:
         write_tensors(self._record.spectra_path(None), values)
 
     def _measure(self, step: int, moment: float, full: bool, place: Place) -> None:
-        initial = self._beginning.initial
+        initial, spectra = self._beginning.initial, self._record.spectra_path(step)
+        known = self._record.ranks.last == step
         with self._staging.arrived(place) as weights:
+            if known and spectra.exists():
+                return
             changes = [
                 Change(unit, initial[unit.name], weights[unit.name])
                 for unit in self._units
@@ -259,9 +281,31 @@ class RankTracker:
             ]
             results = measure(changes, self._top, full)
         if full:
-            write_tensors(self._record.spectra_path(step), spectra_of(self._units, results))
-        self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
-        self._streams.write(step, summary_of(self._units, results))
+            write_tensors(spectra, spectra_of(self._units, results))
+        if not known:
+            self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
+            self._streams.write(step, summary_of(self._units, results))
+
+    def _measure_last(self) -> None:
+        """The last step in full. Only the worker knows what there is of it already, so that every process
+        takes part in gathering, in any case."""
+        if self._last is None or self._capturing():
+            return
+        if not self._on:
+            self._take_part()
+            return
+        self._worker.wait()  # until a place is free
+        place = self._staging.take()
+        assert place is not None
+        moment = round(time.time(), 3)
+        self._worker.put("measuring", partial(self._measure, self._last, moment, True, place))
+
+    def _turn_off(self, doing: str, error: RankriseError | OSError, refused: bool = False) -> None:
+        self._off = f"{doing} failed ({error})"
+        if refused and isinstance(error, RankriseError):
+            self._troubles.refuse(error)
+        else:
+            self._troubles.note(doing, error, "nothing of this run is recorded")
 
     def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:
@@ -272,6 +316,14 @@ class RankTracker:
     def _capturing(self) -> bool:
         """Whether a CUDA graph is being captured: nothing that happens now is meant."""
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def _end(self, finished: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if finished:
+            self._attempt("measuring", self._measure_last)
+        self._close(finished)
 
     def _close(self, finished: bool | None) -> None:
         """`finished` is None if the folder is another run's: then nothing of it is touched."""
@@ -294,6 +346,16 @@ class RankTracker:
         """At the end of the process without `close`: everything so far is written, and the run unfinished."""
         if os.getpid() == self._process:
             self._close(finished=False)
+
+
+def _number_of(step: object) -> int:
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise RankriseError(f"step is {step!r}: pass a whole number of 0 or more that counts on over epochs.")
+    return number
 
 
 def _rank() -> int:

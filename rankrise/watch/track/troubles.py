@@ -1,6 +1,7 @@
-"""What goes wrong inside a tracker: told once, counted, and never in the way of training unless asked."""
+"""What goes wrong inside a tracker: told once a cause, counted, and in the way of training only if asked."""
 
 import logging
+import re
 from collections import Counter
 
 from rankrise.errors import RankriseError
@@ -14,17 +15,20 @@ class Troubles:
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self._first: Exception | None = None
+        self._told: set[tuple[object, ...]] = set()
         self.counts: Counter[str] = Counter()
 
     def note(self, doing: str, error: Exception, advice: str = "") -> None:
-        """A failure: logged the first time that this was being done."""
+        """A failure: logged the first time that this failed for this cause."""
         self.counts[doing] += 1
         if self.strict and self._first is None:  # otherwise it would keep alive what its frames hold
             self._first = error
-        if self.counts[doing] == 1 and not self.strict:
+        cause = (doing, *_cause(error))
+        if cause not in self._told and not self.strict:
+            self._told.add(cause)
             remedy = advice or _advice(error)
             log.error(
-                "Tracking: %s failed (%s: %s). Training goes on; %s. Said once.",
+                "Tracking: %s failed (%s: %s). Training goes on; %s. Said once for this cause.",
                 *(doing, type(error).__name__, error, remedy),
                 exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
             )
@@ -40,11 +44,26 @@ class Troubles:
                 what,
             )
 
+    def refuse(self, error: RankriseError) -> None:
+        """What must not go on, `strict` or not: `check` raises it."""
+        self._first = error
+
     def check(self) -> None:
-        """With `strict`, raise the first failure, once."""
-        if self.strict and self._first is not None:
+        """Raise what was refused or, with `strict`, the first failure; once."""
+        if self._first is not None:
             error, self._first = self._first, None
             raise error
+
+
+def _cause(error: Exception) -> tuple[object, ...]:
+    """The kind of a failure: messages that differ in numbers, or in the file that was written, are the same.
+
+    >>> _cause(RuntimeError("step 7 failed")) == _cause(RuntimeError("step 8 failed"))
+    True
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return type(error), error.errno
+    return type(error), re.sub(r"0x[0-9a-f]+|\d+", "#", str(error))
 
 
 def _advice(error: Exception) -> str:
