@@ -18,6 +18,7 @@ import numpy as np
 from rankrise import watch
 from rankrise.errors import RankriseError
 from rankrise.files import write_json
+from rankrise.watch.stages import FORMAT as STAGES_FORMAT
 
 PRODUCTS = ("KQ", "VO")
 VARIED = ("seed", "initialisation_scale")
@@ -96,16 +97,19 @@ class Member:
         """Loss and metrics by step."""
         return self.run.steps()
 
+    @property
+    def last_step(self) -> int:
+        """The last step of the record, with a loss or a measurement; 0 where there is none."""
+        return max((int(steps.max()) for steps in (self.steps, self.record["step"]) if len(steps)), default=0)
+
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
-        """The run's stages, from its stages.json where that goes up to now; else found, and kept there."""
+        """The run's stages: of its stages.json if they are of now and of this method, else found anew
+        and kept there."""
         path = self.run.folder / "stages.json"
-        until = max(
-            (int(steps.max()) for steps in (self.steps, self.record["step"]) if len(steps)), default=0
-        )
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["until"] == until:
+            if kept["format"] == STAGES_FORMAT and kept["until"] == self.last_step:
                 return list(kept["stages"])
         except (OSError, ValueError, KeyError, TypeError):
             pass

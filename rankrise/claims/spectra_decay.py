@@ -11,6 +11,8 @@ from rankrise.studies import Member, Study
 
 HALF = 0.5
 TENTH = 0.1
+LATE = 0.9
+"""From this part of training on, a spectrum counts as that of the end."""
 
 
 def spectra_decay(studies: Sequence[Study]) -> list[Measure]:
@@ -52,7 +54,10 @@ def spectra_decay(studies: Sequence[Study]) -> list[Measure]:
 def _spectra(member: Member, product: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
     if not len(member.spectra_steps):
         raise Undecided(f"{member.run.folder} has no full spectra yet")
-    return member.run.spectrum(product), member.run.spectrum(product, int(member.spectra_steps[-1]))
+    last, end = int(member.spectra_steps[-1]), member.last_step
+    if last < LATE * end:
+        raise Undecided(f"the last full spectrum is of step {last} of {end}: it says nothing of the end")
+    return member.run.spectrum(product), member.run.spectrum(product, last)
 
 
 def _ratios(initial: list[np.ndarray], change: list[np.ndarray]) -> list[np.ndarray]:

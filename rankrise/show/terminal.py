@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+GAP = 2
+NARROWEST, WIDEST = 6, 40
+"""Bars in a row, as the console has room."""
 PACE_ROWS = 50
 """How many of the last rows the pace is taken from."""
 PATIENCE = 60.0
@@ -94,8 +97,8 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
     )
 
 
-def frame(shot: Snapshot, console: "Console", width: int = 24) -> "Group":
-    """A frame of the live table, for a console."""
+def frame(shot: Snapshot, console: "Console") -> "Group":
+    """A frame of the live table, as wide as a console."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -104,28 +107,56 @@ def frame(shot: Snapshot, console: "Console", width: int = 24) -> "Group":
     plus_minus = "+-" if console.options.ascii_only else "±"
     products = list(dict.fromkeys(line.product for line in shot.ranks))
     lines = {(line.layer, line.product): line for line in shot.ranks}
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("stable rank of the change")
+    layers = list(dict.fromkeys(line.layer for line in shot.ranks))
+    names = dict(zip(layers, short_names(layers), strict=True))
+    now = {
+        place: f"{line.means[-1]:.2f} {plus_minus} {line.stds[-1]:.2f}" if line.means else ""
+        for place, line in lines.items()
+    }
+    taken = max(map(len, ["layer", *names.values()])) + GAP
+    taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
+    width = max(NARROWEST, min(WIDEST, (console.width - taken) // max(1, len(products))))
+    table = Table(box=None, padding=(0, GAP, 0, 0))
+    table.add_column("layer", no_wrap=True)
     for product in products:
-        table.add_column(product)
-        table.add_column("now", justify="right")
-    for layer in dict.fromkeys(line.layer for line in shot.ranks):
-        cells = []
-        for product in products:
-            line = lines[layer, product]
-            now = f"{line.means[-1]:.2f} {plus_minus} {line.stds[-1]:.2f}" if line.means else ""
-            cells += [sparkline(line.means, width, bars), now]
-        table.add_row(Text(layer), *cells)
+        table.add_column(product, no_wrap=True)
+        table.add_column("now", justify="right", no_wrap=True)
+    for layer in layers:
+        cells = [
+            cell
+            for product in products
+            for cell in (sparkline(lines[layer, product].means, width, bars), now[layer, product])
+        ]
+        table.add_row(Text(names[layer]), *cells)
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
-    last_loss = f"{shot.losses[-1]:.4g}" if shot.losses else "not recorded"
+    loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
     about = [
         f"{shot.folder}  {shot.model}  {shot.state}",
         f"step {'none' if shot.last_step is None else shot.last_step}"
         + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
-        + f"  {len(shot.loss_steps)} steps and {len(shot.measured)} measurements recorded",
-        f"loss {last_loss}  {sparkline(finite, 2 * width, bars)}",
+        + f"  {len(shot.losses)} losses and {len(shot.measured)} measurements",
+        loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
+        "ranks are over measured steps (log-spaced), the loss over steps",
+        f"stable rank of the change, mean {plus_minus} std over heads:",
     ]
     return Group(*(Text(text) for text in about), table, *(Text(text) for text in _stage_lines(shot)))
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names of layers without the parts that all of them begin with, but for the last such, and end with.
+
+    >>> short_names(["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"])
+    ['layers.0', 'layers.1']
+    >>> short_names(["attention"])
+    ['attention']
+    """
+    parts = [name.split(".") for name in names]
+    if len(parts) < 2:
+        return list(names)
+    shortest = min(map(len, parts))
+    begin = next((at for at in range(shortest) if len({one[at] for one in parts}) > 1), shortest - 1)
+    end = next((at for at in range(shortest - begin) if len({one[-1 - at] for one in parts}) > 1), 0)
+    return [".".join(one[max(0, begin - 1) : len(one) - end]) for one in parts]
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
@@ -159,8 +190,17 @@ def _stage_lines(shot: Snapshot) -> list[str]:
         first, *others = stage.curves
         more = f" and {len(others)} more" if others else ""
         low, high = stage.interval
-        lines.append(f"  step {stage.step} ({low} to {high}), {stage.probability:.0%} sure: {first}{more}")
+        lines.append(f"  step {stage.step} ({low} to {high}), {_sure(stage.probability)} sure: {first}{more}")
     return lines
+
+
+def _sure(probability: float) -> str:
+    """A probability that was counted in a hundred draws: not more than that.
+
+    >>> _sure(0.934), _sure(1.0)
+    ('93 %', '> 99 %')
+    """
+    return "> 99 %" if probability > 0.99 else f"{100 * probability:.0f} %"
 
 
 def _pace(steps: np.ndarray, times: np.ndarray) -> float | None:

@@ -135,6 +135,15 @@ def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp
     assert verdicts == {"cannot be decided"}
 
 
+def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = changed(tracked["unit"], tmp_path / "run")
+    with (run / "steps.jsonl").open("a") as record:
+        record.write(json.dumps({"step": 150, "loss": 0.1, "time": 1e9}) + "\n")
+    claim = verdict("spectra", run)
+    assert claim.verdict == "cannot be decided"
+    assert "the last full spectrum is of step 120 of 150" in claim.reason
+
+
 def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
     lines = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]

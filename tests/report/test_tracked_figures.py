@@ -13,7 +13,7 @@ from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.files import write_json
 from rankrise.show.figures import draw_figures
-from rankrise.show.figures.tracked import tasks_of
+from rankrise.show.figures.tracked import FIGURES, tasks_of
 from rankrise.studies import studies_of
 from rankrise.toy import Run
 
@@ -130,6 +130,29 @@ def test_a_run_of_one_s_own_has_them_under_plain_names(tracked: dict[str, Path],
     assert names == ["spectra", "stable-rank", "singular-values", "scales", "final-spectra", "training"]
     figures, _ = draw_figures(tracked["wander"], ["stable-rank"], out=tmp_path)
     assert figures["stable-rank"][0].name == "figure-stable-rank.png"
+
+
+def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(tracked["wander"], tmp_path / "run")
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"extra": {}}))
+    (before,) = studies_of([run])
+    assert "after training" in FIGURES["final-spectra"].draw(before)[0].get_suptitle()
+    with (run / "steps.jsonl").open("a") as record:
+        record.write(json.dumps({"step": 150, "loss": 1.0, "time": 1e9}) + "\n")
+    stage = {"step": 40, "interval": [30, 50], "probability": 1.0, "curves": {"loss": {}}}
+    (run / "stages.json").write_text(
+        json.dumps(watch.StagesFound((), ("loss",), 150).to_dict() | {"stages": [stage]})
+    )
+    (study,) = studies_of([run])
+    assert "the change at step 120 against" in FIGURES["final-spectra"].draw(study)[0].get_suptitle()
+    title = FIGURES["training"].draw(study)[0].get_suptitle()
+    assert "training loss" in title
+    assert "perplexity" not in title
+    assert "(upright lines: stages)" in title
+    figure, data = FIGURES["singular-values"].draw(study)
+    assert not any("scale" in panel.get_title() for panel in figure.axes)
+    assert {row["scale"] for row in csv.DictReader(data.splitlines())} == {""}
 
 
 def test_a_part_of_imagenet_is_labelled_as_such(tracked: dict[str, Path], tmp_path: Path) -> None:

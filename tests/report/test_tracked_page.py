@@ -215,7 +215,9 @@ def test_stages_are_marked_with_their_intervals_and_listed(
     run = shutil.copytree(tracked["unit"], tmp_path / "staged")
     curves = {"loss": {}, "all VO stable rank": {}}
     stage = {"step": 40, "interval": [30, 50], "probability": 0.97, "curves": curves}
-    (run / "stages.json").write_text(json.dumps({"until": 120, "searched": ["loss"], "stages": [stage]}))
+    (run / "stages.json").write_text(
+        json.dumps(watch.StagesFound((), ("loss",), 120).to_dict() | {"stages": [stage]})
+    )
     page = open_page(write_report([run]))
     assert table_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss, all VO stable rank"]]
     assert page.locator("#ranks-here .rules rect").count() == 2

@@ -87,3 +87,25 @@ def test_runs_of_many_curves() -> None:
             curves.append(watch.Curve(f"curve {number}", steps, growth * noise, alone=False))
         alarms += len(watch.find_stages(curves)) > 0
     assert alarms <= 1
+
+
+def test_noise_of_a_loss_that_has_converged() -> None:
+    """From 1.1 to minibatch noise around 0.005 in one drop of a hundred steps: one stage, and none after."""
+    steps = np.arange(1, 2001)
+    for seed in range(6):
+        noise = np.where(steps < 1300, 0.03, 1.0) * np.random.default_rng(seed).standard_normal(2000)
+        level = 0.005 + 0.55 * (1 - np.tanh((steps - 1265) / 25)) + 0.3 * np.exp(-steps / 200)
+        [step] = watch.find_steps(steps, level * np.exp(noise))
+        assert 1210 < step.extent[0] < step.extent[1] < 1400
+
+
+def test_noise_with_heavy_tails() -> None:
+    """Exponential noise, as of single examples: at most 1 of 40 decays steps."""
+    steps = np.arange(1, 2001)
+    decays = (1.4 * np.exp(-steps / 200), 0.5 + steps**-0.3)
+    alarms = [
+        bool(watch.find_steps(steps, decay * np.random.default_rng(seed).exponential(size=2000)))
+        for seed in range(20)
+        for decay in decays
+    ]
+    assert sum(alarms) <= 1

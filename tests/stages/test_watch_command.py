@@ -1,5 +1,6 @@
 """`rankrise watch` and stages of a run that a tracker has recorded."""
 
+import io
 import json
 import math
 import os
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.files import write_json
-from rankrise.show.terminal import snapshot, sparkline
+from rankrise.show.terminal import frame, snapshot, sparkline
 
 STEPS = 200
 PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
@@ -41,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 )
                 layer.self_attn.in_proj_weight.data = first + change
             tracker.step(step, loss=(1.0 if step > 100 else 2.0) + 0.01 * math.sin(step * step))
+            tracker.flush()  # nothing is left out, however busy the machine is
     return folder
 
 
@@ -68,6 +71,21 @@ def test_one_frame(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "finished" in printed
     assert "layers.0" in printed
     assert "layers.1" in printed
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path, width: int) -> None:
+    written = io.StringIO()
+    console = Console(width=width, file=written, legacy_windows=False)
+    run = watch.load(folder)
+    console.print(frame(snapshot(run, watch.find_stages(run)), console))
+    printed = written.getvalue()
+    assert "…" not in printed
+    rows = [line for line in printed.splitlines() if line.startswith("layers.")]
+    assert len(rows) == 2
+    assert all(len(line.rstrip()) <= width and line.count(".") >= 4 for line in rows)
+    assert f"{STEPS} losses and {len(run.measured)} measurements" in printed
+    assert "> 99 % sure" in printed
 
 
 def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

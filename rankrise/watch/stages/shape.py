@@ -57,4 +57,17 @@ class Windows:
         for start, end in zip(first[stands_out].tolist(), last[stands_out].tolist(), strict=True):
             if all(end <= other or start >= another for other, another in taken):
                 taken.append((start, end))
-        return sorted(taken)
+        return self._joined(sorted(taken))
+
+    def _joined(self, taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Neighbours that have no plateau between them, one as long as the shorter of them, are one step."""
+        joined: list[tuple[int, int]] = []
+        for first, last in taken:
+            if joined:
+                start, end = (self.times[place] for place in joined[-1])
+                shorter = min(end - start, self.times[last] - self.times[first])
+                if self.times[first] - end < shorter and self.times[last] <= LONGEST * start:
+                    joined[-1] = (joined[-1][0], last)
+                    continue
+            joined.append((first, last))
+        return joined

@@ -13,6 +13,9 @@ from rankrise.watch.stages.curves import Curve, curves_of
 from rankrise.watch.stages.steps import Step, find_steps
 from rankrise.watch.track.load import TrackedRun, load
 
+FORMAT = "rankrise-stages/2"
+"""Of stages.json; counted up when the same record gives other stages, so that what was kept is found anew."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -83,6 +86,7 @@ class StagesFound:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: what RUN/stages.json holds."""
         return {
+            "format": FORMAT,
             "until": self.until,
             "searched": list(self.searched),
             "stages": [stage.to_dict() for stage in self.stages],

@@ -7,13 +7,17 @@ from typing import Any, Literal
 import numpy as np
 
 from rankrise.errors import RankriseError
-from rankrise.watch.stages.bins import binned
+from rankrise.watch.stages.bins import binned, typical_noise
 from rankrise.watch.stages.posterior import draw_curves
 from rankrise.watch.stages.shape import LONGEST, Windows
 
 DRAWS = 100
 LEAST = 0.02
 """The least step: 2 % of the value on a log scale, 2 % of the range on a linear one."""
+NOISE_PART, FLOOR = 0.3, 0.25
+"""A loss is seen as log(loss + a part of its noise), up to a part of its fall: a logarithm alone magnifies
+what happens near zero.
+"""
 FINEST = LEAST / 10
 """What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces."""
 FEWEST = 8
@@ -73,7 +77,9 @@ def find_steps(
     if len(times) < FEWEST:
         return []
     unit = 1.0 if scale == "log" else max(float(np.ptp(values)), 1e-6 * float(abs(values).max()), 1e-300)
-    times, values, variances = binned(times, values / unit)
+    noise = typical_noise(values) if (direction, scale) == ("down", "log") else 0.0
+    floor = min(NOISE_PART * noise, FLOOR * _fall(values))
+    times, values, variances = binned(times, np.log(values + floor) if scale == "log" else values / unit)
     if len(times) < FEWEST:
         return []
     variances = variances + FINEST**2
@@ -83,7 +89,11 @@ def find_steps(
         (number, *_step(times, heights, first, last))
         for number, heights in enumerate(_climbing(curves, direction))
         for first, last in windows.steps(heights)
-        if direction == "down" or not _recovers(times, curves[number], first, last)
+        if (
+            _falls(heights, first, last, floor, noise)
+            if direction == "down"
+            else _stays(times, curves[number], first, last)
+        )
     ]
     steps = [
         Step(
@@ -91,8 +101,8 @@ def find_steps(
             interval=(float(np.quantile(group[:, 1], 0.05)), float(np.quantile(group[:, 2], 0.95))),
             extent=(float(np.median(group[:, 3])), float(np.median(group[:, 4]))),
             probability=part,
-            before=_value(sign * float(np.median(group[:, 5])) * unit, scale),
-            after=_value(sign * float(np.median(group[:, 6])) * unit, scale),
+            before=_value(sign * float(np.median(group[:, 5])) * unit, scale, floor),
+            after=_value(sign * float(np.median(group[:, 6])) * unit, scale, floor),
         )
         for part, group in _groups(np.array(found).reshape(-1, 7), probability)
     ]
@@ -102,7 +112,7 @@ def find_steps(
 def _cleaned(
     times: Sequence[float] | np.ndarray, curve: Sequence[float] | np.ndarray, scale: Scale
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Times above 0, each once and in order, and the values there, or their logarithms."""
+    """Times above 0, each once and in order, and the values there: above 0 as well, on a log scale."""
     clock, values = np.asarray(times, dtype=np.float64), np.asarray(curve, dtype=np.float64)
     if clock.ndim != 1 or clock.shape != values.shape:
         raise RankriseError(
@@ -112,8 +122,13 @@ def _cleaned(
     if scale == "log":
         usable &= values > 0
     clock, which = np.unique(clock[usable], return_inverse=True)
-    values = np.log(values[usable]) if scale == "log" else values[usable]
+    values = values[usable]
     return clock, np.bincount(which, values) / np.bincount(which) if len(clock) else values
+
+
+def _fall(values: np.ndarray) -> float:
+    """From the first values to the lowest, by medians and quantiles: single points are noisy."""
+    return max(0.0, float(np.median(values[:FEWEST]) - np.quantile(values, 0.05)))
 
 
 def _climbing(curves: np.ndarray, direction: Direction) -> np.ndarray:
@@ -132,10 +147,16 @@ def _step(times: np.ndarray, heights: np.ndarray, first: int, last: int) -> tupl
     return times[middle - 1], times[middle], start, end, *levels
 
 
-def _recovers(times: np.ndarray, curve: np.ndarray, first: int, last: int) -> bool:
-    """Whether a rise is only the end of a dip, in the half of the time so far before it."""
+def _falls(heights: np.ndarray, first: int, last: int, floor: float, noise: float) -> bool:
+    """Whether a loss that is down to the size of its noise drops by a part of its fall so far that counts."""
+    start, before, after = np.exp(-heights[[0, first, last]])
+    return bool(before - floor > noise or before - after >= LEAST * (start - after))
+
+
+def _stays(times: np.ndarray, curve: np.ndarray, first: int, last: int) -> bool:
+    """Whether a rise is more than the end of a dip, in the half of the time so far before it."""
     before = curve[np.searchsorted(times, times[first] / 2) : first + 1]
-    return bool(before.max() > (curve[first] + curve[last]) / 2)
+    return bool(before.max() <= (curve[first] + curve[last]) / 2)
 
 
 def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarray]]:
@@ -163,5 +184,5 @@ def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarr
     return groups
 
 
-def _value(height: float, scale: Scale) -> float:
-    return float(np.exp(height)) if scale == "log" else height
+def _value(height: float, scale: Scale, floor: float) -> float:
+    return max(float(np.exp(height)) - floor, 0.0) if scale == "log" else height

@@ -55,9 +55,11 @@ FIGURES = {
         "7",
     ),
     "final-spectra": Drawing(
-        draw_final_spectra, "Spectrum of the change after training against the initial one", {"cifar10": "5"}
+        draw_final_spectra,
+        "Spectrum of the change, at its last full one, against the initial one",
+        {"cifar10": "5"},
     ),
-    "training": Drawing(draw_training, "Loss, accuracy and learning rate"),
+    "training": Drawing(draw_training, "What was recorded of training"),
 }
 """By plain name. On the paper's data sets they go by the number in its submission."""
 

@@ -104,6 +104,11 @@ def mark_found_stages(panel: Axes, member: Member) -> None:
     mark_stages(panel, member.at(steps).tolist(), 0.0, number=False)
 
 
+def stage_note(*members: Member) -> str:
+    """What a title says of these lines, if there are any."""
+    return " (upright lines: stages)" if any(member.stages for member in members) else ""
+
+
 def normalised(values: np.ndarray) -> np.ndarray:
     """Singular values [..., k] over their largest; zeros stay zeros."""
     largest = values[..., :1]
@@ -112,4 +117,9 @@ def normalised(values: np.ndarray) -> np.ndarray:
 
 def moment(member: Member, step: int) -> str:
     """A step in words: "epoch 25", "step 1200"."""
-    return f"{member.clock} {float(member.at(step)):.3g}"
+    return f"epoch {float(member.at(step)):.3g}" if member.epoch_steps else f"step {step}"
+
+
+def when(member: Member, step: int) -> str:
+    """Whether a step is the end of training, in words: "after training", "at step 1200"."""
+    return "after training" if step >= member.last_step else f"at {moment(member, step)}"

@@ -13,6 +13,7 @@ from rankrise.show.figures.tracked.curves import (
     paper_layers,
     product,
     spread_steps,
+    when,
 )
 from rankrise.show.figures.tracked.spectra import INDEX
 from rankrise.studies import Study
@@ -54,6 +55,6 @@ def draw_final_spectra(study: Study) -> tuple[Figure, str]:
     labels = ["initial product", f"its change at {moment(member, last)}"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
-        f"{study.label}: the change after training against the initial spectrum (thin: other heads)"
+        f"{study.label}: the change {when(member, last)} against the initial spectrum (thin: other heads)"
     )
     return figure, table(("product", "layer", "head", "spectrum", "index", "singular_value"), rows)

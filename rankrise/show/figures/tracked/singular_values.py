@@ -12,6 +12,8 @@ from rankrise.show.figures.tracked.curves import (
     layer_title,
     mark_found_stages,
     middle_head,
+    moment,
+    stage_note,
 )
 from rankrise.show.figures.tracked.spectra import ALONE
 from rankrise.studies import Member, Study
@@ -36,23 +38,39 @@ def draw_singular_values(study: Study) -> tuple[Figure, str]:
             for (moments, values), colour in reversed(list(zip(curves, colours, strict=True))):
                 panel.plot(moments, values, color=colour, linewidth=0.8)
             mark_found_stages(panel, member)
-            panel.set_xlim(0, float(member.at(member.last)))
+            panel.set_xlim(0, float(member.at(member.spectra_steps[-1])))
             number = head_number(member, layer, head) + 1
             for index, (moments, values) in enumerate(curves, start=1):
                 steps = (moments * (member.epoch_steps or 1)).round().astype(int).tolist()
                 rows += [
-                    (name, member.scale, member.seed, layer + 1, number, index, step, float(value))
+                    (name, *_known(member), layer + 1, number, index, step, float(value))
                     for step, value in zip(steps, values, strict=True)
                 ]
         line[0].set_ylim(bottom=0)
         line[0].set_ylabel(f"singular values of\n{change(name)}, head {head_number(first, layer, head) + 1}")
     for panel, member in zip(panels[0], members, strict=True):
-        panel.set_title(f"scale {member.scale:g}")
+        panel.set_title(f"scale {member.scale:g}" if "initialisation_scale" in member.recipe else "")
     for panel, member in zip(panels[-1], members, strict=True):
         panel.set_xlabel(member.clock)
-    figure.suptitle(f"{study.label}: every singular value of the change of a head in {layer_title(layer)}")
+    until = {_until(member) for member in members} - {""}
+    figure.suptitle(
+        f"{study.label}: every singular value of the change of a head in {layer_title(layer)}"
+        f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}"
+    )
     header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")
     return figure, table(header, rows)
+
+
+def _until(member: Member) -> str:
+    """Up to when, where the last full spectrum was taken before the last measurement."""
+    last = int(member.spectra_steps[-1])
+    return f", until {moment(member, last)}" if last < member.last else ""
+
+
+def _known(member: Member) -> tuple[object, object]:
+    """Scale and seed, where the recipe says them."""
+    scale = member.scale if "initialisation_scale" in member.recipe else ""
+    return scale, member.seed if "seed" in member.recipe else ""
 
 
 def singular_value_curves(

@@ -16,6 +16,7 @@ from rankrise.show.figures.tracked.curves import (
     mean_and_std,
     measured,
     shown_layers,
+    stage_note,
     tidy,
 )
 from rankrise.studies import Member, Study
@@ -41,7 +42,10 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     heads = member.run.layers[0]["heads"]
-    figure.suptitle(f"{study.label}: stable rank of the change, mean and std over {heads} heads a layer")
+    figure.suptitle(
+        f"{study.label}: stable rank of the change, mean and std over {heads} heads a layer"
+        f"{stage_note(member)}"
+    )
     return figure, table(HEADER, _rows(study))
 
 
@@ -71,7 +75,9 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
         line[0].set_ylabel("stable rank")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    figure.suptitle("Stable rank of the change throughout training, mean and std over heads")
+    figure.suptitle(
+        f"Stable rank of the change throughout training, mean and std over heads{stage_note(*members)}"
+    )
     return figure, table(HEADER, [row for study in studies for row in _rows(study)])
 
 

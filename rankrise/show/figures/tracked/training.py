@@ -1,4 +1,6 @@
-"""Loss, accuracy and learning rate throughout training, every run of a study."""
+"""Loss, accuracy or perplexity, and learning rate throughout training, every run of a study."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -6,28 +8,40 @@ from matplotlib.figure import Figure
 
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import STYLES, new_figure, shades
-from rankrise.show.figures.tracked.curves import MissingRecord, mark_found_stages
+from rankrise.show.figures.tracked.curves import (
+    MissingRecord,
+    columns_for,
+    mark_found_stages,
+    stage_note,
+    tidy,
+)
 from rankrise.studies import Member, Study
 
 TITLES = {
     "loss": "training loss",
     "validation_loss": "validation loss",
     "accuracy": "validation accuracy",
+    "perplexity": "validation perplexity",
     "learning_rate": "learning rate",
 }
 SMOOTHED = 200
 """A curve of more points is drawn as medians over this many windows; the data has every point."""
+LOGARITHMIC = 3
+"""A loss that spans this factor is drawn on a logarithmic axis."""
 
 
 def draw_training(study: Study) -> tuple[Figure, str]:
     """A panel for each that was recorded; and the data."""
     records = [(one, one.record) for one in sorted(study.members, key=lambda one: (-one.scale, one.seed))]
-    shown = [name for name in TITLES if any(_known(record, name).any() for _, record in records)]
+    others = {name for _, record in records for name in record if name.startswith("perplexity/")}
+    titles = TITLES | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
+    shown = [name for name in titles if any(_known(record, name).any() for _, record in records)]
     if not shown:
         raise MissingRecord(f"{study.label} has no record of loss or metrics: pass them to tracker.step")
-    lines = 2 if len(shown) == 4 else 1
+    columns = columns_for(len(shown)) if len(shown) != 4 else 2
+    lines = -(-len(shown) // columns)
     figure = new_figure(0.4 + 2.1 * lines)
-    panels = figure.subplots(lines, len(shown) // lines, squeeze=False).ravel()
+    panels = tidy(figure.subplots(lines, columns, squeeze=False), len(shown))
     rows: list[tuple[object, ...]] = []
     for panel, name in zip(panels, shown, strict=True):
         for number, (member, record) in enumerate(records):
@@ -39,10 +53,10 @@ def draw_training(study: Study) -> tuple[Figure, str]:
                 (member.name, name, int(step), float(value))
                 for step, value in zip(steps, values, strict=True)
             ]
-        panel.set_title(TITLES[name])
+        panel.set_title(titles[name])
         panel.set_xlabel(study.members[0].clock)
         panel.set_xlim(left=0)
-        if "loss" in name:
+        if ("loss" in name or "perplexity" in name) and _wide(panel):
             panel.set_yscale("log")
         elif name == "learning_rate":
             panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
@@ -50,8 +64,24 @@ def draw_training(study: Study) -> tuple[Figure, str]:
     if len(records) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
-    figure.suptitle(f"{study.label}: loss, accuracy and learning rate")
+    figure.suptitle(f"{study.label}: {_listed([titles[name] for name in shown])}{stage_note(study.main[0])}")
     return figure, table(("run", "quantity", "step", "value"), rows)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["training loss"]), _listed(["training loss", "validation loss", "learning rate"])
+    ('training loss', 'training loss, validation loss and learning rate')
+    """
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _wide(panel: Axes) -> bool:
+    """Whether what is drawn spans a factor for which a logarithmic axis is worth its while."""
+    drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in panel.get_lines()])
+    above = drawn[drawn > 0]
+    return bool(len(above) and above.max() >= LOGARITHMIC * above.min())
 
 
 def _known(record: dict[str, np.ndarray], name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ RANK_NUMBERS = 200_000
 
 SPECTRUM_NUMBERS = 300_000
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
-METRICS = ("loss", "validation_loss", "accuracy", "learning_rate")
+METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
 
 
 def gather_all(studies: Sequence[Study]) -> list[dict[str, Any]]:
@@ -29,8 +29,9 @@ def gather(study: Study, member: Member, share: float = 1.0) -> dict[str, Any]:
     return {
         "name": member.name,
         "study": study.label,
-        "scale": member.scale,
-        "seed": member.seed,
+        "scale": member.scale if "initialisation_scale" in member.recipe else None,
+        "seed": member.seed if "seed" in member.recipe else None,
+        "last": member.last_step,
         "finished": member.finished,
         "epoch_steps": member.epoch_steps,
         "products": member.products,

@@ -39,9 +39,10 @@ def _trained(study: Study) -> str:
 
 
 def _how_long(member: Member) -> str:
+    last = member.last_step
     if not member.epoch_steps:
-        return f" for {_many(member.last, 'step')}"
-    return f" for {float(member.at(member.last)):.4g} epochs ({_many(member.last, 'step')})"
+        return f" for {_many(last, 'step')}"
+    return f" for {float(member.at(last)):.4g} epochs ({_many(last, 'step')})"
 
 
 def _varied(study: Study) -> str:
@@ -73,9 +74,12 @@ def _came_out(study: Study) -> list[str]:
             f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {early:.2f} to "
             f"{late:.2f} (mean over heads)."
         )
-    accuracy = first.record.get("accuracy", np.array([]))
-    known = accuracy[np.isfinite(accuracy)]
-    sentences += [f"Accuracy at the last validation: {100 * known[-1]:.1f}\u00a0%."] if len(known) else []
+    for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
+        values = first.record.get(metric, np.array([]))
+        known = values[np.isfinite(values)]
+        if len(known):
+            last = written.format(known[-1]).replace("%", "\u00a0%")
+            sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
     found = _many(len(first.stages), "stage") if first.stages else "no stage"
     return [*sentences, f"Loss and ranks show {found}."]
 

@@ -12,7 +12,7 @@ function colourOf({ shade, style = "" }) {
 
 /**
  * options: name (for screen readers), title, xLabel, logX(), logY(), floor, height, labelled (letters to leave room for at the right),
- * key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own), onPick(x) on a click, tip(x, line) → lines of text.
+ * allLabels (of rules: all or none), key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own), onPick(x) on a click, tip(x, line) → lines of text.
  * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
  * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded. A rule is a thin upright line {at, label, interval}.
  */
@@ -142,16 +142,18 @@ class Plot {
 
   ruleMarks() {
     const group = s("g", { class: "rules", "aria-hidden": "true" });
+    const inView = this.content.rules.filter(({ at }) => at >= this.view[0] && at <= this.view[1]);
+    const roomy = (rule, index) => index === 0 || this.x.pixel(rule.at) - this.x.pixel(inView[index - 1].at) > 6 + 6 * rule.label.length;
+    const all = inView.every(roomy);
     let lastLabel = -Infinity;
-    for (const { at, label, interval } of this.content.rules) {
-      if (at < this.view[0] || at > this.view[1]) continue;
+    for (const { at, label, interval } of inView) {
       const x = this.x.pixel(at);
       if (interval) {
         const [from, to] = interval.map((end) => this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], end))));
         group.append(s("rect", { x: from, width: Math.max(1, to - from), y: this.box.top, height: this.box.bottom - this.box.top }));
       }
       group.append(s("line", { x1: x, x2: x, y1: this.box.top, y2: this.box.bottom }));
-      if (x - lastLabel > 6 + 6 * label.length) {
+      if (this.options.allLabels ? all : x - lastLabel > 6 + 6 * label.length) {
         group.append(s("text", { x, y: this.box.top - 6, "text-anchor": "middle" }, label));
         lastLabel = x;
       }

@@ -4,6 +4,7 @@ Object.assign(state, { run: 0, layer: -1, head: -1, place: 0, logTime: true, log
 const timeZoom = new Zoom();
 const timePlot = {
   zoom: timeZoom,
+  allLabels: true,
   logX: () => state.logTime,
   onPick: (moment) => choose({ place: here().nearest(moment) }),
 };

@@ -21,7 +21,7 @@ function glance(runs) {
     const lines = run.empty ? [] : run.products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...run.over(run.ranks[product].flat()) }));
     const whose = runs.length > 1 ? `${run.name}: ` : "";
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`);
-    plot.show({ lines, rules: run.rules, summary: run.empty ? "Nothing has been measured yet." : `${whose}at the last step ${ends.join(", ")}; mean and standard deviation over heads.` });
+    plot.show({ lines, rules: run.rules, summary: run.empty ? "Nothing has been measured yet." : `${whose}at the last step ${ends.join(", ")}; mean and standard deviation over heads.${run.ruleNote}` });
   });
   follow(plot);
   document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
@@ -65,7 +65,7 @@ function rankPlot(product) {
     const run = here();
     plot.options.xLabel = run.clock;
     if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
-    plot.show({ lines: state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer), rules: run.rules, summary: rankSummary(run, product) });
+    plot.show({ lines: state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer), rules: run.rules, summary: `${rankSummary(run, product)}${run.ruleNote}` });
   });
   follow(plot);
   return plot;

@@ -2,17 +2,18 @@
 
 function runList(runs) {
   const place = document.getElementById("runs-here");
+  const scores = ["accuracy", "perplexity"].filter((metric) => runs.some((run) => run.training[metric]));
   const rows = runs.map((run, index) => {
     const last = run.steps.length - 1;
     const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(run.ranks[product].flat().map((curve) => curve[last])), 3));
     const final = (metric) => run.training[metric]?.values.at(-1);
     const pick = h("button", { type: "button", onclick: () => choose({ run: index, place: Math.max(0, last), layer: -1, head: -1 }) }, "show");
-    return [run.name, run.study, number(run.scale), run.seed, run.finished ? "yes" : "no", run.last, rank("KQ"), rank("VO"), number(final("loss"), 3), number(final("accuracy"), 3), pick];
+    return [run.name, run.study, run.scale === null ? "–" : number(run.scale), run.seed ?? "–", run.finished ? "yes" : "no", run.last, rank("KQ"), rank("VO"), number(final("loss"), 3), ...scores.map((metric) => number(final(metric), 3)), pick];
   });
-  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", "accuracy", ""];
+  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", ...scores, ""];
   const made = table("Stable ranks are means over all heads at the last measured step", head, rows);
   place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, made));
-  if (new Set(runs.map((run) => run.scale)).size > 1) place.append(h("div", { class: "run" }, h("div", { class: "pair" }, ["KQ", "VO"].map((product) => scalePlot(runs, product).figure))));
+  if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size > 1) place.append(h("div", { class: "run" }, h("div", { class: "pair" }, ["KQ", "VO"].map((product) => scalePlot(runs, product).figure))));
 }
 
 /** Stable rank at the end against the initialisation scale, a line a layer, of the chosen run's data set. */
@@ -29,7 +30,7 @@ function scalePlot(runs, product) {
     tip: (scale, line) => line && [line.name, `stable rank ${number(valueAt(line, scale), 3)} at scale ${number(scale, 2)}`],
   });
   watch(["run"], () => {
-    const alike = runs.filter((run) => run.study === here().study && !run.empty && run.products.includes(product));
+    const alike = runs.filter((run) => run.study === here().study && run.scale !== null && !run.empty && run.products.includes(product));
     const scales = [...new Set(alike.map((run) => run.scale))].sort((a, b) => a - b);
     const lines = here().layers.map((_, layer) => ({
       name: here().layerName(layer),

@@ -3,7 +3,6 @@
 class Run {
   constructor(record) {
     Object.assign(this, record);
-    this.last = record.steps[record.steps.length - 1] ?? 0;
     this.empty = !record.steps.length;
   }
 
@@ -54,6 +53,11 @@ class Run {
   /** The mean over a layer's heads at a place of time. */
   layerMean(product, layer, place) {
     return mean(this.ranks[product][layer].map((curve) => curve[place]));
+  }
+
+  /** What a plot says of them, if there are any. */
+  get ruleNote() {
+    return this.stages.length ? " Upright lines are stages, shaded where they lie with probability 0.9." : "";
   }
 
   get rules() {

@@ -1,9 +1,10 @@
-// Loss, accuracy and learning rate; and the stages in numbers.
+// Loss, accuracy or perplexity, and learning rate; and the stages in numbers.
 
 const METRICS = {
   loss: "Training loss",
   validation_loss: "Validation loss",
   accuracy: "Validation accuracy",
+  perplexity: "Validation perplexity",
   learning_rate: "Learning rate",
 };
 
@@ -23,7 +24,7 @@ function metricPlot(metric) {
     name: METRICS[metric],
     title: METRICS[metric],
     xLabel: "",
-    logY: () => metric.endsWith("loss") && state.logLoss,
+    logY: () => /loss|perplexity/.test(metric) && state.logLoss,
     floor: metric === "learning_rate" ? 0 : undefined,
     tip: (moment, line) => line && [`${line.name} ${number(valueAt(line, moment))}`, `${here().clock} ${number(moment, 3)}`],
   });
@@ -35,7 +36,7 @@ function metricPlot(metric) {
     const ys = record.values;
     const line = { name: METRICS[metric].toLowerCase(), style: "main", xs: record.steps.map((step) => run.at(step)), ys };
     const windowed = record.window > 1 ? ` Each point is the mean of ${record.window} recorded.` : "";
-    plot.show({ lines: [line], rules: run.rules, summary: `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.${windowed}` });
+    plot.show({ lines: [line], rules: run.rules, summary: `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.${windowed}${run.ruleNote}` });
   });
   follow(plot);
   return plot;
@@ -52,7 +53,7 @@ function stages() {
       stage.step,
       run.epoch_steps ? number(run.at(stage.step), 3) : "–",
       stage.interval.join(" to "),
-      number(stage.probability, 2),
+      stage.probability > 0.99 ? "> 99 %" : number(stage.probability, 2),
       stage.curves.slice(0, 4).join(", ") + (stage.curves.length > 4 ? ` and ${stage.curves.length - 4} more` : ""),
     ]);
     const made = table(`${plural(run.stages.length, "stage")} of ${run.name}`, ["stage", "step", "epoch", "within", "probability", "seen in"], rows);
