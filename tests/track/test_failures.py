@@ -15,8 +15,8 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.errors import RankriseError
+from rankrise.watch.track import jobs as jobs_module
 from rankrise.watch.track import staging
-from rankrise.watch.track import tracker as tracker_module
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
@@ -141,7 +141,7 @@ def test_a_failing_measurement_is_told_once(tmp_path, monkeypatch, caplog):
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
         train(model, [1], after=tracker.step)
         tracker.flush()
-        monkeypatch.setattr(tracker_module, "measure", fail)
+        monkeypatch.setattr(jobs_module, "measure", fail)
         losses = train(model, [2, 3, 4], after=tracker.step)
         tracker.flush()
         monkeypatch.undo()
@@ -167,7 +167,7 @@ def test_every_cause_is_told_once(tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise next(causes)
 
-    monkeypatch.setattr(tracker_module, "measure", fail)
+    monkeypatch.setattr(jobs_module, "measure", fail)
     tracker = watch.RankTracker(tiny(), tmp_path, schedule=watch.Schedule(1, []))
     for step in range(5):
         tracker.step(step)
@@ -221,13 +221,13 @@ def test_wrong_arguments_do_not_end_training(tmp_path, caplog):
 def test_falling_behind(tmp_path, monkeypatch, caplog):
     """With the worker held up, full spectra are left out first, then whole measurements; losses never."""
     model, go_on = tiny(), threading.Event()
-    real = tracker_module.measure
+    real = jobs_module.measure
 
     def slow(*arguments):
         go_on.wait()
         return real(*arguments)
 
-    monkeypatch.setattr(tracker_module, "measure", slow)
+    monkeypatch.setattr(jobs_module, "measure", slow)
     monkeypatch.setattr(staging, "PLACES", 4)
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 1)) as tracker:
         train(model, range(1, 8), after=tracker.step)

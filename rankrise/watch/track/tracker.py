@@ -18,12 +18,11 @@ from rankrise.files import write_json
 from rankrise.provenance import now
 from rankrise.watch.heads import unwrap
 from rankrise.watch.track.begin import begin
-from rankrise.watch.track.measure import Change, initial_values, measure
-from rankrise.watch.track.record import RUN, Lock, Record, write_tensors
-from rankrise.watch.track.rows import row_of, spectra_of, summary_of
+from rankrise.watch.track.jobs import Jobs
+from rankrise.watch.track.record import RUN, Lock, Record
 from rankrise.watch.track.scalars import Number, Scalars
 from rankrise.watch.track.schedule import Schedule
-from rankrise.watch.track.staging import Place, Reading, Staging, first_reading
+from rankrise.watch.track.staging import Reading, Staging, first_reading
 from rankrise.watch.track.streams import Stream, Streams
 from rankrise.watch.track.troubles import Troubles, log
 from rankrise.watch.track.weights import PRODUCTS, Choice, find_units, listed
@@ -185,6 +184,15 @@ class RankTracker:
             self._turn_off(f"opening {self.folder}", error)
             return
         self._lock, self._scalars = lock, Scalars()
+        self._jobs = Jobs(
+            self._units,
+            self._beginning.initial,
+            self._staging,
+            self._scalars,
+            self._record,
+            self._streams,
+            self._top,
+        )
         self._worker = Worker(spare_cores(self._staging.on_accelerator), self._troubles.note)
         self._process = os.getpid()
         self._on = True
@@ -207,7 +215,7 @@ class RankTracker:
             self._take(step, moment)
         if numbers:
             row = {"time": moment} | {name: self._scalars.take(name, n) for name, n in numbers.items()}
-            self._worker.put("writing a step", partial(self._write_step, step, row))
+            self._worker.put("writing a step", partial(self._jobs.write_step, step, row))
 
     def _take(self, step: int, moment: float) -> None:
         full = self._schedule.full(step)
@@ -218,7 +226,7 @@ class RankTracker:
         if place is None:
             self._troubles.skip("measurements")
         else:
-            self._worker.put("measuring", partial(self._measure, step, moment, full, place))
+            self._worker.put("measuring", partial(self._jobs.measure, step, moment, full, place))
 
     def _take_part(self) -> None:
         """Another process keeps the record, and gathers what is sharded: so does this one."""
@@ -244,7 +252,7 @@ class RankTracker:
                 *(last, step, dropped, step),
             )
         elif not self._record.spectra_path(None).exists():
-            self._worker.put("measuring the initial weights", self._write_initial)
+            self._worker.put("measuring the initial weights", self._jobs.write_initial)
 
     def _refuse_another_run(self, step: int) -> None:
         if not self._beginning.same and not self._record.has_before(step):
@@ -253,38 +261,6 @@ class RankTracker:
                 f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
                 f"it went on at step {step}: pass another folder, or delete this one."
             )
-
-    def _write_step(self, step: int, row: dict[str, Any]) -> None:
-        numbers = {name: self._scalars.resolve(number) for name, number in row.items()}
-        self._record.steps.append(step, numbers)
-        self._streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
-
-    def _write_initial(self) -> None:
-        with self._staging.beside():
-            values = {
-                unit.key(product): found.float()
-                for unit in self._units
-                for product, found in initial_values(unit, self._beginning.initial[unit.name]).items()
-            }
-        write_tensors(self._record.spectra_path(None), values)
-
-    def _measure(self, step: int, moment: float, full: bool, place: Place) -> None:
-        initial, spectra = self._beginning.initial, self._record.spectra_path(step)
-        known = self._record.ranks.last == step
-        with self._staging.arrived(place) as weights:
-            if known and spectra.exists():
-                return
-            changes = [
-                Change(unit, initial[unit.name], weights[unit.name])
-                for unit in self._units
-                if unit.name in weights
-            ]
-            results = measure(changes, self._top, full)
-        if full:
-            write_tensors(spectra, spectra_of(self._units, results))
-        if not known:
-            self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
-            self._streams.write(step, summary_of(self._units, results))
 
     def _measure_last(self) -> None:
         """The last step in full. Only the worker knows what there is of it already, so that every process
@@ -298,7 +274,7 @@ class RankTracker:
         place = self._staging.take()
         assert place is not None
         moment = round(time.time(), 3)
-        self._worker.put("measuring", partial(self._measure, self._last, moment, True, place))
+        self._worker.put("measuring", partial(self._jobs.measure, self._last, moment, True, place))
 
     def _turn_off(self, doing: str, error: RankriseError | OSError, refused: bool = False) -> None:
         self._off = f"{doing} failed ({error})"
