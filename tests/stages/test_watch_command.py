@@ -114,7 +114,15 @@ def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     assert 0 < len(shot.measured) < STEPS
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "rankrise", "watch", str(part), "--every", "0.2"]
-    process = subprocess.Popen(command, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"})
+    process = subprocess.Popen(
+        command,
+        stdout=slave,
+        stderr=slave,
+        env=os.environ | {"TERM": "xterm"},
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background job ignores it
+    )
     os.close(slave)
     printed, deadline = "", time.monotonic() + 60
     while "being written" not in printed and time.monotonic() < deadline:
