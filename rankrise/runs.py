@@ -3,11 +3,33 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rankrise.errors import RankriseError
 
 FORMAT = "rankrise-run/1"
 KINDS = ("toy", "tracked")
+
+
+def run_file(folder: str | Path, maker: str) -> Path:
+    """A run's run.json; refused where there is none, with what `maker` would have written it."""
+    path = Path(folder) / "run.json"
+    if not path.is_file():
+        raise RankriseError(f"{folder} is no run: it has no run.json; pass a folder written by {maker}")
+    return path
+
+
+def check_kind(path: Path, info: Any, *kinds: str) -> str:
+    """The kind that a run.json says it is of; refused where it is another format, or none of `kinds`."""
+    if not isinstance(info, dict):
+        raise RankriseError(f"{path} is damaged (it holds no JSON object): restore it")
+    found = info.get("format"), info.get("kind")
+    if found[0] != FORMAT or found[1] not in kinds:
+        wanted = " and ".join(map(repr, kinds))
+        raise RankriseError(
+            f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}"
+        )
+    return str(found[1])
 
 
 def kind_of(folder: str | Path) -> str:
@@ -17,23 +39,14 @@ def kind_of(folder: str | Path) -> str:
     Traceback (most recent call last):
     rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
-    path = Path(folder) / "run.json"
-    if not path.is_file():
-        raise RankriseError(
-            f"{folder} is no run: it has no run.json; pass a folder written by 'rankrise toy', by "
-            "'rankrise train' or by a RankTracker, or a folder of such folders"
-        )
+    path = run_file(
+        folder, "'rankrise toy', by 'rankrise train' or by a RankTracker, or a folder of such folders"
+    )
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
-        found = info.get("format"), info.get("kind")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): restore it") from error
-    if found[0] != FORMAT or found[1] not in KINDS:
-        raise RankriseError(
-            f"{path} is of format and kind {found[0]!r}, {found[1]!r}: this version reads {FORMAT!r}, "
-            f"{' and '.join(map(repr, KINDS))}"
-        )
-    return str(found[1])
+    return check_kind(path, info, *KINDS)
 
 
 def runs_in(folders: Sequence[str | Path]) -> list[Path]:

@@ -15,7 +15,7 @@ from rankrise import predict
 from rankrise.errors import RankriseError
 from rankrise.files import replacing, write_json
 from rankrise.predict.coordinates import Coordinates
-from rankrise.runs import FORMAT
+from rankrise.runs import check_kind, run_file
 from rankrise.toy.descent import ACTIVE, Descent
 from rankrise.toy.full import FullWeights
 from rankrise.toy.network import Network
@@ -190,15 +190,9 @@ def open_run(folder: str | Path) -> Run:
     rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
     folder = Path(folder)
-    path = folder / "run.json"
-    if not path.is_file():
-        raise RankriseError(
-            f"{folder} is no run: it has no run.json; pass a folder written by 'rankrise toy'"
-        )
+    path = run_file(folder, "'rankrise toy'")
     info = _read_json(path)
-    if info.get("format") != FORMAT or info.get("kind") != "toy":
-        found = f"{info.get('format')!r}, {info.get('kind')!r}"
-        raise RankriseError(f"{path} is of format and kind {found}: this version reads {FORMAT!r}, 'toy'")
+    check_kind(path, info, "toy")
     settings = info.get("settings")
     if not isinstance(settings, dict):
         raise _damaged(path, "it has no settings")

@@ -137,7 +137,7 @@ def test_a_folder_of_something_else(tmp_path):
     with pytest.raises(RankriseError, match="'toy', and no"):
         watch.RankTracker(tiny(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
-    with pytest.raises(RankriseError, match="'toy': load reads"):
+    with pytest.raises(RankriseError, match="'toy': pass a run of 'rankrise-run/1', 'tracked'"):
         watch.load(tmp_path)
 
 

@@ -18,7 +18,7 @@ from rankrise.show.report.content import Content
 from rankrise.show.report.toy import toy_content
 from rankrise.show.report.tracked import tracked_content
 
-SHARED = ("dom", "curves", "state", "axes", "plot", "plotdata", "layout", "theme")
+SHARED = ("dom", "curves", "state", "axes", "plot", "plotdata", "layout", "choices", "theme")
 CONTENTS = {"toy": toy_content, "tracked": tracked_content}
 
 

@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from rankrise.errors import RankriseError
-from rankrise.runs import FORMAT
+from rankrise.runs import check_kind, run_file
 from rankrise.watch.checkpoint import read_json
-from rankrise.watch.track.record import RANKS, RUN, STEPS, read_lines, spectra_path
+from rankrise.watch.track.record import RANKS, STEPS, read_lines, spectra_path
 from rankrise.watch.track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
@@ -150,15 +150,9 @@ def load(folder: str | Path) -> TrackedRun:
     rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
     folder = Path(folder)
-    path = folder / RUN
-    if not path.is_file():
-        raise RankriseError(
-            f"{folder} is no run: it has no run.json; pass a folder written by watch.RankTracker."
-        )
+    path = run_file(folder, "watch.RankTracker")
     info = read_json(path)
-    if info.get("format") != FORMAT or info.get("kind") != "tracked":
-        found = f"{info.get('format')!r}, {info.get('kind')!r}"
-        raise RankriseError(f"{path} is of format and kind {found}: load reads {FORMAT!r}, 'tracked'.")
+    check_kind(path, info, "tracked")
     return TrackedRun(folder, info)
 
 

@@ -102,21 +102,9 @@ function playButton(end) {
 }
 
 function viewChoices() {
-  const check = (name, label) => {
-    const input = h("input", { type: "checkbox", id: name, onchange: (event) => choose({ [name]: event.target.checked }) });
-    input.checked = state[name];
-    return h("label", {}, input, " ", label);
-  };
-  const button = (id, label, sign, onclick) => h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
-  const reset = button("zoom-reset", "Show all of rescaled time", "Show all", () => timeZoom.set(null));
-  timeZoom.followers.push(() => (reset.disabled = !timeZoom.range));
-  reset.disabled = true;
-  const zooms = h(
-    "span",
-    { class: "zooms", role: "group", "aria-label": "Zoom" },
-    button("zoom-in", "Zoom in around the chosen time", "+", () => timeZoom.by(2, state.time)),
-    button("zoom-out", "Zoom out", "−", () => timeZoom.by(0.5, state.time)),
-    reset,
-  );
-  return [check("staircase", "Algorithm 1 (dashed)"), check("logLoss", "loss on a log scale"), zooms];
+  return [
+    checkbox("staircase", "Algorithm 1 (dashed)"),
+    checkbox("logLoss", "loss on a log scale"),
+    zoomButtons("rescaled time", "time", () => state.time),
+  ];
 }

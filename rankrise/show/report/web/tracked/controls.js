@@ -75,28 +75,11 @@ function stepChoice() {
 }
 
 function viewChoices() {
-  const check = (name, label) => {
-    const input = h("input", { type: "checkbox", id: name, onchange: (event) => choose({ [name]: event.target.checked }) });
-    input.checked = state[name];
-    return h("label", {}, input, " ", label);
-  };
-  const button = (id, label, sign, onclick) => h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
-  const now = () => here().times[state.place];
-  const reset = button("zoom-reset", "Show all of training", "Show all", () => timeZoom.set(null));
-  timeZoom.followers.push(() => (reset.disabled = !timeZoom.range));
-  reset.disabled = true;
-  const zooms = h(
-    "span",
-    { class: "zooms", role: "group", "aria-label": "Zoom" },
-    button("zoom-in", "Zoom in around the chosen step", "+", () => timeZoom.by(2, now())),
-    button("zoom-out", "Zoom out", "−", () => timeZoom.by(0.5, now())),
-    reset,
-  );
   return [
-    check("logTime", "time on a log scale"),
-    check("logLoss", "loss on a log scale"),
-    check("normalised", "spectra over their largest"),
-    check("logValues", "spectra on a log scale"),
-    zooms,
+    checkbox("logTime", "time on a log scale"),
+    checkbox("logLoss", "loss on a log scale"),
+    checkbox("normalised", "spectra over their largest"),
+    checkbox("logValues", "spectra on a log scale"),
+    zoomButtons("training", "step", () => here().times[state.place]),
   ];
 }
