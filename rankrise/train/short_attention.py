@@ -1,8 +1,12 @@
-"""Attention over short sequences, one head of one example at a time, in a kernel of its own.
+"""Attention over an image's class token and patches, one head of one image at a time, in a kernel of its own.
 
-The paper's vision transformer has 65 tokens, an awkward number for kernels that are made for long sequences.
-Here a program holds a whole head: the scores never leave it, softmax needs no second pass, and the backward
-pass reads nothing but queries, keys, values and the incoming gradient.
+The paper's vision transformer has a class token and 64 patches; kernels for long sequences pad these 65
+tokens to 128. Here a program holds a whole head. The patches' 64 x 64 scores and the class token's, as one
+row of a tile of 16, go to the matrix units; the softmax needs no second pass; and the backward pass reads
+nothing but queries, keys, values and the incoming gradient.
+
+In the kernels q, k, v are queries, keys and values, g the gradient of the output, p the probabilities, s the
+scores, d... a gradient; `_class` marks the class token's part.
 """
 
 from typing import Any
@@ -13,39 +17,108 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import custom_op
 
+WARPS = 4
+
 
 @triton.jit
-def _tile(tokens, row_length: tl.constexpr, width: tl.constexpr, size: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the [size, width] values of a head lie, and which of its rows exist."""
-    row = tl.arange(0, size)[:, None]
+def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The class token's row on top of rows of zeros [16, width], and the patches' rows [patches, width]."""
     column = tl.arange(0, width)[None, :]
-    return row * row_length + column, (row < tokens) & (column < width)
+    row = tl.arange(0, 16)[:, None]
+    class_rows = tl.load(pointer + row * stride + column, mask=row == 0, other=0.0)
+    row = 1 + tl.arange(0, patches)[:, None]
+    return class_rows, tl.load(pointer + row * stride + column)
 
 
 @triton.jit
-def _probabilities(query, key, scale, tokens, size: tl.constexpr):  # type: ignore[no-untyped-def]
-    """softmax(scale * query key^T) over the keys that exist. float32 [size, size]"""
-    scores = tl.dot(query, tl.trans(key)) * scale
-    scores = tl.where(tl.arange(0, size)[None, :] < tokens, scores, float("-inf"))
-    exponents = tl.exp(scores - tl.max(scores, 1)[:, None])
-    return exponents / tl.sum(exponents, 1)[:, None]
+def _write(pointer, rows, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The patches' rows."""
+    row = 1 + tl.arange(0, patches)[:, None]
+    tl.store(pointer + row * stride + tl.arange(0, width)[None, :], rows.to(pointer.dtype.element_ty))
+
+
+@triton.jit
+def _times_class(rows, class_rows):  # type: ignore[no-untyped-def]
+    """Each patch's row times the class token's. [patches]"""
+    products = tl.dot(rows, tl.trans(class_rows))
+    return tl.sum(tl.where(tl.arange(0, 16)[None, :] == 0, products, 0.0), 1)
+
+
+@triton.jit
+def _class_times_class(left, right):  # type: ignore[no-untyped-def]
+    return tl.sum(tl.sum(left.to(tl.float32) * right.to(tl.float32), 1), 0)
+
+
+@triton.jit
+def _plus_class(rows, weights, class_rows):  # type: ignore[no-untyped-def]
+    """`rows` and `weights` times the class token's row."""
+    tile = tl.where(tl.arange(0, 16)[None, :] == 0, weights[:, None], 0.0)
+    return tl.dot(tile.to(class_rows.dtype), class_rows, rows)
+
+
+@triton.jit
+def _write_mixtures(  # type: ignore[no-untyped-def]
+    first,
+    first_weights,
+    first_class,
+    second,
+    second_weights,
+    second_class,
+    rows,
+    class_rows,
+    count: tl.constexpr,
+    patches: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Write the patches' and the class token's rows, mixed by weights, to `first`; with others to `second`.
+
+    They are rows 0 and 1 of a product with `patches` rows, because the matrix units take no fewer; the class
+    token's row goes to `first` without a reduction. `count`: 1 leaves the second out.
+    """
+    row = tl.arange(0, patches)[:, None]
+    weights = tl.where(row == 0, first_weights[None, :], tl.where(row == 1, second_weights[None, :], 0.0))
+    class_weights = tl.where(row == 0, first_class, tl.where(row == 1, second_class, 0.0))
+    class_weights = tl.where(tl.arange(0, 16)[None, :] == 0, class_weights, 0.0)
+    mixed = tl.dot(weights.to(rows.dtype), rows)
+    mixed = tl.dot(class_weights.to(rows.dtype), class_rows, mixed)
+    place = tl.where(row == 0, first, second) + tl.arange(0, width)[None, :]
+    tl.store(place, mixed.to(first.dtype.element_ty), mask=row < count)
+
+
+@triton.jit
+def _probabilities(q_class, q, k_class, k, scale):  # type: ignore[no-untyped-def]
+    """softmax(scale * query key^T) in four parts.
+
+    Patches to patches [patches, patches], patches to the class token [patches], the class token to patches
+    [patches] and to itself. float32
+    """
+    s, s_to_class = tl.dot(q, tl.trans(k)) * scale, _times_class(q, k_class) * scale
+    largest = tl.maximum(tl.max(s, 1), s_to_class)
+    p, p_to_class = tl.exp(s - largest[:, None]), tl.exp(s_to_class - largest)
+    total = tl.sum(p, 1) + p_to_class
+
+    s_from_class, s_class = _times_class(k, q_class) * scale, _class_times_class(q_class, k_class) * scale
+    largest_class = tl.maximum(tl.max(s_from_class, 0), s_class)
+    p_from_class, p_class = tl.exp(s_from_class - largest_class), tl.exp(s_class - largest_class)
+    total_class = tl.sum(p_from_class, 0) + p_class
+    return p / total[:, None], p_to_class / total, p_from_class / total_class, p_class / total_class
 
 
 @triton.jit
 def _forward_kernel(  # type: ignore[no-untyped-def]
-    packed, out, scale, tokens, heads: tl.constexpr, width: tl.constexpr, size: tl.constexpr
+    packed, out, scale, heads: tl.constexpr, width: tl.constexpr, patches: tl.constexpr
 ):
-    """One head of one example: out = softmax(scale * query key^T) value."""
-    example, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
-    packed += example * tokens * 3 * heads * width + head * width
-    out += example * tokens * heads * width + head * width
-    place, exists = _tile(tokens, 3 * heads * width, width, size)
-    q = tl.load(packed + place, mask=exists, other=0.0)
-    k = tl.load(packed + heads * width + place, mask=exists, other=0.0)
-    v = tl.load(packed + 2 * heads * width + place, mask=exists, other=0.0)
-    mixed = tl.dot(_probabilities(q, k, scale, tokens, size).to(v.dtype), v)
-    place, exists = _tile(tokens, heads * width, width, size)
-    tl.store(out + place, mixed.to(out.dtype.element_ty), mask=exists)
+    """One head of one image: out = softmax(scale * query key^T) value."""
+    image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
+    every: tl.constexpr = heads * width
+    packed += image * (patches + 1) * 3 * every + head * width
+    out += image * (patches + 1) * every + head * width
+    q_class, q = _read(packed, 3 * every, patches, width)
+    k_class, k = _read(packed + every, 3 * every, patches, width)
+    v_class, v = _read(packed + 2 * every, 3 * every, patches, width)
+    p, p_to_class, p_from_class, p_class = _probabilities(q_class, q, k_class, k, scale)
+    _write(out, _plus_class(tl.dot(p.to(v.dtype), v), p_to_class, v_class), every, patches, width)
+    _write_mixtures(out, p_from_class, p_class, out, p_from_class, p_class, v, v_class, 1, patches, width)
 
 
 @triton.jit
@@ -53,85 +126,106 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     packed,
     out_gradient,
     gradient,
+    sums,
     scale,
-    tokens,
     heads: tl.constexpr,
     width: tl.constexpr,
-    size: tl.constexpr,
+    patches: tl.constexpr,
 ):
-    """One head of one example: the gradients of query, key and value, from that of out."""
-    example, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
-    packed += example * tokens * 3 * heads * width + head * width
-    gradient += example * tokens * 3 * heads * width + head * width
-    out_gradient += example * tokens * heads * width + head * width
-    place, exists = _tile(tokens, 3 * heads * width, width, size)
-    q = tl.load(packed + place, mask=exists, other=0.0)
-    k = tl.load(packed + heads * width + place, mask=exists, other=0.0)
-    p = _probabilities(q, k, scale, tokens, size)
-    out_place, out_exists = _tile(tokens, heads * width, width, size)
-    g = tl.load(out_gradient + out_place, mask=out_exists, other=0.0)
-    dv = tl.dot(tl.trans(p.to(g.dtype)), g)
-    tl.store(gradient + 2 * heads * width + place, dv.to(gradient.dtype.element_ty), mask=exists)
-    v = tl.load(packed + 2 * heads * width + place, mask=exists, other=0.0)
-    dp = tl.dot(g, tl.trans(v))
-    ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(q.dtype)
-    tl.store(gradient + place, tl.dot(ds, k).to(gradient.dtype.element_ty), mask=exists)
-    dk = tl.dot(tl.trans(ds), q)
-    tl.store(gradient + heads * width + place, dk.to(gradient.dtype.element_ty), mask=exists)
+    """One head of one image: the gradients of query, key and value from that of out.
+
+    Into `sums` those of query and value, summed over tokens; that of the key has the sum 0, since a row of
+    probabilities does not change when all its scores do alike.
+    """
+    image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
+    every: tl.constexpr = heads * width
+    packed += image * (patches + 1) * 3 * every + head * width
+    gradient += image * (patches + 1) * 3 * every + head * width
+    out_gradient += image * (patches + 1) * every + head * width
+    sums += image * 2 * every + head * width
+    q_class, q = _read(packed, 3 * every, patches, width)
+    k_class, k = _read(packed + every, 3 * every, patches, width)
+    g_class, g = _read(out_gradient, every, patches, width)
+    v_class, v = _read(packed + 2 * every, 3 * every, patches, width)
+    p, p_to_class, p_from_class, p_class = _probabilities(q_class, q, k_class, k, scale)
+
+    dv = _plus_class(tl.dot(tl.trans(p.to(g.dtype)), g), p_from_class, g_class)
+    _write(gradient + 2 * every, dv, 3 * every, patches, width)
+    ones = tl.full([patches], 1.0, tl.float32)  # a row of probabilities has the sum 1
+    _write_mixtures(
+        gradient + 2 * every, p_to_class, p_class, sums + every, ones, 1.0, g, g_class, 2, patches, width
+    )
+
+    dp, dp_to_class = tl.dot(g, tl.trans(v)), _times_class(g, v_class)
+    dp_from_class, dp_class = _times_class(v, g_class), _class_times_class(g_class, v_class)
+    mean = tl.sum(p * dp, 1) + p_to_class * dp_to_class
+    mean_class = tl.sum(p_from_class * dp_from_class, 0) + p_class * dp_class
+    ds = p * (dp - mean[:, None]) * scale
+    ds_to_class = p_to_class * (dp_to_class - mean) * scale
+    ds_from_class = p_from_class * (dp_from_class - mean_class) * scale
+    ds_class = p_class * (dp_class - mean_class) * scale
+
+    dq = _plus_class(tl.dot(ds.to(k.dtype), k), ds_to_class, k_class)
+    _write(gradient, dq, 3 * every, patches, width)
+    total, total_class = tl.sum(ds, 0) + ds_from_class, tl.sum(ds_to_class, 0) + ds_class
+    _write_mixtures(
+        gradient, ds_from_class, ds_class, sums, total, total_class, k, k_class, 2, patches, width
+    )
+    dk = _plus_class(tl.dot(tl.trans(ds.to(q.dtype)), q), ds_from_class, q_class)
+    _write(gradient + every, dk, 3 * every, patches, width)
+    place = gradient + every
+    _write_mixtures(place, ds_to_class, ds_class, place, ds_to_class, ds_class, q, q_class, 1, patches, width)
 
 
 @custom_op("rankrise::short_attention", mutates_args=())
-def _attention(packed: Tensor, scale: float) -> Tensor:
-    batch, tokens, _, heads, width = packed.shape
-    out = packed.new_empty(batch, tokens, heads, width)
-    _forward_kernel[(batch * heads,)](
-        packed, out, scale, tokens, heads, width, _size(tokens), num_warps=8, maxnreg=128
-    )
+def _attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    images, tokens, _, heads, width = packed.shape
+    out = packed.new_empty(images, tokens, heads, width)
+    _forward_kernel[(images * heads,)](packed, out, scale, heads, width, tokens - 1, num_warps=WARPS)
     return out
 
 
 @custom_op("rankrise::short_attention_backward", mutates_args=())
-def _attention_backward(packed: Tensor, out_gradient: Tensor, scale: float) -> Tensor:
-    batch, tokens, _, heads, width = packed.shape
-    gradient = torch.empty_like(packed)
-    _backward_kernel[(batch * heads,)](
-        packed, out_gradient, gradient, scale, tokens, heads, width, _size(tokens), num_warps=8
+def _attention_backward(packed: Tensor, out_gradient: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    images, tokens, _, heads, width = packed.shape
+    gradient, sums = torch.empty_like(packed), packed.new_empty(images, 2, heads, width)
+    _backward_kernel[(images * heads,)](
+        packed, out_gradient, gradient, sums, scale, heads, width, tokens - 1, num_warps=WARPS
     )
-    return gradient
+    return gradient, sums
 
 
 @_attention.register_fake
-def _(packed: Tensor, scale: float) -> Tensor:
-    batch, tokens, _, heads, width = packed.shape
-    return packed.new_empty(batch, tokens, heads, width)
+def _(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    images, tokens, _, heads, width = packed.shape
+    return packed.new_empty(images, tokens, heads, width)
 
 
 @_attention_backward.register_fake
-def _(packed: Tensor, out_gradient: Tensor, scale: float) -> Tensor:
-    return torch.empty_like(packed)
+def _(packed: Tensor, out_gradient: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    images, _, _, heads, width = packed.shape
+    return torch.empty_like(packed), packed.new_empty(images, 2, heads, width)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-    packed, ctx.scale = inputs
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+    packed, _, ctx.scale = inputs
     ctx.save_for_backward(packed)
 
 
-def _differentiate(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, None]:
-    return _attention_backward(*ctx.saved_tensors, out_gradient.contiguous(), ctx.scale), None
+def _differentiate(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    gradient, sums = _attention_backward(*ctx.saved_tensors, out_gradient.contiguous(), ctx.scale)
+    query, value = sums.sum(0, dtype=torch.float32)
+    return gradient, torch.stack([query, torch.zeros_like(query), value]), None
 
 
 _attention.register_autograd(_differentiate, setup_context=_keep)
 
 
-def _size(tokens: int) -> int:
-    """The next power of two, at least what a matrix unit takes."""
-    return max(16, 1 << (tokens - 1).bit_length())
+def short_attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(scale * query key^T) value for every head, on a GPU. [images, tokens, heads, d_head]
 
-
-def short_attention(packed: Tensor, scale: float) -> Tensor:
-    """softmax(scale * query key^T) value for every head, on a GPU. [batch, tokens, heads, d_head]
-
-    `packed` has queries, keys and values: [batch, tokens, 3, heads, d_head]. At most 128 tokens; d_head is
-    16, 32, 64 or 128.
+    `packed` has queries, keys and values: [images, tokens, 3, heads, d_head], the class token first, then 16,
+    32 or 64 patches; d_head is 16, 32, 64 or 128. `bias`, float32 [3, heads, d_head], must be in `packed`
+    already, detached: it gets its gradient here, where the sums over tokens are at hand.
     """
-    return _attention(packed.contiguous(), scale)
+    return _attention(packed.contiguous(), bias, scale)

@@ -17,6 +17,13 @@ from rankrise.train.settings import TrainSettings
 Batch = tuple[Tensor, ...]
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device, which need not be done with its earlier work for that."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 class ImageSource(Protocol):
     """Batches in whatever form is quick to make, and how they become pixels on the device."""
 
@@ -69,7 +76,7 @@ class DeviceImages:
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of the epoch's plan: which image, how it is moved and mirrored. ([share, 4],)"""
         plan = epoch_plan(self.examples, self._seed, epoch, self._margin, self._mirror)
-        plan = plan.to(self._labels.device)
+        plan = sent(plan, self._labels.device)
         for start in range(first * batch_size, self.examples - batch_size + 1, batch_size):
             yield (plan[start : start + batch_size][share],)
 

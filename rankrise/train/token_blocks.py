@@ -9,7 +9,7 @@ from rankrise.errors import RankriseError
 from rankrise.train.data import Tokens
 from rankrise.train.order import INDEX, epoch_plan
 from rankrise.train.settings import TrainSettings
-from rankrise.train.sources import Batch
+from rankrise.train.sources import Batch, sent
 
 
 class TokenBlocks:
@@ -44,7 +44,7 @@ class TokenBlocks:
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of blocks, ([share],), or the blocks, (int32 [share, length + 1],)."""
         plan = epoch_plan(self.examples, self._seed, epoch)[:, INDEX]
-        plan = plan if self._stream else plan.to(self._device)
+        plan = plan if self._stream else sent(plan, self._device)
         for start in range(first * batch_size, self.examples - batch_size + 1, batch_size):
             numbers = plan[start : start + batch_size][share]
             yield (self._read(numbers) if self._stream else numbers,)
@@ -75,10 +75,7 @@ class TokenBlocks:
             self._tokens[number * self._length : (number + 1) * self._length + 1].to(torch.int32)
             for number in numbers.tolist()
         ]
-        read = torch.stack(blocks)
-        if self._device.type == "cuda":
-            read = read.pin_memory()
-        return read.to(self._device, non_blocking=True)
+        return sent(torch.stack(blocks), self._device)
 
 
 def _laid_out(sets: Sequence[Tokens], length: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -39,8 +39,9 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
         model: Any = transformers.ViTForImageClassification(configuration)
     scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
     attend_without_mask(model.vit.layers)
+    project_by_product(model)
     read_class_token_only(model)
-    if settings.attention == "short":
+    if settings.attention == "short" and short_attention_serves(settings):
         use_short_attention(model)
     network: nn.Module = model
     return network
@@ -72,6 +73,13 @@ def _forward_class_token(layer: Any, hidden_states: Tensor, attention_mask: None
     return token + layer.mlp(layer.layernorm_after(token))
 
 
+def short_attention_serves(settings: TrainSettings) -> bool:
+    """Whether the kernel takes these sizes, in bfloat16."""
+    patches = (settings.image_size // settings.patch_size) ** 2
+    sizes_fit = patches in (16, 64) and settings.head_size in (16, 32, 64, 128)
+    return sizes_fit and settings.precision == "bf16"
+
+
 def use_short_attention(model: Any) -> None:
     """Give every layer but the last one product for queries, keys and values, and a kernel that reads it."""
     if torch.cuda.is_available():
@@ -84,13 +92,30 @@ def _forward_packed(attention: Any, hidden_states: Tensor, *_: Any, **__: Any) -
     """`ViTAttention.forward` with one matrix product in place of three. [batch, tokens, d]"""
     parts = attention.q_proj, attention.k_proj, attention.v_proj
     weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
-    packed = nn.functional.linear(hidden_states, weight, bias).unflatten(-1, (3, -1, attention.head_dim))
-    if packed.is_cuda and packed.dtype in (torch.bfloat16, torch.float16):
+    shape = (3, -1, attention.head_dim)
+    if hidden_states.is_cuda:
         from rankrise.train.short_attention import short_attention
 
-        mixed = short_attention(packed, attention.scaling)
+        packed = nn.functional.linear(hidden_states, weight, bias.detach()).unflatten(-1, shape)
+        mixed = short_attention(packed, bias.unflatten(0, shape), attention.scaling)
     else:
+        packed = nn.functional.linear(hidden_states, weight, bias).unflatten(-1, shape)
         query, key, value = packed.transpose(1, 3).unbind(2)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, scale=attention.scaling)
         mixed = mixed.transpose(1, 2)
     return attention.o_proj(mixed.flatten(2)), None
+
+
+def project_by_product(model: Any) -> None:
+    """Make tokens of patches by a matrix product: the library's convolution without changes of layout."""
+    patches = model.vit.embeddings.patch_embeddings
+    patches.forward = MethodType(_forward_patches, patches)
+
+
+def _forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
+    """`ViTPatchEmbeddings.forward`. [batch, channels, height, width] -> [batch, patches, d]"""
+    weight, bias = patches.projection.weight, patches.projection.bias
+    height, width = weight.shape[2:]
+    grid = pixel_values.unflatten(3, (-1, width)).unflatten(2, (-1, height))
+    rows = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    return nn.functional.linear(rows, weight.flatten(1), bias)

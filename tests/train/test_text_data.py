@@ -221,10 +221,6 @@ def test_made_text_is_the_same_everywhere_and_its_parts_differ():
     [
         ({"data": "text"}, "data is text but data_name is empty"),
         ({"data": "made-text"}, "8 heads of head_size 128 do not make up its hidden_size 512"),
-        (
-            {"data": "made-text", "head_size": 64, "attention": "short"},
-            "attention is short, which is not causal",
-        ),
         ({"sequence_length": 0}, "sequence_length is 0"),
     ],
 )

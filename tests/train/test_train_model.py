@@ -9,7 +9,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.train import TrainSettings
-from rankrise.train.vision_model import vision_transformer
+from rankrise.train.vision_model import short_attention_serves, vision_transformer
 
 
 def library_model(model: nn.Module) -> nn.Module:
@@ -23,7 +23,7 @@ def library_model(model: nn.Module) -> nn.Module:
 def test_what_is_left_undone_changes_neither_outputs_nor_gradients(tiny, attention):
     """The last layer's other tokens, masks, and with `short` two of three matrix products."""
     ours = vision_transformer(
-        replace(tiny, head_size=16, attention=attention), channels=3, classes=7
+        replace(tiny, head_size=16, attention=attention, precision="bf16"), channels=3, classes=7
     ).double()
     theirs = library_model(ours)
     pixels = torch.randn(5, 3, 8, 8, dtype=torch.float64)
@@ -51,9 +51,24 @@ def test_the_defaults_are_the_papers_network():
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0}
 
 
+@pytest.mark.parametrize(
+    ("changed", "serves"),
+    [
+        ({}, True),
+        ({"patch_size": 8}, True),
+        ({"image_size": 64, "patch_size": 8, "head_size": 64}, True),
+        ({"patch_size": 2}, False),
+        ({"head_size": 48}, False),
+        ({"precision": "fp32"}, False),
+    ],
+)
+def test_our_kernel_serves_the_papers_network_and_leaves_others_to_the_library(changed, serves):
+    assert short_attention_serves(replace(TrainSettings(), **changed)) == serves
+
+
 def test_heads_have_the_size_that_was_asked_for(tiny):
     for attention in ("auto", "short"):
-        settings = replace(tiny, head_size=32, attention=attention)
+        settings = replace(tiny, head_size=32, attention=attention, precision="bf16")
         layers = watch.heads(vision_transformer(settings, channels=1, classes=10))
         assert [tuple(layer.query.shape) for layer in layers] == [(2, 16, 32), (2, 16, 32)]
 
