@@ -28,6 +28,15 @@ def test_finds_each_drop_and_its_size() -> None:
         assert step.extent[0] <= step.time <= step.extent[1]
 
 
+def test_the_end_of_a_bump_is_no_step() -> None:
+    """A loss that wanders above a steady decay and comes back reaches new lows at once, from no plateau."""
+    bumps = 0.3 * sum(
+        np.clip((STEPS - start) / 60, 0, 1) * (start + 80 > STEPS) for start in (500, 800, 1100)
+    )
+    noise = 0.01 * np.random.default_rng(0).standard_normal(len(STEPS))
+    assert not watch.find_steps(STEPS, np.exp(bumps + noise - STEPS / 400))
+
+
 def test_intervals_cover_the_truth() -> None:
     """Nine of ten of them should; of 30, 22 or fewer would have a probability of 0.5 %."""
     found = [watch.find_steps(STEPS, staircase(500, factor=0.93, noise=0.1, seed=seed)) for seed in range(30)]

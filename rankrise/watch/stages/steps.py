@@ -18,6 +18,8 @@ NOISE_PART, FLOOR = 0.3, 0.25
 """A loss is seen as log(loss + a part of its noise), up to a part of its fall: a logarithm alone magnifies
 what happens near zero.
 """
+BUMP = 0.5
+"""How far a loss may have risen before a step, as a part of the step."""
 FINEST = LEAST / 10
 """What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces."""
 FEWEST = 8
@@ -91,6 +93,7 @@ def find_steps(
         for first, last in windows.steps(heights)
         if (
             _falls(heights, first, last, floor, noise)
+            and not _ends_a_bump(times, curves[number], heights, first, last)
             if direction == "down"
             else _stays(times, curves[number], first, last)
         )
@@ -151,6 +154,12 @@ def _falls(heights: np.ndarray, first: int, last: int, floor: float, noise: floa
     """Whether a loss that is down to the size of its noise drops by a part of its fall so far that counts."""
     start, before, after = np.exp(-heights[[0, first, last]])
     return bool(before - floor > noise or before - after >= LEAST * (start - after))
+
+
+def _ends_a_bump(times: np.ndarray, curve: np.ndarray, heights: np.ndarray, first: int, last: int) -> bool:
+    """Whether the loss had risen before its drop, in a time as long: then it did not drop from a plateau."""
+    before = slice(np.searchsorted(times, 2 * times[first] - times[last]), first + 1)
+    return bool((curve + heights)[before].max() > BUMP * (heights[last] - heights[first]))
 
 
 def _stays(times: np.ndarray, curve: np.ndarray, first: int, last: int) -> bool:
