@@ -13,7 +13,7 @@ from rankrise.watch.stages.curves import Curve, curves_of
 from rankrise.watch.stages.steps import Step, find_steps
 from rankrise.watch.track.load import TrackedRun, load
 
-FORMAT = "rankrise-stages/2"
+FORMAT = "rankrise-stages/3"
 """Of stages.json; counted up when the same record gives other stages, so that what was kept is found anew."""
 
 
