@@ -66,6 +66,7 @@ def harder_data(studies: Sequence[Study]) -> list[Measure]:
         lower, higher = (at_the_end(members, product) for members in (easy, hard))
         orders = [in_order(pair) for pair in zip(higher, lower, strict=True)]
         means = [h.mean() / e.mean() for h, e in zip(higher, lower, strict=True)]
+        factor = float(np.exp(np.mean(np.log(means))))
         measures += [
             at_least(
                 f"pairs of heads of a layer in which CIFAR-100 has the higher rank, {product}",
@@ -76,7 +77,7 @@ def harder_data(studies: Sequence[Study]) -> list[Measure]:
             told(
                 f"layers in which CIFAR-100's mean rank of {product} is higher",
                 float(sum(ratio > 1 for ratio in means)),
-                f"of {len(means)} layers; {float(np.mean(means)):.2f} times as high on average",
+                f"of {len(means)} layers; {factor:.2f} times as high, geometric mean",
             ),
         ]
     return measures

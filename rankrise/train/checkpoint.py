@@ -1,4 +1,7 @@
-"""Checkpoints: model, optimiser, random numbers and the open window of losses, whole or not there."""
+"""Checkpoints: model, optimiser, random numbers and the open window of losses, whole or not there.
+
+The model's part, with its configuration, is also a checkpoint that transformers and `watch.heads` read.
+"""
 
 import json
 import os
@@ -49,6 +52,8 @@ def save_checkpoint(
         state["random_gpu"] = accelerator.gather(
             torch.cuda.get_rng_state().to(accelerator.device)[None]
         ).cpu()
+    network = accelerator.unwrap_model(model)
+    configuration = network.config.to_dict() | {"architectures": [type(network).__name__]}
     if accelerator.is_main_process:
         place = folder / "checkpoint"
         place.mkdir(parents=True, exist_ok=True)
@@ -62,6 +67,7 @@ def save_checkpoint(
             }
             _save(temporary / "optimiser.safetensors", moments)
             _save(temporary / "state.safetensors", state)
+            write_json(temporary / "config.json", configuration)
             write_json(temporary / "state.json", {"format": FORMAT, "step": step})
             temporary.chmod(0o755)
             final = place / f"step-{step:010d}"

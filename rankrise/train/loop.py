@@ -141,8 +141,8 @@ def train(
                 measured = _validate(task, settings, accelerator, model, score_of)
                 numbers |= measured
                 metrics = {name: float(value) for name, value in measured.items()}
-            if schedule.full(step):
-                tracker.flush()  # so that it has the time for it, whatever it is behind with
+            if schedule.due(step):
+                tracker.flush()  # so that none is left out, however fast the steps are
             tracker.step(step, **numbers)
             if numbers and progress is not None and accelerator.is_main_process:
                 progress(where(step))

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
+import transformers
 from test_train_processes import launch
 from tiny_text import TINY_TEXT, write_stories
 from tiny_training import recipe_file, same_run
 
 from rankrise import watch
 from rankrise.claims import check_claims
+from rankrise.commands import main
 from rankrise.show.figures import draw_figures
 from rankrise.train import Interrupted, Progress, TrainSettings, train
 from rankrise.train.checkpoint import latest_checkpoint
@@ -70,6 +73,24 @@ def test_a_run_stopped_twice_ends_as_one_that_was_not(asked, whole, tmp_path, st
         assert latest_checkpoint(tmp_path / "run").name == f"step-{step:010d}"
     train(settings, tmp_path / "run")
     same_run(tmp_path / "run", whole)
+
+
+def test_checkpoints_are_read_by_transformers_and_compared(whole, whole_run, capsys):
+    """What a run saves is a checkpoint like any other; from it to itself nothing changes."""
+    for folder, kind in (
+        (whole, transformers.GPT2LMHeadModel),
+        (whole_run, transformers.ViTForImageClassification),
+    ):
+        place = latest_checkpoint(folder)
+        model, missing = kind.from_pretrained(place, output_loading_info=True)
+        assert not any(missing[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        for mine, read in zip(watch.heads(model), watch.heads(place), strict=True):
+            assert mine.name == read.name
+            assert torch.equal(mine.query, read.query)
+        main(["compare", str(place), str(place), "--json"])
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert len(rows) == 2 * 2 * 2
+        assert not any(row["relative_change"] for row in rows)
 
 
 def test_two_processes_go_on_where_one_stopped(asked, whole, tmp_path):

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from tiny_training import recipe_file, same_run
 
+from rankrise import watch
 from rankrise.errors import RankriseError
 from rankrise.train import Interrupted, Progress, TrainSettings, train
 from rankrise.train.checkpoint import latest_checkpoint
+from rankrise.watch.track import jobs, staging
 
 
 def stop_at(step: int) -> object:
@@ -33,6 +35,20 @@ def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path)
     reached = train(tiny, folder)
     assert reached.step == 30
     same_run(folder, whole_run)
+
+
+def test_no_measurement_is_left_out_however_slow_it_is(tiny, tmp_path, monkeypatch):
+    def slow(*arguments: object) -> object:
+        time.sleep(0.1)
+        return measure(*arguments)
+
+    measure = jobs.measure
+    monkeypatch.setattr(jobs, "measure", slow)
+    monkeypatch.setattr(staging, "PLACES", 2)
+    train(tiny, tmp_path / "run")
+    run = watch.load(tmp_path / "run")
+    due = run.info["settings"]["schedule"]
+    assert run.measured.tolist() == sorted({*due["often"], *due["seldom"]})
 
 
 def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
