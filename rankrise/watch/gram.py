@@ -55,28 +55,30 @@ def grams(left: Blocks, right: Blocks) -> Grams:
 
     A column that is zero on one side is dropped on the other.
     """
-    gram_left, gram_right = _gram(left), _gram(right)
-    left_norm, right_norm = (gram.diagonal(dim1=-2, dim2=-1).sqrt() for gram in (gram_left, gram_right))
-    target = left_norm.sqrt() * right_norm.sqrt()
+    heads, inner = left[0].shape[0], len(left) * left[0].shape[-1]
+    both = left[0].new_empty((2, heads, inner, inner))
+    for blocks, gram in zip((left, right), both, strict=True):
+        _fill_gram(blocks, gram)
+    norms = both.diagonal(dim1=-2, dim2=-1).sqrt()
+    target = norms.sqrt().prod(0)
     largest = target.amax(-1, keepdim=True)
-    target = divided(target, largest)
-    for gram, norm in ((gram_left, left_norm), (gram_right, right_norm)):
-        scale = divided(target, norm)
-        gram.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
-    return Grams(gram_left, gram_right, largest[..., 0].square(), (left_norm, right_norm))
+    scale = divided(divided(target, largest), norms)
+    both.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    return Grams(both[0], both[1], largest[..., 0].square(), (norms[0], norms[1]))
 
 
-def _gram(blocks: Blocks) -> Tensor:
-    """`x^T x` for x = [blocks]: of four blocks, the two off the diagonal are one product."""
+def _fill_gram(blocks: Blocks, gram: Tensor) -> None:
+    """Write `x^T x` for x = [blocks]: of four blocks, the two off the diagonal are one product."""
     first, last = blocks[0], blocks[-1]
     if first is last:
-        return first.mT @ first
+        torch.bmm(first.mT, first, out=gram)
+        return
     size = first.shape[-1]
-    gram = first.new_empty((*first.shape[:-2], 2 * size, 2 * size))
-    corner = first.mT @ last
-    gram[..., :size, :size], gram[..., :size, size:] = first.mT @ first, corner
-    gram[..., size:, :size], gram[..., size:, size:] = corner.mT, last.mT @ last
-    return gram
+    corner = gram[:, :size, size:]
+    torch.bmm(first.mT, first, out=gram[:, :size, :size])
+    torch.bmm(first.mT, last, out=corner)
+    torch.bmm(last.mT, last, out=gram[:, size:, size:])
+    gram[:, size:, :size] = corner.mT
 
 
 def frobenius_norm(left: Tensor, right: Tensor) -> Tensor:

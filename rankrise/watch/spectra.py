@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankrise.watch.batches import batched, in_parallel, without_autocast
-from rankrise.watch.factors import Blocks, Factors, change_blocks, checked, checked_change, refuse_non_finite
+from rankrise.watch.factors import Blocks, Factors, change, checked, checked_change, refuse_non_finite
 from rankrise.watch.gram import CANCELLATION_LIMIT, EPSILON, divided, grams, widened
 
 # float64 rows of a plain matrix that are held at a time.
@@ -91,11 +91,11 @@ def matrix_values(matrix: Tensor) -> Tensor:
 
 def change_values(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
     """Singular values [heads, r] of the change of a chunk, as `factor_values` gives them."""
-    weights = (k0, q0, kt, qt)
-    left, right = change_blocks(*(weight.double() for weight in weights))
-    if any(weight.dtype == torch.float64 for weight in weights):
-        return factor_values(torch.cat(left, -1), torch.cat(right, -1))
-    return _gram_values(left, right)
+    if any(weight.dtype == torch.float64 for weight in (k0, q0, kt, qt)):
+        return factor_values(*change((k0, q0), (kt, qt)))
+    k0, q0, kt, qt = (weight.double() for weight in (k0, q0, kt, qt))
+    # `change_blocks`, in the place of the copies that are not needed any more: fresh memory costs time.
+    return _gram_values((kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0))
 
 
 def _gram_values(left: Blocks, right: Blocks) -> Tensor:
@@ -137,17 +137,18 @@ def _cholesky(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _congruent(gram: Tensor, root: Tensor) -> Tensor:
-    """The upper half of `root^T gram root` for a lower triangular root: in blocks, without its zeros."""
+    """The upper half of `root^T gram root` for a lower triangular root: in blocks, without its zeros. What is
+    below is not set."""
     half = gram.shape[-1] // 2
     if half < 32:
         return root.mT @ (gram @ root)
     top, side, bottom = root[:, :half, :half], root[:, half:, :half], root[:, half:, half:]
-    first = torch.baddbmm(gram[:, :half, :half] @ top, gram[:, :half, half:], side)
-    second = torch.baddbmm(gram[:, half:, :half] @ top, gram[:, half:, half:], side)
-    product = torch.zeros_like(gram)
-    product[:, :half, :half] = torch.baddbmm(top.mT @ first, side.mT, second)
-    product[:, :half, half:] = second.mT @ bottom
-    product[:, half:, half:] = bottom.mT @ (gram[:, half:, half:] @ bottom)
+    first = torch.bmm(gram[:, :half, :half], top).baddbmm_(gram[:, :half, half:], side)
+    second = torch.bmm(gram[:, half:, :half], top).baddbmm_(gram[:, half:, half:], side)
+    product = torch.empty_like(gram)
+    torch.bmm(top.mT, first, out=product[:, :half, :half]).baddbmm_(side.mT, second)
+    torch.bmm(second.mT, bottom, out=product[:, :half, half:])
+    torch.bmm(bottom.mT, gram[:, half:, half:] @ bottom, out=product[:, half:, half:])
     return product
 
 
