@@ -1,8 +1,10 @@
 """`rankrise sweep`: one recipe at several values and seeds, many runs at once."""
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,8 +73,17 @@ def sweep(
         executor = slurm_executor(slurm, folder.with_name(f"{folder.name}-slurm"))
     else:
         executor = nullcontext() if workers is None else Processes(workers)
-    with bar(f"{count} runs", total=count) as move_to, executor as chosen:
-        runs = run_sweep(settings, folder, sets, numbers, chosen, recipe=str(recipe), progress=move_to)
+    try:
+        with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as chosen:
+            runs = run_sweep(settings, folder, sets, numbers, chosen, recipe=str(recipe), progress=move_to)
+    except KeyboardInterrupt as stopped:
+        number = signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT
+        kept = "checkpoints are saved" if dask is slurm is None else "what was finished is kept"
+        print(
+            f"rankrise: stopped by {number.name}; {kept}, the same command resumes the sweep in {folder}.",
+            file=sys.stderr,
+        )
+        raise SystemExit(128 + number) from None
     left = sum(one.state != "finished" for one in runs)
     if json:
         print(to_json({"folder": str(folder), "runs": [_row(one) for one in runs]}))
@@ -85,6 +96,27 @@ def sweep(
             file=sys.stderr,
         )
         raise SystemExit(1)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, where it stops the sweep as Ctrl-C does."""
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Raise at the first SIGTERM; a later one, as `timeout` sends it, does not tear what is being saved."""
+    received: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        received.append(number)
+        if len(received) == 1:
+            raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _row(run: "SweepRun") -> dict[str, object]:

@@ -180,6 +180,7 @@ def test_workers_stop_cleanly_with_the_sweep(tmp_path: Path, number: signal.Sign
         errors = process.communicate()[1]
         print(errors)
     assert process.returncode != 0
+    assert "BrokenPipeError" not in errors
     assert not (folder / "seed=2").exists()
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in errors

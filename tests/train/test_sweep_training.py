@@ -1,6 +1,11 @@
 """Sweeps that really train, by command: here, on a Dask cluster, and as submitit's jobs."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +65,36 @@ def test_a_diverging_run_is_reported_and_the_others_are_skipped_afterwards(
     assert bad["reason"].startswith("the loss is nan at step")
     assert (tmp_path / "sweep" / good["run"] / "run.json").stat().st_mtime_ns == before
     assert watch.load(tmp_path / "sweep" / good["run"]).info["finished"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_stopped_says_what_is_saved_and_that_it_resumes(
+    recipe: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "sweep"
+    with Path(recipe).open("a") as file:
+        file.write("evaluate_every: 1000\n")
+    longer = ["--set", "epochs=100000,200000", "--workers", "2", "--run", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rankrise", "sweep", recipe, *longer],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("*/ranks.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2)  # for the first look at the runs
+    for _ in range(2 if number == signal.SIGTERM else 1):  # as 'timeout' sends it: to the group, and again
+        os.killpg(process.pid, number)
+    errors = process.communicate(timeout=120)[1]
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}; checkpoints are saved, the same command resumes" in errors
+    assert "Traceback" not in errors
+    kept = json.loads((folder / "sweep.json").read_text())["runs"]
+    assert [run["state"] for run in kept] == ["interrupted"] * 2
+    assert len(list(folder.glob("*/checkpoint/step-*"))) == 2
 
 
 def test_on_a_dask_cluster(recipe: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -131,7 +132,9 @@ def _serve(
     if cores is not None:
         torch.set_num_threads(cores)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    sending.send(function(*args, **kwargs))
+    result = function(*args, **kwargs)
+    with suppress(BrokenPipeError):  # a parent that was killed
+        sending.send(result)
 
 
 def _stop_with_parent() -> None:
