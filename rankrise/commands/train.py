@@ -91,6 +91,7 @@ def train(
         json: print where the run is and what it reached as JSON.
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    import math
     import sys
     import time
     from dataclasses import asdict, fields
@@ -122,7 +123,9 @@ def train(
     with bar(f"{folder.name}", total=1, unit="tokens" if settings.is_text else "images") as move_to:
 
         def show(progress: Progress) -> None:
-            text = f"epoch {progress.epoch:.1f}, loss {progress.loss:.3f}"
+            text = f"epoch {progress.epoch:.1f}"
+            if math.isfinite(progress.loss):  # else none is known yet, since the start or since resuming
+                text += f", loss {progress.loss:.3f}"
             for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):
                 if name in progress.metrics:
                     text += f", {name} {progress.metrics[name]:{style}}"

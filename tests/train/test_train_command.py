@@ -1,0 +1,28 @@
+"""What `rankrise train` says: while it trains, when it goes on, and of settings that are out of place."""
+
+from pathlib import Path
+
+import pytest
+from tiny_training import recipe_file
+
+from rankrise.commands import main
+from rankrise.train import TrainSettings
+
+
+def said(capsys: pytest.CaptureFixture[str], recipe: Path, folder: Path, *flags: str) -> tuple[int, str]:
+    """The exit code of the command, and what it says on standard error."""
+    try:
+        main(["train", str(recipe), "--run", str(folder), *flags])
+    except SystemExit as ending:
+        return int(ending.code or 0), capsys.readouterr().err
+    return 0, capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_known_yet_is_left_out(
+    tiny: TrainSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_file(tiny, tmp_path / "recipe.yaml", log_every=100)
+    _, printed = said(capsys, recipe, tmp_path / "run")
+    first, second = printed.splitlines()
+    assert "epoch 1.0, accuracy" in first
+    assert "epoch 2.0, loss" in second
