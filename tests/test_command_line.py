@@ -45,6 +45,8 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["predict", *SMALL, "--device", "nowhere"], "--device nowhere"),
         (["predict", "--dimension", "many"], "--dimension is many: pass a whole number"),
         (["predict", "--network", "tree"], "--network is tree: pass one of 'head'"),
+        (["figures", "no-such-run", "--dpi", "4"], "--dpi is no flag of 'rankrise figures': see"),
+        (["claims", "no-such-run", "--whi"], "--whi is no flag of 'rankrise claims': did you mean --why?"),
         (["toy"], "required: out"),
         (["guess"], "invalid choice: 'guess'"),
         (["figures", "no-such-run"], "no-such-run"),

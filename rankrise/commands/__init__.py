@@ -24,6 +24,10 @@ from rankrise.commands.toy import toy
 from rankrise.commands.train import train
 from rankrise.commands.watch import watch
 from rankrise.errors import RankriseError
+from rankrise.spelling import nearest
+
+OF_EVERY_COMMAND = ("help", "config", "print_config")
+"""The flags that jsonargparse adds."""
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
@@ -43,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     given = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
     try:
+        _refuse_unknown_flag(given)
         auto_cli(
             COMMANDS,  # type: ignore[arg-type]
             args=given,
@@ -86,6 +91,28 @@ def _one_sentence(message: str) -> str:
         wanted = kinds[type_name[1]] if type_name else f"one of {choices[1]}" if choices else ""
         return f"--{key[1]} is {given[1]}: pass {wanted}"
     return re.sub(r"(required: )\w+\.", r"\1", " ".join(message.split())).rstrip(".")
+
+
+def _refuse_unknown_flag(given: list[str]) -> None:
+    """Name the first flag that the command does not have. jsonargparse would not where a command takes any
+    number of words: it counts what follows the flag among them.
+
+    >>> _refuse_unknown_flag(["train", "recipe.yaml", "--initialization_scale=0.1"])
+    Traceback (most recent call last):
+    rankrise.errors.RankriseError: --initialization_scale is no flag of 'rankrise train': did you mean
+    --initialisation_scale?
+    """
+    command = COMMANDS.get(given[0]) if given else None
+    if command is None:
+        return
+    parameters = inspect.signature(command).parameters.values()
+    known = [one.name for one in parameters if one.default is not one.empty] + [*OF_EVERY_COMMAND]
+    for word in given:
+        name = word.partition("=")[0].removeprefix("--").removesuffix("+")
+        if word.startswith("--") and not any(one.startswith(name) for one in known):
+            meant = nearest(name, known)
+            advice = f"did you mean --{meant}?" if meant else f"see 'rankrise {given[0]} --help'"
+            raise RankriseError(f"--{name} is no flag of 'rankrise {given[0]}': {advice}")
 
 
 def _spelled_out(given: list[str]) -> list[str]:
