@@ -103,6 +103,7 @@ def train(
     from rankrise.train import Interrupted, Progress, TrainSettings, read_recipe
     from rankrise.train import train as run_training
     from rankrise.train.checkpoint import latest_checkpoint
+    from rankrise.train.loop import run_in
 
     names = {field.name for field in fields(TrainSettings)}
     settings = read_recipe(recipe).changed(
@@ -111,8 +112,10 @@ def train(
     folder = run or Path("runs") / recipe.stem
     watched = sys.stderr.isatty()
     begun = time.perf_counter()
-    checkpoint = latest_checkpoint(folder)
-    if checkpoint is not None:
+    found, checkpoint = run_in(folder, settings), latest_checkpoint(folder)
+    if found is not None and found["finished"]:
+        print(f"{folder} is finished, nothing is left to train.", file=sys.stderr)
+    elif checkpoint is not None:
         print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
     if settings.warm_up_epochs >= settings.epochs:
         print(

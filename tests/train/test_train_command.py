@@ -1,5 +1,7 @@
 """What `rankrise train` says: while it trains, when it goes on, and of settings that are out of place."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,20 @@ def test_a_loss_that_is_not_known_yet_is_left_out(
     first, second = printed.splitlines()
     assert "epoch 1.0, accuracy" in first
     assert "epoch 2.0, loss" in second
+
+
+def test_what_is_in_the_folder_is_said_once_it_is_known_to_be_this_run(
+    tiny: TrainSettings, whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_file(tiny, tmp_path / "recipe.yaml")
+    assert said(capsys, recipe, whole_run) == (0, f"{whole_run} is finished, nothing is left to train.\n")
+    code, printed = said(capsys, recipe, whole_run, "--seed", "1")
+    assert code == 2
+    assert printed.startswith(f"rankrise: {whole_run} holds a run with seed 0, not 1")
+    assert "goes on" not in printed
+
+    part = tmp_path / "part"
+    shutil.copytree(whole_run, part)
+    info = json.loads((part / "run.json").read_text())
+    (part / "run.json").write_text(json.dumps(info | {"finished": None}))
+    assert said(capsys, recipe, part)[1].startswith(f"{part} goes on from step-0000000030.")
