@@ -104,7 +104,11 @@ def _growth(member: Member, product: str) -> np.ndarray:
     early = _early(member)
     steps, ranks = member.steps[early:], member.ranks[product][early:]
     if len(steps) < FEWEST_STEPS:
-        raise Undecided(f"{member.run.folder} has {len(steps)} measured steps, too few for a trend")
+        since = "its first epoch" if member.epoch_steps else f"the first {EARLY:.0%} of training"
+        raise Undecided(
+            f"{member.run.folder} has {len(steps)} of its {len(member.steps)} measurements after {since}, "
+            f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often"
+        )
     clock = np.unique(np.searchsorted(steps, np.geomspace(steps[0], steps[-1], MOMENTS)))
     curves = ranks.reshape(len(steps), -1).T
     changed = [curve for curve in curves if np.isfinite(curve).all() and (curve > 0).all()]

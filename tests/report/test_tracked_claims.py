@@ -135,6 +135,21 @@ def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp
     assert verdicts == {"cannot be decided"}
 
 
+def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_early_for_a_trend(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = changed(tracked["unit"], tmp_path / "run", finished=None)
+    path = run / "run.json"
+    info = json.loads(path.read_text())
+    info["extra"]["epoch_steps"] = 1000
+    path.write_text(json.dumps(info))
+    (study,) = studies_of([run])
+    claim = verdict("rank grows", run)
+    assert claim.verdict == "cannot be decided"
+    count = len(study.main[0].steps)
+    assert f"has 0 of its {count} measurements after its first epoch, and a trend takes 8" in claim.reason
+
+
 def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
     with (run / "steps.jsonl").open("a") as record:
