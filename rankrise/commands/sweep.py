@@ -41,6 +41,7 @@ def sweep(
     import sys
     from contextlib import AbstractContextManager, nullcontext
 
+    import torch
     from rich.console import Console
 
     from rankrise.errors import RankriseError
@@ -56,6 +57,8 @@ def sweep(
         run_sweep,
         slurm_executor,
     )
+    from rankrise.train.sweep.record import standing
+    from rankrise.train.task import task_of
 
     if dask is not None and slurm is not None:
         raise RankriseError("both --dask and --slurm are given: pass one of them")
@@ -65,7 +68,8 @@ def sweep(
     settings = read_recipe(recipe)
     sets = read_sets(set or [])
     numbers = [settings.seed] if seeds is None else read_seeds(seeds)
-    count = len(plan(settings, sets, numbers))
+    planned = plan(settings, sets, numbers)
+    count = len(planned)
     executor: AbstractContextManager
     if dask is not None:
         executor = dask_executor(dask, workers)
@@ -73,6 +77,9 @@ def sweep(
         executor = slurm_executor(slurm, folder.with_name(f"{folder.name}-slurm"))
     else:
         executor = nullcontext() if workers is None else Processes(workers)
+    begins = next((one for one in planned if standing(folder, one).state != "finished"), None)
+    if begins is not None and slurm is None and dask in (None, "local"):
+        task_of(begins.settings, torch.device("cpu"))  # data that is missing is said once, before any run
     try:
         with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as chosen:
             runs = run_sweep(settings, folder, sets, numbers, chosen, recipe=str(recipe), progress=move_to)
@@ -89,7 +96,10 @@ def sweep(
         print(to_json({"folder": str(folder), "runs": [_row(one) for one in runs]}))
     else:
         Console().print(_table(runs))
-        print(f"The runs are in {folder}: next 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
+        if left < count:
+            print(
+                f"The runs are in {folder}: next 'rankrise figures {folder}' and 'rankrise claims {folder}'."
+            )
     if left:
         print(
             f"rankrise: {left} of {count} runs are not finished; the same command tries them again.",

@@ -67,6 +67,28 @@ def test_a_diverging_run_is_reported_and_the_others_are_skipped_afterwards(
     assert watch.load(tmp_path / "sweep" / good["run"]).info["finished"]
 
 
+def test_missing_data_is_said_once_before_anything_starts(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path(recipe).open("a") as file:
+        file.write(f"data_name: nowhere\ndata_folder: {tmp_path}\n")
+    command = ["--set", "data=image-folder", "--seeds", "2", "--run", str(tmp_path / "sweep")]
+    assert sweep(recipe, *command) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("nowhere") == printed.err.count("\n") == 1
+    assert not printed.out
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_nothing_is_next_where_no_run_is_finished(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(recipe, "--set", "batch_size=5000", "--run", str(tmp_path / "sweep")) == 1
+    printed = capsys.readouterr()
+    assert "seed=0 failed" in printed.out
+    assert "next" not in printed.out
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_says_what_is_saved_and_that_it_resumes(
     recipe: str, tmp_path: Path, number: signal.Signals
