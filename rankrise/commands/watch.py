@@ -79,6 +79,7 @@ def _open(folder: Path) -> "TrackedRun":
     try:
         return load(folder)
     except RankriseError:
+        _refuse_several(folder)
         try:
             open_run(folder)
         except RankriseError:
@@ -88,3 +89,19 @@ def _open(folder: Path) -> "TrackedRun":
                 f"{folder} is a toy run, with no layers to watch: see it with 'rankrise report {folder}'."
             ) from None
         raise
+
+
+def _refuse_several(folder: Path) -> None:
+    """Refuse a sweep, or another folder of runs, with the runs in it."""
+    from rankrise.errors import RankriseError
+    from rankrise.runs import runs_in
+
+    is_sweep = (folder / "sweep.json").is_file()
+    runs = [str(run) for run in runs_in([folder]) if run != folder]
+    if runs:
+        kind = "a sweep" if is_sweep else "a folder of runs"
+        raise RankriseError(f"{folder} is {kind}, and runs are watched one by one: pass {', or '.join(runs)}")
+    if is_sweep:
+        raise RankriseError(
+            f"{folder} is a sweep of which no run has begun: pass one of its runs when it has"
+        )

@@ -149,9 +149,22 @@ def test_before_anything_is_recorded(
 
 
 def test_folders_that_are_no_tracked_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun, waiting = tmp_path / "begun", tmp_path / "waiting"
+    for sweep in (begun, waiting):
+        sweep.mkdir()
+        write_json(sweep / "sweep.json", {})
+    for seed in (0, 1):
+        (begun / f"seed={seed}").mkdir()
+        write_json(begun / f"seed={seed}" / "run.json", {})
     for path, words in (
         (tmp_path, "no run"),
         (PAPER, "rankrise report"),
+        (PAPER.parent, "is a folder of runs"),
+        (
+            begun,
+            f"is a sweep, and runs are watched one by one: pass {begun / 'seed=0'}, or {begun / 'seed=1'}",
+        ),
+        (waiting, "is a sweep of which no run has begun"),
     ):
         with pytest.raises(SystemExit) as left:
             main(["watch", str(path)])
