@@ -1,6 +1,11 @@
 """`rankrise train`: train a transformer as a recipe says, with the rank of every head's change recorded."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankrise.train import TrainSettings
 
 
 def train(
@@ -117,12 +122,8 @@ def train(
         print(f"{folder} is finished, nothing is left to train.", file=sys.stderr)
     elif checkpoint is not None:
         print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
-    if settings.warm_up_epochs >= settings.epochs:
-        print(
-            f"Note: warm_up_epochs is {settings.warm_up_epochs:g} and epochs {settings.epochs:g}, so the "
-            "learning rate only rises: pass --warm_up_epochs as well.",
-            file=sys.stderr,
-        )
+    for sentence in _out_of_place(settings):
+        print(f"Note: {sentence}", file=sys.stderr)
     with bar(f"{folder.name}", total=1, unit="tokens" if settings.is_text else "images") as move_to:
 
         def show(progress: Progress) -> None:
@@ -150,3 +151,16 @@ def train(
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in reached.metrics.items())
         print(f"The run is in {folder}: loss {reached.loss:.4g}, {numbers}.")
         print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
+
+
+def _out_of_place(settings: "TrainSettings") -> Iterator[str]:
+    """What settings say about a time after the end, as it happens where only the epochs are made fewer."""
+    end = f"{settings.epochs:g}"
+    if settings.warm_up_epochs >= settings.epochs:
+        yield (
+            f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {end}, so the learning rate only "
+            f"rises: pass --warm_up_epochs below {end}, or more --epochs."
+        )
+    late = ", ".join(f"{epoch:g}" for epoch in settings.spectra_epochs if epoch > settings.epochs)
+    if late:
+        yield f"spectra_epochs has {late}, after the last of {end} epochs: these spectra are never taken."

@@ -45,3 +45,14 @@ def test_what_is_in_the_folder_is_said_once_it_is_known_to_be_this_run(
     info = json.loads((part / "run.json").read_text())
     (part / "run.json").write_text(json.dumps(info | {"finished": None}))
     assert said(capsys, recipe, part)[1].startswith(f"{part} goes on from step-0000000030.")
+
+
+def test_settings_of_a_time_after_the_end_are_noted(
+    tiny: TrainSettings, whole_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_file(tiny, tmp_path / "recipe.yaml")
+    assert "Note" not in said(capsys, recipe, whole_run)[1]
+    late = ["--epochs", "0.2", "--warm_up_epochs", "100", "--spectra_epochs", "0.1,1,70"]
+    _, printed = said(capsys, recipe, tmp_path / "run", *late)
+    assert "learning rate only rises: pass --warm_up_epochs below 0.2, or more --epochs." in printed
+    assert printed.count("spectra_epochs has 1, 70, after the last of 0.2 epochs") == 1
