@@ -16,7 +16,8 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 
     path = Path(path)
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        recipe = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise RankriseError(f"the recipe {path} cannot be read ({error}): pass a YAML file") from error
     except yaml.YAMLError as error:
@@ -24,10 +25,17 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         raise RankriseError(
             f"the recipe {path} is no YAML ({first}): write one 'name: value' a line"
         ) from error
-    if recipe is None:
-        recipe = {}
     if not isinstance(recipe, dict):
         raise RankriseError(f"the recipe {path} holds no settings: write one 'name: value' a line")
+    lines: dict[Any, int] = {}
+    for key, _ in yaml.compose(text, yaml.SafeLoader).value:  # of a name given twice, YAML keeps the last
+        line = key.start_mark.line + 1
+        if key.value in lines:
+            raise RankriseError(
+                f"the recipe {path} gives {key.value} twice, in lines {lines[key.value]} and {line}: keep "
+                "one of them"
+            )
+        lines[key.value] = line
     return recipe
 
 

@@ -65,10 +65,19 @@ def test_bad_settings_are_refused_in_a_sentence(given: dict[str, object], word: 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["- 1\n- 2\n", "just words", "dimension: [1", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "# all left out\n", "- 1\n- 2\n", "just words", "dimension: [1", "\x00"]
+)
 def test_bad_recipes_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
     with pytest.raises(RankriseError, match="recipe") as error:
         read_recipe(recipe)
     assert "\n" not in str(error.value)
+
+
+def test_a_setting_that_a_recipe_gives_twice_is_named(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("dimension: 2\nseeds: 0\ndimension: 3\n")
+    with pytest.raises(RankriseError, match="gives dimension twice, in lines 1 and 3: keep one of them"):
+        read_recipe(recipe)
