@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankrise.errors import RankriseError
+from rankrise.spelling import nearest
 
 Settings = TypeVar("Settings")
 
@@ -54,10 +55,9 @@ def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: st
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in values:
-            known = ", ".join(values)
-            raise RankriseError(
-                f"{source} gives {name!r}, which is no setting of {kind}: pass one of {known}"
-            )
+            meant = nearest(str(name), values)
+            advice = f"did you mean {meant}?" if meant else f"pass one of {', '.join(values)}"
+            raise RankriseError(f"{source} gives {name!r}, which is no setting of {kind}: {advice}")
         values[name] = _converted(name, value, types[name], source)
     return type(settings)(**values)
 

@@ -103,7 +103,8 @@ def test_the_default_settings_are_the_recipe_of_cifar_10():
         ({"data": "mnist"}, "data is 'mnist', which is not known: choose from cifar10"),
         ({"cuda_graph": "perhaps"}, "gives cuda_graph as 'perhaps': pass yes or no"),
         ({"data": "image-folder"}, "data is image-folder but data_name is empty"),
-        ({"layerz": 3}, "gives 'layerz', which is no setting of a training run"),
+        ({"layerz": 3}, r"gives 'layerz', which is no setting of a training run: did you mean layers\?$"),
+        ({"colour": 3}, "'colour', which is no setting of a training run: pass one of data, data_folder, "),
     ],
 )
 def test_bad_settings_are_named(given, message):
