@@ -1,8 +1,8 @@
 """`rankrise sweep`: one recipe at several values and seeds, many runs at once."""
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,16 @@ def sweep(
         task_of(begins.settings, torch.device("cpu"))  # data that is missing is said once, before any run
     try:
         with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as chosen:
-            runs = run_sweep(settings, folder, sets, numbers, chosen, recipe=str(recipe), progress=move_to)
+            runs = run_sweep(
+                settings,
+                folder,
+                sets,
+                numbers,
+                chosen,
+                recipe=str(recipe),
+                progress=move_to,
+                told=None if sys.stderr.isatty() else _lines(folder),
+            )
     except KeyboardInterrupt as stopped:
         number = signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT
         kept = "checkpoints are saved" if dask is slurm is None else "what was finished is kept"
@@ -127,6 +136,37 @@ def _sigterm_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _lines(folder: Path) -> "Callable[[SweepRun], None]":
+    """For where nobody sees the bar: a line when a run begins, and one with its result when it ends."""
+    import sys
+    import time
+
+    from rankrise.errors import RankriseError
+    from rankrise.train.loop import reached
+
+    begun = time.perf_counter()
+    since: dict[str, float] = {}
+
+    def tell(run: "SweepRun") -> None:
+        now = time.perf_counter() - begun
+        if run.state == "waiting":
+            return
+        if run.state == "running":
+            since[run.name] = now
+            text = "is being trained"
+        else:
+            result = run.reason
+            if run.state == "finished":
+                with suppress(RankriseError, OSError, LookupError):  # a cluster's files may come later
+                    result = reached(folder / run.name).result
+            text = f"{run.state} after {now - since.get(run.name, 0.0):.0f} s" + (
+                f": {result}" if result else ""
+            )
+        print(f"{now:.0f} s: {run.name} {text}", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _row(run: "SweepRun") -> dict[str, object]:

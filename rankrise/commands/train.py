@@ -148,8 +148,7 @@ def train(
     if json:
         print(to_json({"folder": str(folder), **asdict(reached)}))
     else:
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in reached.metrics.items())
-        print(f"The run is in {folder}: loss {reached.loss:.4g}, {numbers}.")
+        print(f"The run is in {folder}: {reached.result}.")
         print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
 
 

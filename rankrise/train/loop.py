@@ -46,6 +46,12 @@ class Progress:
     evaluated: bool
     """Whether that was at this step."""
 
+    @property
+    def result(self) -> str:
+        """The loss and the metrics in words."""
+        numbers = {"loss": self.loss, **self.metrics}
+        return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
 
 class Interrupted(Exception):
     """A signal asked the run to stop; its checkpoint is saved."""
@@ -68,7 +74,7 @@ def train(
     folder = Path(folder)
     found = run_in(folder, settings)
     if found is not None and found["finished"]:
-        return _reached(folder, found)
+        return reached(folder)
     accelerator = require("accelerate", extra="train", purpose="training").Accelerator(mixed_precision="no")
     if settings.batch_size % accelerator.num_processes:
         raise RankriseError(
@@ -182,14 +188,15 @@ def _foreign(folder: Path) -> bool:
     return any(not name.startswith(".") for name in set(os.listdir(folder)) - BEGUN)
 
 
-def _reached(folder: Path, info: dict[str, Any]) -> Progress:
+def reached(folder: Path) -> Progress:
     """Where a finished run ended, from its record."""
-    last = {name: values[-1] for name, values in watch.load(folder).steps().items()}
+    run = watch.load(folder)
+    last = {name: values[-1] for name, values in run.steps().items()}
     known = ("step", "time", "loss", "learning_rate", "epoch")
     return Progress(
         int(last["step"]),
-        info["extra"]["total_steps"],
-        info["extra"]["step_units"],
+        run.info["extra"]["total_steps"],
+        run.info["extra"]["step_units"],
         float(last["epoch"]),
         float(last["loss"]),
         {name: float(value) for name, value in last.items() if name not in known},

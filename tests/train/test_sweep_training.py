@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,9 @@ def test_a_diverging_run_is_reported_and_the_others_are_skipped_afterwards(
     printed = capsys.readouterr()
     assert "learning_rate=0.001,seed=0 finished" in printed.out
     assert "1 of 2 runs are not finished" in printed.err
+    assert " s: learning_rate=0.001,seed=0 is being trained\n" in printed.err
+    assert re.search(r"learning_rate=0.001,seed=0 finished after \d+ s: loss \d.*, accuracy \d", printed.err)
+    assert re.search(r"seed=0 failed after \d+ s: the loss is nan", printed.err)
 
     before = (tmp_path / "sweep" / "learning_rate=0.001,seed=0" / "run.json").stat().st_mtime_ns
     assert sweep(*command, "--json") == 1

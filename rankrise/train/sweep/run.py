@@ -23,6 +23,8 @@ from rankrise.train.sweep.work import TrainRun, failure, outcome, train_run
 
 Progress = Callable[[float, str], None]
 """Called with how many runs are done, parts of runs included, and how many are in which state, in words."""
+Told = Callable[[SweepRun], None]
+"""Called with every run that stands otherwise than before."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at the runs' folders."""
 
@@ -36,6 +38,7 @@ def run_sweep(
     recipe: str = "",
     progress: Progress | None = None,
     work: TrainRun = train_run,
+    told: Told | None = None,
 ) -> list[SweepRun]:
     """Train `settings` at every combination of the values in `sets`, for every seed, into `folder`.
 
@@ -49,7 +52,7 @@ def run_sweep(
     runs = plan(settings, sets, seeds)
     described = describe(settings, sets, runs, recipe)
     refuse_other_sweep(folder, described)
-    sweep = _Sweep(folder, described, runs, progress)
+    sweep = _Sweep(folder, described, runs, progress, told)
     if not sweep.left:
         sweep.write()
     elif executor is None:
@@ -69,8 +72,9 @@ class _Sweep:
         described: dict[str, Any],
         runs: Sequence[PlannedRun],
         progress: Progress | None,
+        told: Told | None,
     ) -> None:
-        self.folder, self.described, self.progress = folder, described, progress
+        self.folder, self.described, self.progress, self.told = folder, described, progress, told
         self.runs = {run.name: standing(folder, run) for run in runs}
         self.left = [run for run in runs if self.runs[run.name].state != "finished"]
 
@@ -114,6 +118,8 @@ class _Sweep:
         if changed != self.runs[name]:
             self.runs[name] = changed
             self.write()
+            if self.told is not None:
+                self.told(changed)
 
     def _show(self) -> None:
         if self.progress is not None:
