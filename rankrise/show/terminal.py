@@ -34,11 +34,13 @@ class LayerRanks:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The numbers of a frame. `age` is that of the last line in seconds; `pace` is in steps per second."""
+    """The numbers of a frame. `stopped` is what broke the run off, None where it did not say; `age` is that
+    of the last line in seconds; `pace` is in steps per second."""
 
     folder: str
     model: str
     finished: str | None
+    stopped: str | None
     age: float | None
     pace: float | None
     loss_steps: list[int]
@@ -57,6 +59,8 @@ class Snapshot:
         """Whether the run is still being written."""
         if self.finished is not None:
             return f"finished {self.finished}"
+        if self.stopped is not None:
+            return f"ended early: {self.stopped}"
         if self.age is None:
             return "nothing is recorded yet"
         last = f"the last line is {_duration(self.age)} old"
@@ -87,6 +91,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         folder=str(run.folder),
         model=str(run.info.get("model", "")),
         finished=run.info.get("finished"),
+        stopped=run.info.get("stopped"),
         age=max(0.0, time.time() - max(touched)) if touched else None,
         pace=_pace(steps, recorded.get("time", np.zeros(0))),
         loss_steps=steps[: len(losses)].tolist(),

@@ -13,6 +13,7 @@ from tiny_training import recipe_file, same_run
 
 from rankrise import watch
 from rankrise.errors import RankriseError
+from rankrise.show.terminal import snapshot
 from rankrise.train import Interrupted, Progress, TrainSettings, train
 from rankrise.train.checkpoint import latest_checkpoint
 from rankrise.watch.track import jobs, staging
@@ -32,7 +33,9 @@ def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path)
         with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
             train(tiny, folder, progress=stop_at(step))
         assert latest_checkpoint(folder).name == f"step-{step:010d}"
+        assert snapshot(watch.load(folder), None).state == f"ended early: stopped by SIGTERM at step {step}"
     reached = train(tiny, folder)
+    assert "stopped" not in watch.load(folder).info
     assert reached.step == 30
     same_run(folder, whole_run)
 

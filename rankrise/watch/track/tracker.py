@@ -154,7 +154,8 @@ class RankTracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end(finished=kind is None)
+        stopped = "" if kind is None else next(iter(str(error).splitlines()), kind.__name__)
+        self._end(finished=kind is None, stopped=stopped)
         if kind is None:
             self._troubles.check()
 
@@ -293,16 +294,17 @@ class RankTracker:
         """Whether a CUDA graph is being captured: nothing that happens now is meant."""
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
-    def _end(self, finished: bool) -> None:
+    def _end(self, finished: bool, stopped: str = "") -> None:
         if self._closed:
             return
         self._closed = True
         if finished:
             self._attempt("measuring", self._measure_last)
-        self._close(finished)
+        self._close(finished, stopped)
 
-    def _close(self, finished: bool | None) -> None:
-        """`finished` is None if the folder is another run's: then nothing of it is touched."""
+    def _close(self, finished: bool | None, stopped: str = "") -> None:
+        """`finished` is None if the folder is another run's: then nothing of it is touched. `stopped` is what
+        broke the run off, kept until it is continued."""
         if not self._on:
             return
         self._on = False
@@ -313,7 +315,7 @@ class RankTracker:
         if finished is not None:
             counts = self._troubles.counts
             ending = {"finished": now() if finished else None, "left_out": dict(counts)}
-            info = self._beginning.info | ending
+            info = self._beginning.info | ending | ({"stopped": stopped} if stopped else {})
             self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, info))
         self._attempt("closing", self._record.close)
         self._lock.release()
