@@ -12,7 +12,7 @@ KINDS = ("toy", "tracked")
 
 
 def run_file(folder: str | Path, maker: str) -> Path:
-    """A run's run.json; refused where there is none, with what `maker` would have written it."""
+    """A run's run.json; where there is none, the folder is refused, and `maker` says what writes one."""
     path = Path(folder) / "run.json"
     if not path.is_file():
         raise RankriseError(f"{folder} is no run: it has no run.json; pass a folder written by {maker}")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
 Open = Callable[..., "Page"]
 
@@ -35,3 +35,30 @@ def contrast(page: "Page", selector: str) -> float:
     )
     dark, light = sorted(map(luminance, colours))
     return (light + 0.05) / (dark + 0.05)
+
+
+def ticks(page: "Page", plots: str) -> list[str]:
+    """What stands along the axes of each plot."""
+    read = """plots => plots.map(
+        plot => [...plot.querySelectorAll(".grid text")].map(text => text.textContent).join(" ")
+    )"""
+    found: list[str] = page.eval_on_selector_all(plots, read)
+    return found
+
+
+def check_zoom(page: "Page", plot: "Locator", plots: str) -> None:
+    """Dragging across a plot zooms all `plots`, the button shows all of them again, and a key zooms in."""
+    whole = ticks(page, plots)
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90, steps=4)
+    page.mouse.up()
+    assert all(before != after for before, after in zip(whole, ticks(page, plots), strict=True))
+    page.locator("#zoom-reset").click()
+    assert ticks(page, plots) == whole
+    plot.focus()
+    page.keyboard.press("+")
+    assert ticks(page, plots) != whole

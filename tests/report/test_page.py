@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pages import Open, contrast, luminance, plain, table_of
+from pages import Open, check_zoom, contrast, luminance, plain, table_of, ticks
 
 from rankrise.claims import check_claims
 from rankrise.show.report import write_report
@@ -139,28 +139,11 @@ def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open,
 
 def test_dragging_zooms_every_plot_of_time_and_show_all_undoes_it(visit: Open, run: Run) -> None:
     page = visit(run)
-    plot = page.locator("#stages-here svg[aria-roledescription=plot]").nth(1)
-    ticks = """plots => plots.map(
-        plot => [...plot.querySelectorAll(".grid text")].map(text => text.textContent).join(" ")
-    )"""
     plots = "#stages-here svg[aria-roledescription=plot]"
-    whole = page.eval_on_selector_all(plots, ticks)
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 90)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90, steps=4)
-    page.mouse.up()
-    zoomed = page.eval_on_selector_all(plots, ticks)
-    assert all(before != after for before, after in zip(whole, zoomed, strict=True))
-    page.locator("#zoom-reset").click()
-    assert page.eval_on_selector_all(plots, ticks) == whole
-    plot.focus()
-    page.keyboard.press("+")
-    assert page.eval_on_selector_all(plots, ticks) != whole
+    whole = ticks(page, plots)
+    check_zoom(page, page.locator(plots).nth(1), plots)
     page.keyboard.press("0")
-    assert page.eval_on_selector_all(plots, ticks) == whole
+    assert ticks(page, plots) == whole
     assert page.locator("#zoom-reset").is_disabled()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pages import Open, contrast, luminance, plain, table_of
+from pages import Open, check_zoom, contrast, luminance, plain, table_of, ticks
 from tracked_runs import train
 
 from rankrise import RankriseError, watch
@@ -125,29 +125,12 @@ def test_the_spectra_are_the_record_s_at_the_step_nearest_to_the_slider(
 
 def test_time_is_linear_or_logarithmic_and_zooms_together(open_page: Open, page_path: Path) -> None:
     page = open_page(page_path)
-    ticks = """plots => plots.map(
-        plot => [...plot.querySelectorAll(".grid text")].map(text => text.textContent).join(" ")
-    )"""
     timed = f"#ranks-here {PLOTS}, #training-here {PLOTS}"
-    logarithmic = page.eval_on_selector_all(timed, ticks)
+    logarithmic = ticks(page, timed)
     page.locator("#logTime").uncheck()
-    linear = page.eval_on_selector_all(timed, ticks)
+    linear = ticks(page, timed)
     assert all(before != after for before, after in zip(logarithmic, linear, strict=True))
-    plot = page.locator(f"#ranks-here {PLOTS}").first
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 90)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90, steps=4)
-    page.mouse.up()
-    zoomed = page.eval_on_selector_all(timed, ticks)
-    assert all(before != after for before, after in zip(linear, zoomed, strict=True))
-    page.locator("#zoom-reset").click()
-    assert page.eval_on_selector_all(timed, ticks) == linear
-    plot.focus()
-    page.keyboard.press("+")
-    assert page.eval_on_selector_all(timed, ticks) != linear
+    check_zoom(page, page.locator(f"#ranks-here {PLOTS}").first, timed)
 
 
 def test_hovering_says_which_line_and_what_it_is(open_page: Open, page_path: Path) -> None:

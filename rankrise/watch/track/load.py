@@ -150,7 +150,7 @@ def load(folder: str | Path) -> TrackedRun:
     rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
     folder = Path(folder)
-    path = run_file(folder, "watch.RankTracker")
+    path = run_file(folder, "watch.RankTracker or 'rankrise train'")
     info = read_json(path)
     check_kind(path, info, "tracked")
     return TrackedRun(folder, info)
