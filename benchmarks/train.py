@@ -28,8 +28,8 @@ from rankrise import watch
 from rankrise.files import to_json, write_json
 from rankrise.train.data import ImageData, ImagePart, Tokens
 from rankrise.train.image_classification import ImageClassification
+from rankrise.train.kernels import chosen_kernels
 from rankrise.train.language_model import language_model
-from rankrise.train.model import attention_kernel
 from rankrise.train.next_token import NextTokenPrediction
 from rankrise.train.rate import set_rate
 from rankrise.train.settings import TrainSettings, read_recipe
@@ -109,8 +109,9 @@ def variants(settings: TrainSettings) -> dict[str, TrainSettings]:
     ways: dict[str, TrainSettings] = {}
     kernels = ("cudnn", "flash", "efficient", "math")
     for attention in kernels if settings.is_text else ("short", *kernels):
-        ways[f"model, graph, {attention}"] = replace(settings, attention=attention)
+        ways[f"model, graph, {attention}"] = replace(settings, attention=attention, deterministic=False)
     ways |= {
+        "model, graph, deterministic": replace(settings, deterministic=True),
         "model, no graph": replace(settings, cuda_graph=False),
         "not compiled": replace(settings, compile="none"),
         "max-autotune, graph": replace(settings, compile="max-autotune"),
@@ -193,7 +194,7 @@ def timed_ours(
     torch._dynamo.reset()
     gc.collect()
     begun = time.perf_counter()
-    with attention_kernel(settings.attention), tempfile.TemporaryDirectory() as folder:
+    with chosen_kernels(settings), tempfile.TemporaryDirectory() as folder:
         run = ours(settings, data, device, folder if tracked else None)
         for _ in range(10):
             next(run)
@@ -355,7 +356,7 @@ def profile(settings: TrainSettings, data: Data, device: torch.device) -> None:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
-    with attention_kernel(settings.attention):
+    with chosen_kernels(settings):
         run = ours(replace(settings, cuda_graph=False), data, device)
         for _ in range(10):
             next(run)

@@ -24,7 +24,8 @@ PRODUCTS = ("KQ", "VO")
 VARIED = ("seed", "initialisation_scale")
 NOT_SCIENCE = (
     "data_folder", "check_data", "workers", "micro_batch_size", "compile", "cuda_graph", "attention",
-    "evaluate_every", "log_every", "checkpoint_every", "measurements", "spectra_epochs", "also_validate",
+    "deterministic", "evaluate_every", "log_every", "checkpoint_every", "measurements", "spectra_epochs",
+    "also_validate",
 )  # fmt: skip
 """Settings of a recipe in which runs may differ and still be alike: how they were computed and recorded."""
 

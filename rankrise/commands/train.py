@@ -40,6 +40,7 @@ def train(
     compile: str | None = None,
     cuda_graph: bool | None = None,
     attention: str | None = None,
+    deterministic: bool | None = None,
     evaluate_every: float | None = None,
     log_every: int | None = None,
     checkpoint_every: float | None = None,
@@ -86,6 +87,7 @@ def train(
         compile: none, model or max-autotune.
         cuda_graph: replay the whole step as one CUDA graph, yes or no.
         attention: auto, flash, cudnn, efficient, math or short.
+        deterministic: only kernels that give the same bits again, yes or no.
         evaluate_every: epochs between validations.
         log_every: steps between two lines of the record.
         checkpoint_every: epochs between checkpoints.

@@ -17,8 +17,8 @@ from rankrise import watch
 from rankrise.errors import RankriseError
 from rankrise.optional import require
 from rankrise.train.checkpoint import load_checkpoint, save_checkpoint
+from rankrise.train.kernels import chosen_kernels
 from rankrise.train.losses import RecentLosses
-from rankrise.train.model import attention_kernel
 from rankrise.train.rate import rate_at, set_rate
 from rankrise.train.settings import MACHINE, TrainSettings
 from rankrise.train.sources import Batch
@@ -127,7 +127,7 @@ def train(
             evaluated=times.evaluates(step),
         )
 
-    with tracker, _signals_noted() as signals, attention_kernel(settings.attention):
+    with tracker, _signals_noted() as signals, chosen_kernels(settings):
         # Where it left off.
         last, open_window = load_checkpoint(folder, model, optimiser, accelerator)
         losses.resume(open_window)

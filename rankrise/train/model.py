@@ -1,11 +1,9 @@
-"""What the networks share: initial values scaled as the paper does, attention kernels that need no mask."""
+"""What the networks share: initial values scaled as the paper does, and attention that needs no mask."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 @torch.no_grad()
@@ -36,21 +34,3 @@ def attend_without_mask(layers: Iterable[nn.Module]) -> None:
     """
     for layer in layers:
         layer.register_forward_pre_hook(lambda _, inputs: (inputs[0],))
-
-
-@contextmanager
-def attention_kernel(name: str) -> Iterator[None]:
-    """Let `scaled_dot_product_attention` prefer one kernel on a GPU; where it cannot serve, others do."""
-    if name == "auto":
-        yield
-        return
-    kernels = {
-        "flash": SDPBackend.FLASH_ATTENTION,
-        "cudnn": SDPBackend.CUDNN_ATTENTION,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-        "math": SDPBackend.MATH,
-    }
-    wanted = kernels["cudnn" if name == "short" else name]
-    others = [kernel for kernel in kernels.values() if kernel != wanted]
-    with sdpa_kernel([wanted, *others], set_priority=True):
-        yield

