@@ -146,10 +146,11 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     )
     (study,) = studies_of([run])
     assert "the change at step 120 against" in FIGURES["final-spectra"].draw(study)[0].get_suptitle()
-    title = FIGURES["training"].draw(study)[0].get_suptitle()
-    assert "training loss" in title
-    assert "perplexity" not in title
-    assert "(upright lines: stages)" in title
+    training = FIGURES["training"].draw(study)[0]
+    assert training.get_suptitle() == "run: the course of training (upright lines: stages)"
+    titles = [panel.get_title() for panel in training.axes]
+    assert "training loss" in titles
+    assert not any("perplexity" in title for title in titles)
     figure, data = FIGURES["singular-values"].draw(study)
     assert not any("scale" in panel.get_title() for panel in figure.axes)
     assert {row["scale"] for row in csv.DictReader(data.splitlines())} == {""}

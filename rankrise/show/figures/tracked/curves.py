@@ -117,7 +117,8 @@ def normalised(values: np.ndarray) -> np.ndarray:
 
 def moment(member: Member, step: int) -> str:
     """A step in words: "epoch 25", "step 1200"."""
-    return f"epoch {float(member.at(step)):.3g}" if member.epoch_steps else f"step {step}"
+    epoch = float(member.at(step))
+    return f"epoch {round(epoch, 1 if epoch > 1 else 2):g}" if member.epoch_steps else f"step {step}"
 
 
 def when(member: Member, step: int) -> str:

@@ -1,7 +1,5 @@
 """Loss, accuracy or perplexity, and learning rate throughout training, every run of a study."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -64,17 +62,8 @@ def draw_training(study: Study) -> tuple[Figure, str]:
     if len(records) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
-    figure.suptitle(f"{study.label}: {_listed([titles[name] for name in shown])}{stage_note(study.main[0])}")
+    figure.suptitle(f"{study.label}: the course of training{stage_note(study.main[0])}")
     return figure, table(("run", "quantity", "step", "value"), rows)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """
-    >>> _listed(["training loss"]), _listed(["training loss", "validation loss", "learning rate"])
-    ('training loss', 'training loss, validation loss and learning rate')
-    """
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _wide(panel: Axes) -> bool:
