@@ -20,7 +20,8 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         recipe = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
-        raise RankriseError(f"the recipe {path} cannot be read ({error}): pass a YAML file") from error
+        why = getattr(error, "strerror", None) or error
+        raise RankriseError(f"the recipe {path} cannot be read ({why}): pass a YAML file") from error
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise RankriseError(

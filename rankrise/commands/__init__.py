@@ -87,7 +87,7 @@ def _one_sentence(message: str) -> str:
     type_name = re.search(r"Expected an? <class '(int|float|bool)'>", message)
     choices = re.search(r"Literal\[(.*?)\]", message)
     if key and given and (type_name or choices):
-        kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+        kinds = {"int": "a whole number", "float": "a number", "bool": "yes or no"}
         wanted = kinds[type_name[1]] if type_name else f"one of {choices[1]}" if choices else ""
         return f"--{key[1]} is {given[1]}: pass {wanted}"
     return re.sub(r"(required: )\w+\.", r"\1", " ".join(message.split())).rstrip(".")

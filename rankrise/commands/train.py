@@ -88,7 +88,7 @@ def train(
         cuda_graph: replay the whole step as one CUDA graph, yes or no.
         attention: auto, flash, cudnn, efficient, math or short.
         deterministic: only kernels that give the same bits again, yes or no.
-        evaluate_every: epochs between validations.
+        evaluate_every: epochs between validations; the first and the last epoch have one too.
         log_every: steps between two lines of the record.
         checkpoint_every: epochs between checkpoints.
         measurements: steps at which stable ranks are measured.
@@ -129,7 +129,7 @@ def train(
     with bar(f"{folder.name}", total=1, unit="tokens" if settings.is_text else "images") as move_to:
 
         def show(progress: Progress) -> None:
-            text = f"epoch {progress.epoch:.1f}"
+            text = f"epoch {progress.epoch:.3g}"
             if math.isfinite(progress.loss):  # else none is known yet, since the start or since resuming
                 text += f", loss {progress.loss:.3f}"
             for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):

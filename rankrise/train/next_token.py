@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankrise.errors import RankriseError
 from rankrise.train.data import (
     Text,
     Tokens,
@@ -75,6 +76,7 @@ class NextTokenPrediction:
 
 def next_token_prediction(settings: TrainSettings, device: torch.device) -> NextTokenPrediction:
     """The task on the text that the settings name, read and tokenised."""
+    _refuse_missing_folders(settings)
     tokenizer = read_tokenizer(settings.tokenizer, settings.data_folder)
 
     def read(part: Text | Tokens) -> Tokens:
@@ -92,3 +94,17 @@ def next_token_prediction(settings: TrainSettings, device: torch.device) -> Next
     others = [read_text_folder(folder / name, ("valid",), tokenizer)[0] for name in settings.also_validate]
     sets = [read(validation), *(read(other) for other in others)]
     return NextTokenPrediction(settings, TokenBlocks(settings, read(train), sets, device))
+
+
+def _refuse_missing_folders(settings: TrainSettings) -> None:
+    """All of them at once, so that they are fetched at once."""
+    wanted = {settings.data_name: "the text's files"} if settings.data == "text" else {}
+    if settings.tokenizer != "bytes":
+        wanted[settings.tokenizer] = "vocab.json and merges.txt of GPT-2's tokenizer"
+    wanted |= dict.fromkeys(settings.also_validate, "a text to validate on")
+    folder = Path(settings.data_folder)
+    missing = [f"{name} ({what})" for name, what in wanted.items() if not (folder / name).is_dir()]
+    if missing:
+        raise RankriseError(
+            f"{folder} lacks {', '.join(missing)}: put there what the recipe says, or pass --data_folder"
+        )

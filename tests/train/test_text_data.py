@@ -25,6 +25,7 @@ from rankrise.train.data import (
 )
 from rankrise.train.data.tokenizer import Bytes
 from rankrise.train.data.wikitext import detokenised, words_in
+from rankrise.train.task import task_of
 from rankrise.train.token_blocks import TokenBlocks
 
 HERE = torch.device("cpu")
@@ -135,8 +136,18 @@ def test_folders_and_tokenizers_that_are_not_there_are_named(tmp_path):
     (text,) = read_text_folder(tmp_path, ["valid"], Bytes())
     with pytest.raises(RankriseError, match=r"c\.valid\.txt is no UTF-8 text"):
         text.read()
-    with pytest.raises(RankriseError, match=r"holds no tokenizer .*put GPT-2's vocab.json and merges.txt"):
+    with pytest.raises(RankriseError, match=r"vocab\.json is not there: put GPT-2's vocab.json"):
         read_tokenizer("gpt2", tmp_path)
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_text("no tokenizer")
+    with pytest.raises(RankriseError, match=r"holds no tokenizer .*put GPT-2's vocab.json and merges.txt"):
+        read_tokenizer("", tmp_path)
+
+
+def test_all_missing_folders_are_named_at_once(stories):
+    settings = replace(TINY_TEXT, data_folder=str(stories), tokenizer="gpt2", also_validate=("other",))
+    with pytest.raises(RankriseError, match=r"lacks gpt2 \(vocab.json .*\), other \(a text to"):
+        task_of(settings, HERE)
 
 
 def test_a_data_set_of_the_hub_by_name_and_configuration(monkeypatch):

@@ -26,8 +26,8 @@ def test_a_loss_that_is_not_known_yet_is_left_out(
     recipe = recipe_file(tiny, tmp_path / "recipe.yaml", log_every=100)
     _, printed = said(capsys, recipe, tmp_path / "run")
     first, second = printed.splitlines()
-    assert "epoch 1.0, accuracy" in first
-    assert "epoch 2.0, loss" in second
+    assert "epoch 1, accuracy" in first
+    assert "epoch 2, loss" in second
 
 
 def test_what_is_in_the_folder_is_said_once_it_is_known_to_be_this_run(

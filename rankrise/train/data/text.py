@@ -48,7 +48,7 @@ def read_text_folder(folder: Path, parts: Sequence[str], tokenizer: Tokenizer) -
         if len(texts) != 1:
             raise RankriseError(
                 f"{folder} has {len(texts)} files with {part!r} in their names, such as wiki.{part}.txt: put "
-                "one there, or pass --data_folder and --data_name"
+                "one there, or pass another folder"
             )
         if texts[0].suffix == TOKENISED:
             found.append(read_tokens(texts[0], folder.name, tokenizer))

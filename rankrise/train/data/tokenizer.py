@@ -46,6 +46,12 @@ class BytePairs:
     def __init__(self, folder: Path) -> None:
         transformers = require("transformers", extra="train", purpose="a tokenizer")
         files = folder / "vocab.json", folder / "merges.txt"
+        for path in files:
+            if not path.is_file():
+                raise RankriseError(
+                    f"{path} is not there: put GPT-2's vocab.json and merges.txt into {folder}, or pass "
+                    "--tokenizer bytes"
+                )
         digest = hashlib.sha256()
         try:
             for path in files:
