@@ -13,6 +13,7 @@ from torch import nn
 
 from rankrise.errors import RankriseError
 from rankrise.train.augmentation import cut
+from rankrise.train.kernels import chosen_kernels
 from rankrise.train.order import epoch_plan
 from rankrise.train.rate import rate_at
 from rankrise.train.step import optimiser_of, written_step
@@ -158,3 +159,13 @@ def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
     validation = next(task.validation_batches(20, slice(None)))
     with torch.no_grad():
         torch.testing.assert_close(score_of(model, *validation), task.score(model, *validation))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_kernels_are_chosen_for_the_time_of_a_run(tiny, wanted):
+    flags = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), flags.fill_uninitialized_memory
+    with chosen_kernels(replace(tiny, deterministic=wanted)):
+        assert torch.are_deterministic_algorithms_enabled() is wanted
+        assert flags.fill_uninitialized_memory is False
+    assert (torch.are_deterministic_algorithms_enabled(), flags.fill_uninitialized_memory) == before
