@@ -9,17 +9,18 @@ from rankrise.claims.convergence import convergence
 from rankrise.claims.full_weights import full_weights
 from rankrise.claims.low_rank import low_rank, rank_grows
 from rankrise.claims.perturbations import noise_robustness, strict_minima
-from rankrise.claims.products import harder_data, vo_exceeds_kq
+from rankrise.claims.products import harder_data, vo_exceeds_kq, with_cifar
 from rankrise.claims.scales import falls_with_scale
 from rankrise.claims.spectra_decay import spectra_decay
 from rankrise.errors import RankriseError
 from rankrise.files import write_json
 from rankrise.runs import kind_of, runs_in
-from rankrise.studies import studies_of
+from rankrise.studies import Study, studies_of
 from rankrise.toy import open_run
 
 __all__ = [
     "CLAIMS",
+    "COMPARING_CLAIMS",
     "TRACKED_CLAIMS",
     "Claim",
     "Measure",
@@ -81,40 +82,54 @@ TRACKED_CLAIMS = (
         "keys times queries (the reproduction's claim).",
         vo_exceeds_kq,
     ),
+)
+"""The claims of tracked runs, judged on each data set by itself: a function of its study."""
+
+COMPARING_CLAIMS = (
     Statement(
         "data sets",
         "The change has a higher stable rank on CIFAR-100 than on CIFAR-10 (the reproduction's claim).",
         harder_data,
     ),
 )
-"""The claims of tracked runs, which are judged together: a function of the studies that they make up."""
+"""Those that compare data sets: a function of all studies together."""
 
 
 def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] | None = None) -> list[Claim]:
-    """Judge claims, all or those of `names`: on each toy run, and on all tracked runs together."""
+    """Judge claims, all or those of `names`: on each toy run, and on each data set of tracked runs by itself.
+
+    A claim that compares data sets is judged on all of them together; where none of those it speaks of is
+    there, only if it was named.
+    """
     folders = runs_in([runs] if isinstance(runs, str | Path) else runs)
-    kinds = {folder: kind_of(folder) for folder in folders}
-    tracked = [folder for folder in folders if kinds[folder] == "tracked"]
-    toys = [folder for folder in folders if kinds[folder] == "toy"]
-    table: list[Statement[Any]] = [*(CLAIMS if toys else ()), *(TRACKED_CLAIMS if tracked else ())]
+    toys = [open_run(folder) for folder in folders if kind_of(folder) == "toy"]
+    studies = studies_of([folder for folder in folders if kind_of(folder) == "tracked"])
+    table: list[Statement[Any]] = [*CLAIMS] if toys else []
+    table += [*TRACKED_CLAIMS, *COMPARING_CLAIMS] if studies else []
     known = [statement.name for statement in table]
     for name in names or ():
         if name not in known:
             raise RankriseError(f"claim {name!r} is not known: pass some of {', '.join(map(repr, known))}")
     chosen = known if names is None else names
     judged: list[Claim] = []
-    for folder in toys:
-        run = open_run(folder)
-        judged += [judge(one, run, [folder.resolve().name]) for one in CLAIMS if one.name in chosen]
-    if tracked:
-        studies = studies_of(tracked)
-        named = [folder.resolve().name for folder in tracked]
-        judged += [judge(one, studies, named) for one in TRACKED_CLAIMS if one.name in chosen]
+    for one in CLAIMS:
+        if one.name in chosen:
+            judged += [judge(one, run, [run.folder.resolve().name]) for run in toys]
+    for of_one in TRACKED_CLAIMS:
+        if of_one.name in chosen:
+            judged += [judge(of_one, study, _runs_of([study]), study.label) for study in studies]
+    if names is not None or with_cifar(studies):
+        together = _runs_of(studies)
+        judged += [judge(of_all, studies, together) for of_all in COMPARING_CLAIMS if of_all.name in chosen]
     return judged
+
+
+def _runs_of(studies: Sequence[Study]) -> list[str]:
+    return [member.name for study in studies for member in study.members]
 
 
 def write_claims(folder: str | Path, claims: Sequence[Claim]) -> Path:
     """Keep the verdicts in a folder's claims.json."""
     path = Path(folder) / "claims.json"
-    write_json(path, {"format": "rankrise-claims/1", "claims": [claim.to_dict() for claim in claims]})
+    write_json(path, {"format": "rankrise-claims/2", "claims": [claim.to_dict() for claim in claims]})
     return path

@@ -8,7 +8,7 @@ from rankrise.toy import MissingPiece
 
 Verdict = Literal["holds", "does not hold", "cannot be decided"]
 Subject = TypeVar("Subject")
-"""What a claim is judged on: a toy run, or the studies that tracked runs make up."""
+"""What a claim is judged on: a toy run, the study of a data set, or several studies."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper with its verdict on a run, and the reason for it."""
+    """A claim of the paper with its verdict, and the reason for it.
+
+    `runs` are the names of the runs it was judged on, and `data` is their data set: empty for a toy run, and
+    for a claim that compares data sets.
+    """
 
     name: str
     statement: str
@@ -36,6 +40,7 @@ class Claim:
     reason: str
     measures: tuple[Measure, ...]
     runs: tuple[str, ...] = ()
+    data: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -80,10 +85,10 @@ def worst(same: Sequence[Measure]) -> Measure:
     return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
 
 
-def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] = ()) -> Claim:
+def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] = (), data: str = "") -> Claim:
     """The verdict: a measure that fails refutes; the claim holds where every deciding one passes.
 
-    `runs` are the names of the runs it is of.
+    `runs` and `data` are the names of the runs and of the data set it is of.
     """
     measures: tuple[Measure, ...] = ()
     verdict: Verdict = "cannot be decided"
@@ -101,4 +106,4 @@ def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] =
             reason = f"the run does not determine: {'; '.join(unknown)}"
         else:
             verdict, reason = "holds", f"it passes on {len(deciding)} measures of {len(deciding)}"
-    return Claim(statement.name, statement.text, verdict, reason, measures, tuple(runs))
+    return Claim(statement.name, statement.text, verdict, reason, measures, tuple(runs), data)

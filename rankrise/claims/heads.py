@@ -22,19 +22,14 @@ def at_the_end(members: Sequence[Member], product: str) -> list[np.ndarray]:
     return layers
 
 
-def prefix(studies: Sequence[Study], study: Study) -> str:
-    """What stands before a measure's name where several studies are judged: which one it is of."""
-    return f"{study.label}: " if len(studies) > 1 else ""
-
-
-def judged_at(study: Study, before: str) -> list[Measure]:
+def judged_at(study: Study) -> list[Measure]:
     """From how many heads and seeds, and where a run is not finished, up to which step."""
     main = study.main
     heads = sum(len(layer["tracked_heads"]) for one in main for layer in one.run.layers)
     seeds = f"{len(main)} {'seed' if len(main) == 1 else 'seeds'}"
-    measures = [told(f"{before}heads judged", float(heads), f"in {len(main[0].run.layers)} layers, {seeds}")]
+    measures = [told("heads judged", float(heads), f"in {len(main[0].run.layers)} layers, {seeds}")]
     if not all(one.finished for one in main):
         last = min(one.last for one in main)
         why = "the run is not finished, and the verdict is of now"
-        measures.append(told(f"{before}judged at step", float(last), why))
+        measures.append(told("judged at step", float(last), why))
     return measures

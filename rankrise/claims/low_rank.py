@@ -1,11 +1,9 @@
 """Claim 4 on tracked runs: the change is of low rank, and its rank grows during training."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.claims.heads import at_the_end, judged_at, prefix
+from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.statistics import mean_bounds, spearman
 from rankrise.studies import Member, Study
 
@@ -18,72 +16,67 @@ FEWEST_STEPS = 8
 MOMENTS = 40
 
 
-def low_rank(studies: Sequence[Study]) -> list[Measure]:
+def low_rank(study: Study) -> list[Measure]:
     """The stable rank of the change at the end of training against the size of a head, in the worst layer."""
+    first = study.main[0]
+    sizes = [int(layer["d_head"]) for layer in first.run.layers]
+    if min(sizes) < SMALLEST_HEAD:
+        raise Undecided(
+            f"a tenth of the head size {min(sizes)} is below 2, where only rank one would pass: "
+            f"train heads of size {SMALLEST_HEAD} or more"
+        )
     measures: list[Measure] = []
-    for study in studies:
-        before, first = prefix(studies, study), study.main[0]
-        sizes = [int(layer["d_head"]) for layer in first.run.layers]
-        if min(sizes) < SMALLEST_HEAD:
-            raise Undecided(
-                f"a tenth of the head size {min(sizes)} is below 2, where only rank one would pass: "
-                f"train heads of size {SMALLEST_HEAD} or more"
+    for product in first.products:
+        ends = zip(at_the_end(study.main, product), sizes, strict=True)
+        shares = [mean_bounds(heads)[1] / size if len(heads) else 0.0 for heads, size in ends]
+        worst = int(np.argmax(shares))
+        measures.append(
+            at_most(
+                f"stable rank of the change of {product} over the head size, in the worst layer",
+                shares[worst],
+                FAR_BELOW,
+                "far below is an order of magnitude; upper 95 % bound of the mean over heads",
             )
-        for product in first.products:
-            ends = zip(at_the_end(study.main, product), sizes, strict=True)
-            shares = [mean_bounds(heads)[1] / size if len(heads) else 0.0 for heads, size in ends]
-            worst = int(np.argmax(shares))
-            measures.append(
-                at_most(
-                    f"{before}stable rank of the change of {product} over the head size, in the worst layer",
-                    shares[worst],
-                    FAR_BELOW,
-                    "far below is an order of magnitude; upper 95 % bound of the mean over heads",
-                )
+        )
+        initial = first.run.spectrum(product)[worst]
+        random = (initial**2).sum(-1) / initial[:, 0] ** 2 / sizes[worst]
+        measures.append(
+            told(
+                f"the same of the initial {product} there",
+                float(random.mean()),
+                f"what random weights have; the worst layer is number {worst + 1}",
             )
-            initial = first.run.spectrum(product)[worst]
-            random = (initial**2).sum(-1) / initial[:, 0] ** 2 / sizes[worst]
-            measures.append(
-                told(
-                    f"{before}the same of the initial {product} there",
-                    float(random.mean()),
-                    f"what random weights have; the worst layer is number {worst + 1}",
-                )
-            )
-        measures += judged_at(study, before)
-    return measures
+        )
+    return [*measures, *judged_at(study)]
 
 
-def rank_grows(studies: Sequence[Study]) -> list[Measure]:
+def rank_grows(study: Study) -> list[Measure]:
     """The stable rank of each head at the end against early training, and its trend between."""
     measures: list[Measure] = []
-    for study in studies:
-        before = prefix(studies, study)
-        for product in study.main[0].products:
-            growth = np.concatenate([_growth(one, product) for one in study.main])
-            ratios, trends = growth.T
-            measures += [
-                at_least(
-                    f"{before}part of the heads whose {product} has a higher rank at the end than early",
-                    float((ratios > 0).mean()),
-                    MOST_HEADS,
-                    "three of four; half of them would by chance. Early is the end of the first epoch, when "
-                    "all of the data has been seen (1 % of training where epochs are not known)",
-                ),
-                at_least(
-                    f"{before}rank correlation of {product}'s stable rank with the step, mean over heads",
-                    mean_bounds(trends)[0],
-                    TREND,
-                    "1 where it only grows, 0 without a trend, half-way between; lower 95 % bound",
-                ),
-                told(
-                    f"{before}factor by which {product}'s stable rank grows, geometric mean over heads",
-                    float(np.exp(ratios.mean())),
-                    _course(study.main[0], product),
-                ),
-            ]
-        measures += judged_at(study, before)
-    return measures
+    for product in study.main[0].products:
+        growth = np.concatenate([_growth(one, product) for one in study.main])
+        ratios, trends = growth.T
+        measures += [
+            at_least(
+                f"part of the heads whose {product} has a higher rank at the end than early",
+                float((ratios > 0).mean()),
+                MOST_HEADS,
+                "three of four; half of them would by chance. Early is the end of the first epoch, when "
+                "all of the data has been seen (1 % of training where epochs are not known)",
+            ),
+            at_least(
+                f"rank correlation of {product}'s stable rank with the step, mean over heads",
+                mean_bounds(trends)[0],
+                TREND,
+                "1 where it only grows, 0 without a trend, half-way between; lower 95 % bound",
+            ),
+            told(
+                f"factor by which {product}'s stable rank grows, geometric mean over heads",
+                float(np.exp(ratios.mean())),
+                _course(study.main[0], product),
+            ),
+        ]
+    return [*measures, *judged_at(study)]
 
 
 def _early(member: Member) -> int:

@@ -5,56 +5,59 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, told
-from rankrise.claims.heads import at_the_end, judged_at, prefix
+from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.scales import in_order
 from rankrise.claims.statistics import mean_bounds
 from rankrise.studies import Study
 
 MOST = 0.75
+COMPARED = ("cifar10", "cifar100")
+"""The easier data set and the harder one, as `Study.family` has them."""
 
 
-def vo_exceeds_kq(studies: Sequence[Study]) -> list[Measure]:
+def vo_exceeds_kq(study: Study) -> list[Measure]:
     """The two changes of the same head at the end of training, pair by pair."""
-    measures: list[Measure] = []
-    for study in studies:
-        before = prefix(studies, study)
-        if study.main[0].products != ["KQ", "VO"]:
-            raise Undecided(f"{study.label} tracked {study.main[0].products}: both products are needed")
-        at_the_end(study.main, "KQ")
-        ends = {name: np.stack([one.ranks[name][-1] for one in study.main]) for name in ("KQ", "VO")}
-        both = (ends["KQ"] > 0) & (ends["VO"] > 0)
-        ratios = np.log(ends["VO"], where=both, out=np.full(both.shape, np.nan))
-        ratios -= np.log(ends["KQ"], where=both, out=np.full(both.shape, np.nan))
-        layers = [one[np.isfinite(one)].mean() for one in ratios.swapaxes(0, 1) if np.isfinite(one).any()]
-        measures += [
-            at_least(
-                f"{before}part of the heads in which VO has the higher rank",
-                float((ratios[both] > 0).mean()),
-                MOST,
-                "consistently higher, as it was put: three heads of four; half of them would by chance",
-            ),
-            at_least(
-                f"{before}log(stable rank of VO / that of KQ), mean over heads",
-                mean_bounds(ratios[both])[0],
-                0.0,
-                "lower 95 % bound; a head's own two changes are compared, so that layers weigh alike",
-            ),
-            told(
-                f"{before}layers in which VO exceeds KQ on average",
-                float(sum(mean > 0 for mean in layers)),
-                f"of {len(layers)} layers",
-            ),
-        ]
-        measures += judged_at(study, before)
-    return measures
+    if study.main[0].products != ["KQ", "VO"]:
+        raise Undecided(f"only {', '.join(study.main[0].products)} was tracked: both products are needed")
+    at_the_end(study.main, "KQ")
+    ends = {name: np.stack([one.ranks[name][-1] for one in study.main]) for name in ("KQ", "VO")}
+    both = (ends["KQ"] > 0) & (ends["VO"] > 0)
+    ratios = np.log(ends["VO"], where=both, out=np.full(both.shape, np.nan))
+    ratios -= np.log(ends["KQ"], where=both, out=np.full(both.shape, np.nan))
+    layers = [one[np.isfinite(one)].mean() for one in ratios.swapaxes(0, 1) if np.isfinite(one).any()]
+    return [
+        at_least(
+            "part of the heads in which VO has the higher rank",
+            float((ratios[both] > 0).mean()),
+            MOST,
+            "consistently higher, as it was put: three heads of four; half of them would by chance",
+        ),
+        at_least(
+            "log(stable rank of VO / that of KQ), mean over heads",
+            mean_bounds(ratios[both])[0],
+            0.0,
+            "lower 95 % bound; a head's own two changes are compared, so that layers weigh alike",
+        ),
+        told(
+            "layers in which VO exceeds KQ on average",
+            float(sum(mean > 0 for mean in layers)),
+            f"of {len(layers)} layers",
+        ),
+        *judged_at(study),
+    ]
+
+
+def with_cifar(studies: Sequence[Study]) -> bool:
+    """Whether any of these is on CIFAR: of other data alone, `harder_data` has nothing to say."""
+    return any(study.family in COMPARED for study in studies)
 
 
 def harder_data(studies: Sequence[Study]) -> list[Measure]:
     """CIFAR-100 against CIFAR-10: heads of the same layer of the same model, trained alike."""
     found = {study.family: study for study in studies}
-    if "cifar10" not in found or "cifar100" not in found:
+    if not found.keys() >= set(COMPARED):
         raise Undecided("it takes a run on CIFAR-10 and one on CIFAR-100: pass both")
-    easy, hard = found["cifar10"].main, found["cifar100"].main
+    easy, hard = (found[family].main for family in COMPARED)
     alike = [
         (one.run.layers[0]["d_head"], len(one.run.layers), one.recipe.get("epochs"))
         for one in (easy[0], hard[0])

@@ -6,45 +6,42 @@ from itertools import combinations
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, told
-from rankrise.claims.heads import at_the_end, prefix
+from rankrise.claims.heads import at_the_end
 from rankrise.claims.statistics import RESAMPLES
 from rankrise.studies import Study
 
 MOST_PAIRS = 0.75
 
 
-def falls_with_scale(studies: Sequence[Study]) -> list[Measure]:
+def falls_with_scale(study: Study) -> list[Measure]:
     """Heads of the same layer at two scales, every pair: does the smaller scale have the lower rank?"""
-    several = [study for study in studies if len(study.scales) > 1]
-    if not several:
-        raise Undecided("these runs have one initialisation scale: pass runs at several, alike otherwise")
+    if len(study.scales) < 2:
+        raise Undecided("there is one initialisation scale: pass runs at several, alike otherwise")
     measures: list[Measure] = []
-    for study in several:
-        before = prefix(several, study)
-        for product in study.main[0].products:
-            ends = {scale: at_the_end(members, product) for scale, members in study.scales.items()}
-            layers = range(min(map(len, ends.values())))
-            orders = [in_order([ends[scale][layer] for scale in ends]) for layer in layers]
-            means = np.array([[heads[layer].mean() for layer in layers] for heads in ends.values()])
-            measures += [
-                at_least(
-                    f"{before}pairs of heads of a layer whose smaller scale has the lower rank, {product}",
-                    float(np.mean(orders)),
-                    MOST_PAIRS,
-                    "half of them would by chance; three of four is half-way to all",
-                ),
-                at_least(
-                    f"{before}slope of log(stable rank of {product}) over log(scale)",
-                    _slope_bound(np.log(list(ends)), list(ends.values())),
-                    0.0,
-                    "falling ranks have a positive one; lower 95 % bound over heads",
-                ),
-                told(
-                    f"{before}layers in which the mean rank of {product} falls from each scale to the next",
-                    float((np.diff(means, axis=0) < 0).all(axis=0).sum()),
-                    f"of {len(orders)} layers, scales {', '.join(f'{scale:g}' for scale in ends)}",
-                ),
-            ]
+    for product in study.main[0].products:
+        ends = {scale: at_the_end(members, product) for scale, members in study.scales.items()}
+        layers = range(min(map(len, ends.values())))
+        orders = [in_order([ends[scale][layer] for scale in ends]) for layer in layers]
+        means = np.array([[heads[layer].mean() for layer in layers] for heads in ends.values()])
+        measures += [
+            at_least(
+                f"pairs of heads of a layer whose smaller scale has the lower rank, {product}",
+                float(np.mean(orders)),
+                MOST_PAIRS,
+                "half of them would by chance; three of four is half-way to all",
+            ),
+            at_least(
+                f"slope of log(stable rank of {product}) over log(scale)",
+                _slope_bound(np.log(list(ends)), list(ends.values())),
+                0.0,
+                "falling ranks have a positive one; lower 95 % bound over heads",
+            ),
+            told(
+                f"layers in which the mean rank of {product} falls from each scale to the next",
+                float((np.diff(means, axis=0) < 0).all(axis=0).sum()),
+                f"of {len(orders)} layers, scales {', '.join(f'{scale:g}' for scale in ends)}",
+            ),
+        ]
     return measures
 
 

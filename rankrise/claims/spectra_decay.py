@@ -1,11 +1,9 @@
 """Claim 5: the normalised spectrum of the change decays much faster than that of the initial product."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_most, told
-from rankrise.claims.heads import judged_at, prefix
+from rankrise.claims.heads import judged_at
 from rankrise.claims.statistics import mean_bounds
 from rankrise.studies import Member, Study
 
@@ -15,40 +13,37 @@ LATE = 0.9
 """From this part of training on, a spectrum counts as that of the end."""
 
 
-def spectra_decay(studies: Sequence[Study]) -> list[Measure]:
+def spectra_decay(study: Study) -> list[Measure]:
     """Change against initial product, head by head: how many values exceed a tenth, and the area beneath."""
     measures: list[Measure] = []
-    for study in studies:
-        before = prefix(studies, study)
-        for product in study.main[0].products:
-            pairs = [_spectra(one, product) for one in study.main]
-            layers = [np.concatenate(same) for same in zip(*(_ratios(*pair) for pair in pairs), strict=True)]
-            layers = [heads for heads in layers if len(heads)]
-            if not layers:
-                raise Undecided(f"no head's {product} has changed")
-            counts, areas = (max(mean_bounds(heads[:, place])[1] for heads in layers) for place in (0, 1))
-            measures += [
-                at_most(
-                    f"{before}values above a tenth of the largest, change / initial {product}, worst layer",
-                    counts,
-                    HALF,
-                    "much faster is at least twice as fast; upper 95 % bound of the mean over heads",
-                ),
-                at_most(
-                    f"{before}area under the normalised spectrum, change / initial {product}, worst layer",
-                    areas,
-                    HALF,
-                    "the same for the whole spectrum; the change may have twice as many values, which counts "
-                    "against it",
-                ),
-                told(
-                    f"{before}the same area, mean over all heads of {product}",
-                    float(np.concatenate(layers)[:, 1].mean()),
-                    f"at step {int(study.main[0].spectra_steps[-1])}, the last with full spectra",
-                ),
-            ]
-        measures += judged_at(study, before)
-    return measures
+    for product in study.main[0].products:
+        pairs = [_spectra(one, product) for one in study.main]
+        layers = [np.concatenate(same) for same in zip(*(_ratios(*pair) for pair in pairs), strict=True)]
+        layers = [heads for heads in layers if len(heads)]
+        if not layers:
+            raise Undecided(f"no head's {product} has changed")
+        counts, areas = (max(mean_bounds(heads[:, place])[1] for heads in layers) for place in (0, 1))
+        measures += [
+            at_most(
+                f"values above a tenth of the largest, change / initial {product}, worst layer",
+                counts,
+                HALF,
+                "much faster is at least twice as fast; upper 95 % bound of the mean over heads",
+            ),
+            at_most(
+                f"area under the normalised spectrum, change / initial {product}, worst layer",
+                areas,
+                HALF,
+                "the same for the whole spectrum; the change may have twice as many values, which counts "
+                "against it",
+            ),
+            told(
+                f"the same area, mean over all heads of {product}",
+                float(np.concatenate(layers)[:, 1].mean()),
+                f"at step {int(study.main[0].spectra_steps[-1])}, the last with full spectra",
+            ),
+        ]
+    return [*measures, *judged_at(study)]
 
 
 def _spectra(member: Member, product: str) -> tuple[list[np.ndarray], list[np.ndarray]]:

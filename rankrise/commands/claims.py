@@ -1,5 +1,6 @@
 """`rankrise claims`: does each claim of the paper hold on these runs?"""
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 def claims(runs: list[str], only: str | None = None, why: bool = False, json: bool = False) -> None:
     """Each claim that runs can decide: the verdict, what was measured, and the threshold.
 
-    Toy runs are judged one by one, tracked runs all together: some claims compare runs at several
-    initialisation scales, or on two data sets. The verdicts are kept in claims.json in the first folder.
+    Toy runs are judged one by one, tracked runs by data set: those on one may differ in initialisation scale
+    and seed. One claim compares two data sets. The verdicts are kept in claims.json in the first folder.
 
     Args:
         runs: one or more folders of runs, or of sweeps.
@@ -21,6 +22,8 @@ def claims(runs: list[str], only: str | None = None, why: bool = False, json: bo
         json: print everything as JSON instead of a table.
     """
     from rich.console import Console
+    from rich.markup import escape
+    from rich.padding import Padding
 
     from rankrise.claims import check_claims, write_claims
     from rankrise.files import to_json
@@ -33,14 +36,16 @@ def claims(runs: list[str], only: str | None = None, why: bool = False, json: bo
         print(to_json([claim.to_dict() for claim in checked]))
         return
     console = Console()
-    for number, claim in enumerate(checked):
-        if len(runs) > 1 and (number == 0 or claim.runs != checked[number - 1].runs):
-            console.print(f"\n{', '.join(claim.runs)}", highlight=False, markup=False)
-        console.print(f"\n[bold]{claim.statement}[/bold]", highlight=False)
-        style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
-        console.print(f"[{style}]{claim.verdict}[/{style}]: {claim.reason}", highlight=False)
-        if claim.measures:
-            console.print(_table(claim, why))
+    for name, group in groupby(checked, key=lambda claim: claim.name):
+        same = list(group)
+        console.print(f"\n[bold]{name}: {same[0].statement}[/bold]", highlight=False)
+        for claim in same:
+            label = f"{escape(claim.data or claim.runs[0])}  " if len(same) > 1 else ""
+            style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
+            verdict = f"{label}[{style}]{claim.verdict}[/{style}]: {escape(claim.reason)}"
+            console.print(verdict, highlight=False)
+            if claim.measures:
+                console.print(Padding(_table(claim, why), (0, 0, 0, 2 if label else 0)))
 
 
 def _table(claim: "Claim", why: bool) -> "Table":

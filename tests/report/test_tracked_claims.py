@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from rankrise import RankriseError
-from rankrise.claims import TRACKED_CLAIMS, Claim, check_claims
+from rankrise.claims import COMPARING_CLAIMS, TRACKED_CLAIMS, Claim, check_claims
 from rankrise.claims.scales import in_order
 from rankrise.claims.statistics import mean_bounds, spearman
 from rankrise.commands import main
@@ -112,11 +112,38 @@ def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: di
     assert claim.runs == ("unit", "again", "small")
 
 
-def test_several_data_sets_are_judged_side_by_side(tracked: dict[str, Path]) -> None:
-    claim = verdict("products", tracked["unit"], tracked["hard"])
-    assert [one.name.split(":")[0] for one in claim.measures if one.needed] == ["CIFAR-10"] * 2 + [
-        "CIFAR-100"
-    ] * 2
+def test_each_data_set_has_a_verdict_of_its_own(tracked: dict[str, Path]) -> None:
+    runs = [tracked[name] for name in ("unit", "again", "wander")]
+    learned, wandered = check_claims(runs, ["products"])
+    assert (learned.data, learned.verdict, learned.runs) == ("CIFAR-10", "holds", ("unit", "again"))
+    assert (wandered.data, wandered.verdict, wandered.runs) == ("wander", "does not hold", ("wander",))
+    alone = verdict("products", tracked["wander"])
+    assert wandered == alone
+
+
+def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    claims = check_claims([tracked["unit"], tracked["small"], tracked["hard"]], ["initialisation scale"])
+    assert [claim.data for claim in claims] == ["CIFAR-10", "CIFAR-100"]
+    assert claims[0].verdict != "cannot be decided"
+    assert "one initialisation scale" in claims[1].reason
+    one_product = only(tracked["hard"], tmp_path / "hard", "VO")
+    claims = check_claims([tracked["unit"], one_product], ["products"])
+    assert [claim.verdict for claim in claims] == ["holds", "cannot be decided"]
+    assert claims[1].reason == "only VO was tracked: both products are needed"
+
+
+def test_data_sets_are_compared_once_and_other_data_is_not_told_of_cifar(tracked: dict[str, Path]) -> None:
+    runs = [tracked[name] for name in ("unit", "hard", "wander")]
+    (claim,) = (one for one in check_claims(runs) if one.name == "data sets")
+    assert (claim.data, claim.runs) == ("", ("unit", "hard", "wander"))
+    names = [one.name for one in check_claims(tracked["wander"])]
+    assert names == [statement.name for statement in TRACKED_CLAIMS]
+    assert "data sets" in [one.name for one in check_claims(tracked["unit"])]
+    asked = verdict("data sets", tracked["wander"])
+    assert asked.verdict == "cannot be decided"
+    assert "CIFAR-100" in asked.reason
 
 
 def test_an_unfinished_run_is_judged_as_of_now_and_says_so(tracked: dict[str, Path], tmp_path: Path) -> None:
@@ -189,10 +216,26 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
         shutil.copytree(tracked[name], tmp_path / "sweep" / name)
     main(["claims", str(tmp_path / "sweep"), "--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert [claim["name"] for claim in printed] == [statement.name for statement in TRACKED_CLAIMS]
-    assert json.loads((tmp_path / "sweep" / "claims.json").read_text())["claims"] == printed
+    assert [claim["name"] for claim in printed] == [
+        statement.name for statement in (*TRACKED_CLAIMS, *COMPARING_CLAIMS)
+    ]
+    assert [claim["data"] for claim in printed] == ["CIFAR-10"] * len(TRACKED_CLAIMS) + [""]
+    kept = json.loads((tmp_path / "sweep" / "claims.json").read_text())
+    assert kept == {"format": "rankrise-claims/2", "claims": printed}
     main(["claims", str(tmp_path / "sweep"), "--only", "products"])
-    assert "holds: it passes on 2 measures of 2" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("products: What is learned in VO")
+    assert "holds: it passes on 2 measures of 2" in lines
+
+
+def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
+    tracked: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["claims", str(tracked["unit"]), str(tracked["wander"]), "--only", "products"])
+    printed = capsys.readouterr().out
+    assert printed.count("products: What is learned in VO") == 1
+    assert "\nCIFAR-10  holds: it passes on 2 measures of 2\n  yes" in printed
+    assert "\nwander  does not hold: it fails on: " in printed
 
 
 def test_a_claim_of_the_toy_is_not_one_of_tracked_runs(tracked: dict[str, Path]) -> None:

@@ -156,6 +156,22 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     assert {row["scale"] for row in csv.DictReader(data.splitlines())} == {""}
 
 
+def test_a_metric_recorded_once_is_a_point_and_words_are_left_out(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    with (run / "steps.jsonl").open("a") as record:
+        record.write(
+            json.dumps({"step": 121, "perplexity": 9.0, "word_perplexity/a": 8.0, "time": 1e9}) + "\n"
+        )
+    figure, _ = FIGURES["training"].draw(studies_of([run])[0])
+    panels = {panel.get_title(): panel for panel in figure.axes}
+    assert not any("word" in title or ", a" in title for title in panels)
+    (point,) = panels["validation perplexity"].get_lines()
+    assert (point.get_marker(), point.get_ydata().tolist()) == ("o", [9.0])
+    assert panels["training loss"].get_lines()[0].get_marker() == ""
+
+
 def test_a_part_of_imagenet_is_labelled_as_such(tracked: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(tracked["unit"], tmp_path / "run")
     path = tmp_path / "run" / "run.json"

@@ -58,7 +58,7 @@ def test_it_opens_and_tells_the_story_of_the_record(
     assert page.title() == "unit – gradual rank increase"
     assert page.locator(PLOTS).count() == 8
     story = page.locator(".story").inner_text()
-    assert "CIFAR-10: Copier (3 layers, 6 heads of size 20), trained on cifar10 for 12 epochs" in story
+    assert "CIFAR-10: Copier (3 layers of 2 heads of size 20), trained on cifar10 for 12 epochs" in story
     first, last = run.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
     assert f"goes from {first:.2f} to {last:.2f}" in story
     assert "not finished" not in story
@@ -169,6 +169,64 @@ def test_several_runs_are_chosen_between_and_listed(
     assert page.locator(".steps output").inner_text() == "step 120"
 
 
+def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(
+    open_page: Open, page_of_all: Path, tracked: dict[str, Path]
+) -> None:
+    page, claims = open_page(page_of_all), check_claims(list(tracked.values()))
+    rows = page.eval_on_selector_all(
+        ".judged",
+        """all => all.flatMap(one => [...one.querySelectorAll(".verdicts > tbody > tr")].map(
+            row => [one.querySelector("h3").textContent.toLowerCase(),
+                    row.cells[0].textContent, row.cells[1].textContent.slice(2)]))""",
+    )
+    assert rows == [[claim.name, claim.data or "together", claim.verdict] for claim in claims]
+    assert len(rows) == 3 * 5 + 1
+    verdicts = [claim.verdict for claim in claims]
+    assert len(set(verdicts)) == 3
+    counts = [verdicts.count(verdict) for verdict in ("holds", "does not hold", "cannot be decided")]
+    sentence = "On 3 data sets the 6 claims have 16 verdicts: {} hold, {} do not, {} cannot be decided."
+    assert sentence.format(*counts) in page.locator(".story").inner_text()
+    folded = page.locator(".judged", has_text="The rank of the change grows").locator("details").nth(2)
+    (wandered,) = (claim for claim in claims if (claim.name, claim.data) == ("rank grows", "wander"))
+    assert not folded.locator(".measure").first.is_visible()
+    folded.locator("summary").click()
+    assert folded.locator(".measure th").all_inner_texts() == [one.name for one in wandered.measures]
+    assert folded.locator(".measure .fails").count() == sum(one.passes is False for one in wandered.measures)
+
+
+def test_a_value_recorded_once_is_a_dot_and_further_texts_have_plots(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "text")
+    info = json.loads((run / "run.json").read_text())
+    info["extra"]["epoch_steps"] = 120
+    (run / "run.json").write_text(json.dumps(info))
+    lines = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    lines[50] |= {"perplexity/a/b": 1650.0, "word_perplexity/a/b": 2000.0}
+    lines[-1] |= {"perplexity": 900.0, "word_perplexity/a/b": 1000.0}
+    (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = open_page(write_report([run]))
+    assert "for 1 epoch (120 steps)" in page.locator(".story").inner_text()
+    figures = {
+        figure.locator("h4").inner_text(): figure for figure in page.locator("#training-here figure").all()
+    }
+    further = ["Perplexity, a/b", "Perplexity by words, a/b"]
+    assert list(figures)[-2:] == further
+    captions = [figures[name].locator("figcaption").inner_text() for name in further]
+    assert captions[0].startswith(
+        f"1650 at epoch {lines[50]['step'] / 120:.3g} (step {lines[50]['step']}), the"
+    )
+    assert captions[1].startswith("From 2000 to 1000.")
+    for name, dots in (("Validation perplexity", 1), (further[0], 1), (further[1], 0)):
+        assert figures[name].locator("path.dot").count() == dots
+    figures[further[0]].locator("svg[aria-roledescription=plot]").scroll_into_view_if_needed()
+    before = figures[further[0]].screenshot()
+    page.add_style_tag(content=".dot { display: none; }")
+    assert figures[further[0]].screenshot() != before  # it was to be seen
+    page.locator("#zoom-in").click()
+    assert figures[further[0]].locator("path.dot").count() == 0
+
+
 def test_a_run_that_goes_on_says_so_with_its_last_step(open_page: Open, tmp_path: Path) -> None:
     train(tmp_path / "going", steps=20, layers=1, close=False)
     page = open_page(write_report([tmp_path / "going"]))
@@ -242,6 +300,7 @@ def _srgb_luminance(page: "Page", colour: str) -> float:
 @pytest.mark.parametrize("width", [320, 768])
 def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, page_of_all: Path, width: int) -> None:
     page = open_page(page_of_all, width=width, has_touch=True)
+    page.eval_on_selector_all("#claims details", "all => all.forEach(one => (one.open = true))")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     reach = page.eval_on_selector_all(
         "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"

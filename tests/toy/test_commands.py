@@ -1,6 +1,7 @@
 """The commands toy, figures and claims, as a user types them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,19 @@ def test_claims_as_a_table_and_as_json(tiny: Run, capsys: pytest.CaptureFixture[
         "noise robustness",
         "full weights",
     ]
+    assert {claim["data"] for claim in printed} == {""}
     assert json.loads((tiny.folder / "claims.json").read_text())["claims"] == printed
+
+
+def test_claims_of_two_runs_are_told_claim_by_claim(
+    tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(tiny.folder, tmp_path / "other")
+    main(["claims", str(tiny.folder), str(other), "--only", "full weights"])
+    printed = capsys.readouterr().out
+    assert printed.count("full weights: With full weight matrices") == 1
+    verdicts = [line.split("  ")[0] for line in printed.splitlines() if "hold" in line or "decided" in line]
+    assert verdicts == [tiny.folder.name, "other"]
 
 
 def test_figures_by_number(tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

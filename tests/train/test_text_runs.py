@@ -116,6 +116,8 @@ def test_figures_and_claims_take_text_beside_images(whole, whole_run, tmp_path):
     table = figures["later-4"][2].read_text()
     assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"digits", "stories"}
     assert "perplexity" in figures["training-stories"][2].read_text()
-    judged = {claim.name: claim for claim in check_claims([whole_run, whole])}
-    assert any("stories: " in measure.name for measure in judged["products"].measures)
-    assert any("stories: " in measure.name for measure in judged["spectra"].measures)
+    judged = {(claim.name, claim.data): claim for claim in check_claims([whole_run, whole])}
+    for name in ("products", "spectra"):
+        assert judged[name, "stories"].measures
+        assert judged[name, "digits"].measures
+    assert "data sets" not in {name for name, _ in judged}

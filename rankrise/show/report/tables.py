@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from rankrise.claims import Claim, Measure
@@ -32,6 +33,36 @@ def claims_table(columns: Sequence[str], claims: Sequence[Sequence[Claim]]) -> s
         rows = "".join(_measure_row(measure, names, same) for measure in measured)
         bodies.append(f'<tbody><tr class="claim">{title}{verdicts}{reason}</tr>{rows}</tbody>')
     return f'<table class="claims"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
+
+
+def claims_list(claims: Sequence[Claim]) -> str:
+    """Each claim with its verdict on each data set; what was measured there is folded beneath the reason."""
+    parts = []
+    for name, same in groupby(claims, key=lambda claim: claim.name):
+        judged = list(same)
+        rows = "".join(
+            f'<tr><th scope="row">{escape(claim.data or "together")}</th><td>{_verdict(claim)}</td>'
+            f"<td>{_folded(claim)}</td></tr>"
+            for claim in judged
+        )
+        parts.append(
+            f'<div class="judged"><h3>{escape(name.capitalize())}</h3><p>{escape(judged[0].statement)}</p>'
+            f'<table class="verdicts"><thead><tr><th scope="col">Data set</th><th scope="col">Verdict</th>'
+            f'<th scope="col">Why</th></tr></thead><tbody>{rows}</tbody></table></div>'
+        )
+    return "".join(parts)
+
+
+def _folded(claim: Claim) -> str:
+    """The reason, which opens to the measures behind it, where there are any."""
+    if not claim.measures:
+        return escape(claim.reason)
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("Measure", "Value", "Needed", "Why there"))
+    rows = "".join(_measure_row(measure.name, ["Value"], [claim]) for measure in claim.measures)
+    return (
+        f"<details><summary>{escape(claim.reason)}</summary>"
+        f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>'
+    )
 
 
 def _verdict(claim: Claim) -> str:

@@ -86,4 +86,5 @@ def _draw(
         windows = np.array_split(np.arange(len(values)), SMOOTHED)
         moments = np.array([moments[window].mean() for window in windows])
         values = np.array([np.median(values[window]) for window in windows])
-    panel.plot(moments, values, color=colour, linestyle=style, label=member.name)
+    marker = "o" if len(values) == 1 else ""  # one point makes no line
+    panel.plot(moments, values, color=colour, linestyle=style, marker=marker, markersize=4, label=member.name)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rankrise.claims import check_claims
 from rankrise.show.report.content import Content
-from rankrise.show.report.tables import claims_table, settings_tables
+from rankrise.show.report.tables import claims_list, claims_table, settings_tables
 from rankrise.show.report.tracked.gather import gather_all
 from rankrise.show.report.tracked.story import story
 from rankrise.studies import Member, studies_of
@@ -29,7 +29,7 @@ def tracked_content(folders: Sequence[Path]) -> Content:
     return Content(
         names=[one.name for one in members],
         story=story(studies, claims),
-        claims=claims_table(["Verdict"], [claims]),
+        claims=claims_list(claims) if len(studies) > 1 else claims_table(["Verdict"], [claims]),
         settings=settings_tables([(one.name, one.run.info, _settings(one)) for one in members]),
         payload={"runs": gather_all(studies), "first": members.index(studies[0].main[0])},
         sections=SECTIONS,

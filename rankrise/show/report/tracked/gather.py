@@ -14,6 +14,8 @@ RANK_NUMBERS = 200_000
 SPECTRUM_NUMBERS = 300_000
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
 METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
+FURTHER = ("perplexity/", "word_perplexity/")
+"""What metrics of further texts begin with; the name of the text follows."""
 
 
 def gather_all(studies: Sequence[Study]) -> list[dict[str, Any]]:
@@ -42,7 +44,7 @@ def gather(study: Study, member: Member, share: float = 1.0) -> dict[str, Any]:
         "steps": member.steps[moments].tolist(),
         "ranks": {name: _heads(member, member.ranks[name][moments]) for name in member.products},
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
-        "training": {name: curve for name in METRICS if (curve := _metric(member, name))},
+        "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in member.stages],
     }
 
@@ -93,6 +95,11 @@ def _indices(count: int) -> np.ndarray:
     if count <= MOST_VALUES:
         return np.arange(count)
     return np.unique(np.geomspace(1, count, 2 * MOST_VALUES).round().astype(int)) - 1
+
+
+def _metrics(member: Member) -> list[str]:
+    """The names of what the page may show of training, in its order."""
+    return [*METRICS, *sorted(name for name in member.record if name.startswith(FURTHER))]
 
 
 def _metric(member: Member, name: str) -> dict[str, Any] | None:

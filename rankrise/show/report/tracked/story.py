@@ -30,19 +30,20 @@ def story(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
 def _trained(study: Study) -> str:
     first = study.main[0]
     layers = first.run.layers
-    heads = sum(len(layer["tracked_heads"]) for layer in layers)
+    heads, size = (_range([layer[name] for layer in layers]) for name in ("heads", "d_head"))
     model = escape(str(first.run.info.get("model", "a model")))
-    size = f"{_many(len(layers), 'layer')}, {_many(heads, 'head')} of size {layers[0]['d_head']}"
+    shape = f"{_many(len(layers), 'layer')} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
     on = f" on {escape(study.data)}" if study.data else ""
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
-    return f"<strong>{escape(study.label)}</strong>: {model} ({size}), trained{on}{_how_long(first)}.{runs}"
+    return f"<strong>{escape(study.label)}</strong>: {model} ({shape}), trained{on}{_how_long(first)}.{runs}"
 
 
 def _how_long(member: Member) -> str:
     last = member.last_step
     if not member.epoch_steps:
         return f" for {_many(last, 'step')}"
-    return f" for {float(member.at(last)):.4g} epochs ({_many(last, 'step')})"
+    epochs = f"{float(member.at(last)):.4g}"
+    return f" for {epochs} {'epoch' if epochs == '1' else 'epochs'} ({_many(last, 'step')})"
 
 
 def _varied(study: Study) -> str:
@@ -82,6 +83,12 @@ def _came_out(study: Study) -> list[str]:
             sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
     found = _many(len(first.stages), "stage") if first.stages else "no stage"
     return [*sentences, f"Loss and ranks show {found}."]
+
+
+def _range(values: Sequence[int]) -> str:
+    """What layers share, or from what to what they differ: "12", "4 to 8"."""
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _many(count: int, thing: str) -> str:

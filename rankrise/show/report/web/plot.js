@@ -104,7 +104,8 @@ class Plot {
       this.grid(height, narrow),
       this.ruleMarks(),
       s("g", { class: "bands", "clip-path": `url(#${clip})` }, this.content.lines.filter((line) => line.band).map((line) => this.band(line))),
-      s("g", { class: "lines", "clip-path": `url(#${clip})` }, ...this.paths.values()),
+      s("g", { class: "lines", "clip-path": `url(#${clip})` }, this.pathsOf((line) => line.xs.length > 1)),
+      s("g", { class: "lines" }, this.pathsOf((line) => line.xs.length === 1 && line.xs[0] >= this.view[0] && line.xs[0] <= this.view[1])),
       s("g", { class: "labels" }, this.directLabels()),
       this.cursorMark,
       this.brush,
@@ -161,6 +162,11 @@ class Plot {
     return group;
   }
 
+  pathsOf(drawn) {
+    return this.content.lines.filter(drawn).map((line) => this.paths.get(line));
+  }
+
+  /** A line through its points; of a single one a dot: no length, but round ends. */
   path(line) {
     const { xs, ys, step } = line;
     const first = Math.max(0, countUpTo(xs, this.view[0]) - 1);
@@ -173,7 +179,8 @@ class Plot {
       if (i > first && step) parts.push(`H${x}V${height(ys[i])}`);
       else parts.push(`${i > first ? "L" : "M"}${x} ${height(ys[i])}`);
     }
-    return s("path", { d: parts.join(""), class: `line ${colourOf(line)}` });
+    if (xs.length === 1) parts.push("h0");
+    return s("path", { d: parts.join(""), class: `line ${colourOf(line)} ${xs.length === 1 ? "dot" : ""}` });
   }
 
   /** The shaded band of a line: there and back again. */

@@ -9,7 +9,7 @@ glance(runs);
 ranks();
 heads();
 spectra();
-training();
+training(runs);
 stages();
 runList(runs);
 document.documentElement.dataset.ready = "yes";

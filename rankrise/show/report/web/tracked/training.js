@@ -1,4 +1,4 @@
-// Loss, accuracy or perplexity, and learning rate; and the stages in numbers.
+// Loss, accuracy or perplexity (on further texts too), and learning rate; and the stages in numbers.
 
 const METRICS = {
   loss: "Training loss",
@@ -8,21 +8,29 @@ const METRICS = {
   learning_rate: "Learning rate",
 };
 
-function training() {
+/** "perplexity/wikitext-103", a perplexity on a further text, is "Perplexity, wikitext-103"; of "word_perplexity/…" words are counted, not tokens. */
+function metricTitle(metric) {
+  const [kind, text] = metric.split(/\/(.*)/s);
+  return METRICS[metric] ?? `Perplexity${kind === "word_perplexity" ? " by words" : ""}, ${text}`;
+}
+
+function training(runs) {
   const holder = h("div", { class: "pair" });
-  const plots = new Map(Object.keys(METRICS).map((metric) => [metric, metricPlot(metric)]));
+  const metrics = new Set([...Object.keys(METRICS), ...runs.flatMap((run) => Object.keys(run.training))]);
+  const plots = new Map([...metrics].map((metric) => [metric, metricPlot(metric)]));
   watch(["run"], () => {
-    const found = Object.keys(METRICS).filter((metric) => here().training[metric]);
+    const found = [...metrics].filter((metric) => here().training[metric]);
     holder.replaceChildren(...(found.length ? found.map((metric) => plots.get(metric).figure) : [absent("This run has no record of loss or metrics.")]));
   });
   document.getElementById("training-here").append(h("div", { class: "run" }, holder));
 }
 
 function metricPlot(metric) {
+  const title = metricTitle(metric);
   const plot = new Plot({
     ...timePlot,
-    name: METRICS[metric],
-    title: METRICS[metric],
+    name: title,
+    title,
     xLabel: "",
     logY: () => /loss|perplexity/.test(metric) && state.logLoss,
     floor: metric === "learning_rate" ? 0 : undefined,
@@ -34,9 +42,10 @@ function metricPlot(metric) {
     plot.options.xLabel = run.clock;
     if (!record) return plot.show({ lines: [] });
     const ys = record.values;
-    const line = { name: METRICS[metric].toLowerCase(), style: "main", xs: record.steps.map((step) => run.at(step)), ys };
+    const line = { name: title[0].toLowerCase() + title.slice(1), style: "main", xs: record.steps.map((step) => run.at(step)), ys };
     const windowed = record.window > 1 ? ` Each point is the mean of ${record.window} recorded.` : "";
-    plot.show({ lines: [line], rules: run.rules, summary: `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.${windowed}${run.ruleNote}` });
+    const values = ys.length > 1 ? `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.` : `${number(ys[0])} at ${run.moment(record.steps[0])}, the only one recorded.`;
+    plot.show({ lines: [line], rules: run.rules, summary: `${values}${windowed}${run.ruleNote}` });
   });
   follow(plot);
   return plot;
