@@ -32,7 +32,7 @@ def low_rank(study: Study) -> list[Measure]:
         worst = int(np.argmax(shares))
         measures.append(
             at_most(
-                f"stable rank of the change of {product} over the head size, in the worst layer",
+                f"stable rank of the change of {product} over the head size, worst layer (upper bound)",
                 shares[worst],
                 FAR_BELOW,
                 "far below is an order of magnitude; upper 95 % bound of the mean over heads",
@@ -65,7 +65,7 @@ def rank_grows(study: Study) -> list[Measure]:
                 "all of the data has been seen (1 % of training where epochs are not known)",
             ),
             at_least(
-                f"rank correlation of {product}'s stable rank with the step, mean over heads",
+                f"rank correlation of {product}'s stable rank with the step, mean over heads (lower bound)",
                 mean_bounds(trends)[0],
                 TREND,
                 "1 where it only grows, 0 without a trend, half-way between; lower 95 % bound",

@@ -33,7 +33,7 @@ def vo_exceeds_kq(study: Study) -> list[Measure]:
             "consistently higher, as it was put: three heads of four; half of them would by chance",
         ),
         at_least(
-            "log(stable rank of VO / that of KQ), mean over heads",
+            "log(stable rank of VO / that of KQ), mean over heads (lower bound)",
             mean_bounds(ratios[both])[0],
             0.0,
             "lower 95 % bound; a head's own two changes are compared, so that layers weigh alike",

@@ -1,7 +1,7 @@
 """Claim 4 on runs at several initialisation scales: the smaller it is, the lower the rank of the change."""
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -22,6 +22,11 @@ def falls_with_scale(study: Study) -> list[Measure]:
         ends = {scale: at_the_end(members, product) for scale, members in study.scales.items()}
         layers = range(min(map(len, ends.values())))
         orders = [in_order([ends[scale][layer] for scale in ends]) for layer in layers]
+        steps = {
+            f"{larger:g} and {smaller:g}": np.mean([in_order([*pair]) for pair in zip(*both, strict=True)])
+            for (larger, smaller), both in zip(pairwise(ends), pairwise(ends.values()), strict=True)
+        }
+        least = min(steps, key=lambda scales: steps[scales])
         means = np.array([[heads[layer].mean() for layer in layers] for heads in ends.values()])
         measures += [
             at_least(
@@ -30,8 +35,13 @@ def falls_with_scale(study: Study) -> list[Measure]:
                 MOST_PAIRS,
                 "half of them would by chance; three of four is half-way to all",
             ),
+            told(
+                f"the same of neighbouring scales, the least, {product}",
+                float(steps[least]),
+                f"between {least}: an average may hide a step without an order",
+            ),
             at_least(
-                f"slope of log(stable rank of {product}) over log(scale)",
+                f"slope of log(stable rank of {product}) over log(scale) (lower bound)",
                 _slope_bound(np.log(list(ends)), list(ends.values())),
                 0.0,
                 "falling ranks have a positive one; lower 95 % bound over heads",

@@ -25,13 +25,13 @@ def spectra_decay(study: Study) -> list[Measure]:
         counts, areas = (max(mean_bounds(heads[:, place])[1] for heads in layers) for place in (0, 1))
         measures += [
             at_most(
-                f"values above a tenth of the largest, change / initial {product}, worst layer",
+                f"values above a tenth of the largest, change / initial {product}, worst layer (upper bound)",
                 counts,
                 HALF,
                 "much faster is at least twice as fast; upper 95 % bound of the mean over heads",
             ),
             at_most(
-                f"area under the normalised spectrum, change / initial {product}, worst layer",
+                f"area under the normalised spectrum, change / initial {product}, worst layer (upper bound)",
                 areas,
                 HALF,
                 "the same for the whole spectrum; the change may have twice as many values, which counts "

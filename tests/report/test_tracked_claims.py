@@ -81,7 +81,11 @@ def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
     runs = [only(tracked[name], tmp_path / name, "KQ") for name in ("unit", "small")]
-    assert verdict("initialisation scale", *runs).verdict == "holds"
+    holds = verdict("initialisation scale", *runs)
+    assert holds.verdict == "holds"
+    pairs, neighbours = holds.measures[:2]
+    assert neighbours.value == pairs.value  # there are but two scales
+    assert neighbours.why.startswith("between 1 and 0.")
     called_small = changed(tracked["again"], tmp_path / "called", {"initialisation_scale": 0.1, "seed": 0})
     assert verdict("initialisation scale", tracked["unit"], called_small).verdict == "does not hold"
     claim = verdict("initialisation scale", tracked["unit"])
