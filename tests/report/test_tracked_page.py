@@ -15,7 +15,8 @@ from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.show.report import write_report
 from rankrise.show.report.tracked.gather import gather
-from rankrise.studies import Member, Study
+from rankrise.show.report.tracked.story import story
+from rankrise.studies import Member, Study, studies_of
 from rankrise.toy import Run
 
 if TYPE_CHECKING:
@@ -49,6 +50,19 @@ def heat(page: "Page", product: str) -> np.ndarray:
         f".heat button[id^=heat-{product}-]", "all => all.map(one => one.getAttribute('aria-label'))"
     )
     return np.array([plain(cell.split("stable rank ")[1]) for cell in cells])
+
+
+@pytest.mark.parametrize(("peak", "told"), [(1.2, " over 2.40 (epoch "), (1.05, " to 2.00 ")])
+def test_the_story_tells_of_a_rank_that_rises_and_falls(
+    tracked: dict[str, Path], tmp_path: Path, peak: float, told: str
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    for place, row in enumerate(rows):
+        rank = 2 * peak if place == len(rows) // 2 else 2.0
+        row["KQ"]["stable_rank"] = np.full_like(row["KQ"]["stable_rank"], rank).tolist()
+    (run / "ranks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert f"goes from 2.00{told}" in story(studies_of([run]), [])
 
 
 def test_it_opens_and_tells_the_story_of_the_record(

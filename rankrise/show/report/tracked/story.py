@@ -6,6 +6,7 @@ from html import escape
 import numpy as np
 
 from rankrise.claims import Claim
+from rankrise.show.figures.tracked.curves import moment
 from rankrise.show.report.verdicts import verdict_sentence
 from rankrise.studies import Member, Study
 
@@ -15,6 +16,9 @@ initialisation. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) 
 rises gradually as training goes on. The <em>stable rank</em>,
 ‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², counts the directions that matter: 1 if there is a
 single one.</p>"""
+
+PEAK = 1.1
+"""A course is told with its highest value where that is so many times the higher of its ends."""
 
 
 def story(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
@@ -69,11 +73,11 @@ def _came_out(study: Study) -> list[str]:
         return ["Nothing has been measured yet."]
     sentences = []
     for name in first.products:
-        early, late = (np.nanmean(first.ranks[name][place]) for place in (0, -1))
+        course = np.nanmean(first.ranks[name].reshape(len(first.steps), -1), axis=1)
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
-            f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {early:.2f} to "
-            f"{late:.2f} (mean over heads)."
+            f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {course[0]:.2f}"
+            f"{_over_a_peak(first, course)} to {course[-1]:.2f} (mean over heads)."
         )
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.record.get(metric, np.array([]))
@@ -83,6 +87,14 @@ def _came_out(study: Study) -> list[str]:
             sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
     found = _many(len(first.stages), "stage") if first.stages else "no stage"
     return [*sentences, f"Loss and ranks show {found}."]
+
+
+def _over_a_peak(member: Member, course: np.ndarray) -> str:
+    """The highest value and its moment, where both ends are clearly below it."""
+    peak = int(np.argmax(course))
+    if course[peak] < PEAK * max(course[0], course[-1]):
+        return ""
+    return f" over {course[peak]:.2f} ({moment(member, int(member.steps[peak]))})"
 
 
 def _range(values: Sequence[int]) -> str:
