@@ -41,11 +41,11 @@ def _same_bits(wanted: bool) -> Iterator[None]:
     """Let torch use no kernel that adds in whatever order its threads come, and choose none by its speed."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it; its own size on an H200
     flags: Any = torch.utils.deterministic
-    before, filled = torch.are_deterministic_algorithms_enabled(), flags.fill_uninitialized_memory
+    before, filled = torch.get_deterministic_debug_mode(), flags.fill_uninitialized_memory
     torch.use_deterministic_algorithms(wanted)
     flags.fill_uninitialized_memory = False  # with NaN: it finds mistakes, and takes time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)
         flags.fill_uninitialized_memory = filled

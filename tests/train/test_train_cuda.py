@@ -25,7 +25,6 @@ def test_resumed_to_the_bit(settings, stories, tmp_path):
     torch._dynamo.reset()
     with pytest.raises(Interrupted, match="SIGTERM at step 8"):
         train(settings, tmp_path / "stopped", progress=stop)
-
     torch._dynamo.reset()
     train(settings, tmp_path / "stopped")
     same_run(tmp_path / "whole", tmp_path / "stopped")

@@ -164,8 +164,11 @@ def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
 @pytest.mark.parametrize("wanted", [True, False])
 def test_kernels_are_chosen_for_the_time_of_a_run(tiny, wanted):
     flags = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), flags.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("warn")
+    before = torch.get_deterministic_debug_mode(), flags.fill_uninitialized_memory
     with chosen_kernels(replace(tiny, deterministic=wanted)):
         assert torch.are_deterministic_algorithms_enabled() is wanted
         assert flags.fill_uninitialized_memory is False
-    assert (torch.are_deterministic_algorithms_enabled(), flags.fill_uninitialized_memory) == before
+    after = torch.get_deterministic_debug_mode(), flags.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("default")
+    assert after == before
