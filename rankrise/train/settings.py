@@ -92,7 +92,8 @@ class TrainSettings:
     attention: AttentionKernel = "short"
     """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours for 16 or 64 patches, else cudnn."""
     deterministic: bool = True
-    """Only kernels that give the same bits again, so that a resumed run ends as one never stopped."""
+    """Only kernels that give the same bits again, so that a resumed run ends as one never stopped; torch
+    then takes flash attention in the place of cuDNN's."""
     evaluate_every: float = 5.0
     """Epochs between validations; the first and the last epoch always have one."""
     log_every: int = 25

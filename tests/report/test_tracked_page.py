@@ -71,11 +71,11 @@ def test_it_opens_and_tells_the_story_of_the_record(
     page, run = open_page(page_path), watch.load(tracked["unit"])
     assert page.title() == "unit – gradual rank increase"
     assert page.locator(PLOTS).count() == 8
-    story = page.locator(".story").inner_text()
-    assert "CIFAR-10: Copier (3 layers of 2 heads of size 20), trained on cifar10 for 12 epochs" in story
+    told = page.locator(".story").inner_text()
+    assert "CIFAR-10: Copier (3 layers of 2 heads of size 20), trained on cifar10 for 12 epochs" in told
     first, last = run.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
-    assert f"goes from {first:.2f} to {last:.2f}" in story
-    assert "not finished" not in story
+    assert f"goes from {first:.2f} to {last:.2f}" in told
+    assert "not finished" not in told
     verdicts = [text.split(" ", 1)[1] for text in page.locator(".claim .verdict").all_inner_texts()]
     assert verdicts == [claim.verdict for claim in check_claims(tracked["unit"])]
 
