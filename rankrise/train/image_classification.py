@@ -1,7 +1,8 @@
 """The task of the paper's vision transformers: the class of an image."""
 
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,14 @@ class ImageClassification:
         self.examples = source.examples
         self.batches, self.validation_batches = source.batches, source.validation_batches
         self._settings, self._source = settings, source
+        self._pixels, self._validation_pixels, self._judged = source.pixels, source.validation_pixels, judged
+
+    def compiled(self, compile: Any) -> Self:
+        """The same task by compiled functions: the network is in one, for training and validation alike."""
+        task = copy(self)
+        task._pixels, task._validation_pixels = compile(self._pixels), compile(self._validation_pixels)
+        task._judged = compile(self._judged)
+        return task
 
     def model(self) -> nn.Module:
         """The vision transformer of the settings."""
@@ -39,20 +48,27 @@ class ImageClassification:
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         """Cross-entropy."""
-        pixels, labels = self._source.pixels(*batch)
-        return nn.functional.cross_entropy(model(pixel_values=pixels).logits.float(), labels)
+        losses, _ = self._judged(model, *self._pixels(*batch))
+        mean: Tensor = losses.mean()
+        return mean
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """How many examples there are, how many are classified right, and the sum of their losses. [3]"""
-        pixels, labels = self._source.validation_pixels(*batch)
-        logits = model(pixel_values=pixels).logits.float()
-        losses = nn.functional.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
-        sums = (labels >= 0).sum(), (logits.argmax(1) == labels).sum(), losses
+        pixels, labels = self._validation_pixels(*batch)
+        losses, right = self._judged(model, pixels, labels)
+        sums = (labels >= 0).sum(), right.sum(), losses.detach().sum()
         return torch.stack([value.double() for value in sums])
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
         """Accuracy, and the mean loss of the validation part."""
         return {"accuracy": sums[1] / sums[0], "validation_loss": sums[2] / sums[0]}
+
+
+def judged(model: Any, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of each image, 0 where the label is -1, and whether its class is found. Both [share]"""
+    logits = model(pixel_values=pixels).logits.float()
+    losses = nn.functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
+    return losses, logits.argmax(1) == labels
 
 
 def image_classification(settings: TrainSettings, device: torch.device) -> ImageClassification:

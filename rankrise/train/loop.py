@@ -219,19 +219,24 @@ def _share(settings: TrainSettings, accelerator: Any) -> slice:
     return slice(accelerator.process_index * size, (accelerator.process_index + 1) * size)
 
 
-@torch.no_grad()
 def _validate(
     task: Task, settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any
 ) -> dict[str, Tensor]:
-    """The task's metrics over the whole validation part."""
-    model.eval()
+    """The task's metrics over the whole validation part.
+
+    A compiled network looks at it as it does in training, since one without gradients would have to be
+    compiled as well; there is no dropout to switch off. Several processes would wait for the gradients.
+    """
+    as_in_training = settings.compile != "none" and accelerator.num_processes == 1
     scores = []
     share = settings.micro_batch_size or settings.batch_size // accelerator.num_processes
     mine = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)
     for batch in task.validation_batches(share * accelerator.num_processes, mine):
-        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+        with (
+            torch.set_grad_enabled(as_in_training),
+            torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"),
+        ):
             scores.append(score_of(model, *batch))
-    model.train()
     return task.metrics(accelerator.reduce(torch.stack(scores).sum(0), "sum"))
 
 

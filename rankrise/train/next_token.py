@@ -1,7 +1,8 @@
 """The task of language models: the next token of a text."""
 
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,13 @@ class NextTokenPrediction:
         self.examples, self.units_per_example = source.examples, settings.sequence_length
         self.batches, self.validation_batches = source.batches, source.validation_batches
         self._settings, self._source = settings, source
+        self._losses = self._losses_of
+
+    def compiled(self, compile: Any) -> Self:
+        """The same task by a compiled function, one for training and validation."""
+        task = copy(self)
+        task._losses = compile(self._losses)
+        return task
 
     def model(self) -> nn.Module:
         """The GPT-2 of the settings, from scratch."""
@@ -39,15 +47,13 @@ class NextTokenPrediction:
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         """Cross-entropy, mean over tokens."""
         inputs, targets = self._source.blocks(*batch)
-        return nn.functional.cross_entropy(self._logits(model, inputs), targets.flatten())
+        return self._losses(model, inputs, targets).mean()
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """For each validation set, how many tokens are predicted and the sum of their losses. [2 sets]"""
         inputs, targets, sets = self._source.validation_blocks(*batch)
-        losses = nn.functional.cross_entropy(
-            self._logits(model, inputs), targets.flatten(), ignore_index=-1, reduction="none"
-        )
-        sums = torch.stack([(targets >= 0).sum(1).double(), losses.view_as(targets).sum(1).double()], 1)
+        losses = self._losses(model, inputs, targets).detach()
+        sums = torch.stack([(targets >= 0).sum(1).double(), losses.sum(1).double()], 1)
         nothing = sums.new_zeros(len(self._source.validation_sets), 2)
         return nothing.index_add(0, sets, sums).flatten()
 
@@ -68,10 +74,11 @@ class NextTokenPrediction:
                 numbers["validation_loss"] = losses / count
         return numbers
 
-    def _logits(self, model: Any, inputs: Tensor) -> Tensor:
-        """float32 [tokens, vocabulary]; compiled, they are never written in float32."""
-        logits: Tensor = model(input_ids=inputs).logits
-        return logits[..., : self._source.vocabulary].float().flatten(0, 1)
+    def _losses_of(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each target, 0 for -1; compiled, no logits are in float32. [share, length]"""
+        logits = model(input_ids=inputs).logits[..., : self._source.vocabulary].float().flatten(0, 1)
+        losses = nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1, reduction="none")
+        return losses.view_as(targets)
 
 
 def next_token_prediction(settings: TrainSettings, device: torch.device) -> NextTokenPrediction:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,8 @@ def compiled(settings: TrainSettings, task: Task, plain: bool) -> tuple[Any, Any
     if settings.compile == "none":
         return task.loss, task.score
     mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
-    return (
-        torch.compile(task.loss, fullgraph=plain, dynamic=False, mode=mode),
-        torch.compile(task.score, fullgraph=plain, dynamic=False),
-    )
+    task = task.compiled(partial(torch.compile, fullgraph=plain, dynamic=False, mode=mode))
+    return task.loss, task.score
 
 
 def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device) -> Optimizer:

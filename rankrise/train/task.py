@@ -1,7 +1,7 @@
 """What is trained for: batches, loss and score. The loop knows nothing else about images or text."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """The network with its initial weights, on the CPU."""
 
+    def compiled(self, compile: Any) -> Self:
+        """The same task by functions that `compile` compiled; training and validation share the network's."""
+
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """The batches of an epoch from number `first` on, of each this process's `share`."""
 
@@ -35,7 +38,7 @@ class Task(Protocol):
         """The validation part, the last batch filled up with examples that do not count."""
 
     def score(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """Sums over a validation batch, which are added up over all of them. [k]"""
+        """Sums over a validation batch, detached, which are added up over all of them. [k]"""
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
         """What is recorded, out of the summed scores."""

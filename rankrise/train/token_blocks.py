@@ -66,9 +66,9 @@ class TokenBlocks:
         """Inputs, targets and validation set of each row; a target of -1 does not count."""
         (rows,) = batch
         start, count, sets = rows.unbind(1)
-        tokens = self._validation[start[:, None] + self._places].long()
-        targets = torch.where(self._places[1:] <= count[:, None], tokens[:, 1:], -1)
-        return tokens[:, :-1], targets, sets
+        tokens = self._validation[start[:, None] + self._places]
+        targets = torch.where(self._places[1:] <= count[:, None], tokens[:, 1:].long(), -1)
+        return tokens[:, :-1].long(), targets, sets  # laid out as in training, else they need other code
 
     def _read(self, numbers: Tensor) -> Tensor:
         blocks = [

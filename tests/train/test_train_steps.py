@@ -157,8 +157,7 @@ def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
     assert loss_of is not task.loss
     torch.testing.assert_close(loss_of(model, *batch), task.loss(model, *batch))
     validation = next(task.validation_batches(20, slice(None)))
-    with torch.no_grad():
-        torch.testing.assert_close(score_of(model, *validation), task.score(model, *validation))
+    torch.testing.assert_close(score_of(model, *validation), task.score(model, *validation))
 
 
 @pytest.mark.parametrize("wanted", [True, False])

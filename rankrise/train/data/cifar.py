@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,21 @@ def read_cifar(name: str, folder: str | Path, check: bool = True) -> ImageData:
             f"{folder} holds no {binary} and no {python}: download the binary version from {HOME}, unpack it "
             "there, or pass --data_folder"
         )
-    parts = []
-    for file, checksum in versions[version].items():
+    files = versions[version]
+
+    def read(file: str) -> ImagePart:
         path = Path(folder) / version / file
-        content = _content(path, checksum if check else None)
-        parts.append(_binary(content, path, name) if file.endswith(".bin") else _python(content, path))
-    train = parts[:-1]
+        content = _content(path, files[file] if check else None)
+        return _binary(content, path, name) if file.endswith(".bin") else _python(content, path)
+
+    with ThreadPoolExecutor() as executor:
+        *train, validation = executor.map(read, files)
     return ImageData(
         name,
         train=ImagePart(
             torch.cat([part.images for part in train]), torch.cat([part.labels for part in train])
         ),
-        validation=parts[-1],
+        validation=validation,
         classes={"cifar10": 10, "cifar100": 100}[name],
     )
 
@@ -80,8 +84,8 @@ def _content(path: Path, checksum: str | None) -> bytes:
         raise RankriseError(
             f"{path} cannot be read ({error}): download the data set again from {HOME}"
         ) from error
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if checksum not in (None, found):
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest() if checksum else None
+    if found != checksum:
         raise RankriseError(
             f"{path} has the MD5 {found}, not the published {checksum}: download the data set again from "
             f"{HOME}"
