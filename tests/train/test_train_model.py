@@ -9,7 +9,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.train import TrainSettings
-from rankrise.train.vision_model import short_attention_serves, vision_transformer
+from rankrise.train.vision_model import our_kernels_serve, vision_transformer
 
 
 def library_model(model: nn.Module) -> nn.Module:
@@ -63,7 +63,7 @@ def test_the_defaults_are_the_papers_network():
     ],
 )
 def test_our_kernel_serves_the_papers_network_and_leaves_others_to_the_library(changed, serves):
-    assert short_attention_serves(replace(TrainSettings(), **changed)) == serves
+    assert our_kernels_serve(replace(TrainSettings(), **changed)) == serves
 
 
 def test_heads_have_the_size_that_was_asked_for(tiny):

@@ -1,0 +1,1 @@
+"""Kernels of our own for the paper's vision transformer, in Triton."""

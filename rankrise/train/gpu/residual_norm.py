@@ -1,0 +1,217 @@
+"""The residual stream with a layer's output added, and its layer norm; the gradients of both in one kernel.
+
+Between two matrix products of a transformer lie `stream + branch` and its layer norm. What the backward pass
+needs there reads the same numbers: the gradient of the stream in float32, the same in bfloat16 for the matrix
+products before it, and the sums over tokens that are the gradients of the layer norm's weight and bias and of
+the bias in the branch. Here one kernel reads them once. Each program adds up the sums of its own rows in a
+fixed order, so that the bits repeat.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import custom_op
+
+ROWS = 2
+PROGRAMS = 1056
+"""At most, in the backward pass: eight for each multiprocessor of an H200."""
+
+
+@triton.jit
+def _normalised(rows, real, width: tl.constexpr, epsilon):  # type: ignore[no-untyped-def]
+    """Rows less their mean over their standard deviation, and 1 / that [rows, 1]."""
+    mean = tl.sum(rows, 1)[:, None] / width
+    centred = tl.where(real, rows - mean, 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 1)[:, None] / width + epsilon)
+    return centred * scale, scale
+
+
+@triton.jit
+def _forward_kernel(  # type: ignore[no-untyped-def]
+    stream,
+    branch,
+    weight,
+    bias,
+    total,
+    out,
+    count,
+    epsilon,
+    width: tl.constexpr,
+    block: tl.constexpr,
+    rows: tl.constexpr,
+):
+    """Some rows: total = stream + branch, out = layer norm of total."""
+    column = tl.arange(0, block)[None, :]
+    row = tl.program_id(0) * rows + tl.arange(0, rows)[:, None]
+    real = (row < count) & (column < width)
+    place = row.to(tl.int64) * width + column
+    sums = tl.load(stream + place, mask=real, other=0.0)
+    sums += tl.load(branch + place, mask=real, other=0.0).to(tl.float32)
+    tl.store(total + place, sums, mask=real)
+    normalised, _ = _normalised(sums, real, width, epsilon)
+    w = tl.load(weight + column, mask=column < width, other=0.0)
+    b = tl.load(bias + column, mask=column < width, other=0.0)
+    tl.store(out + place, (normalised * w + b).to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def _backward_kernel(  # type: ignore[no-untyped-def]
+    total,
+    weight,
+    total_gradient,
+    out_gradient,
+    stream_gradient,
+    branch_gradient,
+    sums,
+    count,
+    epsilon,
+    width: tl.constexpr,
+    block: tl.constexpr,
+    rows: tl.constexpr,
+    turns: tl.constexpr,
+):
+    """A group of rows at each turn: the gradient of stream and branch from those of total and out.
+
+    Into `sums` [programs, 3, width]: over these rows, the gradient of the norm's weight, of its bias, and of
+    the branch.
+    """
+    column = tl.arange(0, block)[None, :]
+    w = tl.load(weight + column, mask=column < width, other=0.0)
+    for_weight = tl.zeros([rows, block], tl.float32)
+    for_bias = tl.zeros([rows, block], tl.float32)
+    for_branch = tl.zeros([rows, block], tl.float32)
+    for turn in range(turns):
+        row = (turn * tl.num_programs(0) + tl.program_id(0)) * rows + tl.arange(0, rows)[:, None]
+        real = (row < count) & (column < width)
+        place = row.to(tl.int64) * width + column
+        x = tl.load(total + place, mask=real, other=0.0)
+        g = tl.load(out_gradient + place, mask=real, other=0.0).to(tl.float32)
+        through = tl.load(total_gradient + place, mask=real, other=0.0)
+        x, scale = _normalised(x, real, width, epsilon)
+        for_weight += g * x
+        for_bias += g
+        g = g * w
+        along = tl.sum(g * x, 1)[:, None] / width
+        mean = tl.sum(g, 1)[:, None] / width
+        gradient = through + tl.where(real, (g - mean - x * along) * scale, 0.0)
+        for_branch += gradient
+        tl.store(stream_gradient + place, gradient, mask=real)
+        tl.store(branch_gradient + place, gradient.to(branch_gradient.dtype.element_ty), mask=real)
+    place = sums + tl.program_id(0) * 3 * width + tl.arange(0, block)
+    inside = tl.arange(0, block) < width
+    tl.store(place, tl.sum(for_weight, 0), mask=inside)
+    tl.store(place + width, tl.sum(for_bias, 0), mask=inside)
+    tl.store(place + 2 * width, tl.sum(for_branch, 0), mask=inside)
+
+
+@custom_op("rankrise::residual_norm", mutates_args=())
+def _residual_norm(
+    stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    width = stream.shape[-1]
+    count = stream.numel() // width
+    total, out = torch.empty_like(stream), torch.empty_like(branch)
+    _forward_kernel[(triton.cdiv(count, ROWS),)](
+        stream,
+        branch,
+        weight,
+        bias,
+        total,
+        out,
+        count,
+        epsilon,
+        width,
+        _block(width),
+        ROWS,
+        num_warps=_warps(width),
+    )
+    return total, out
+
+
+@custom_op("rankrise::residual_norm_backward", mutates_args=())
+def _residual_norm_backward(
+    total: Tensor, weight: Tensor, total_gradient: Tensor, out_gradient: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    width = total.shape[-1]
+    count, programs = total.numel() // width, _programs(total)
+    stream_gradient, branch_gradient = torch.empty_like(total), torch.empty_like(out_gradient)
+    sums = total.new_empty(programs, 3, width)
+    _backward_kernel[(programs,)](
+        total,
+        weight,
+        total_gradient,
+        out_gradient,
+        stream_gradient,
+        branch_gradient,
+        sums,
+        count,
+        epsilon,
+        width,
+        _block(width),
+        ROWS,
+        triton.cdiv(count, programs * ROWS),
+        num_warps=_warps(width),
+    )
+    return stream_gradient, branch_gradient, sums
+
+
+@_residual_norm.register_fake
+def _(
+    stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(stream), torch.empty_like(branch)
+
+
+@_residual_norm_backward.register_fake
+def _(
+    total: Tensor, weight: Tensor, total_gradient: Tensor, out_gradient: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    sums = total.new_empty(_programs(total), 3, total.shape[-1])
+    return torch.empty_like(total), torch.empty_like(out_gradient), sums
+
+
+def _programs(total: Tensor) -> int:
+    return min(PROGRAMS, triton.cdiv(total.numel() // total.shape[-1], ROWS))
+
+
+def _block(width: int) -> int:
+    """Triton's tiles have a power of two columns."""
+    return 1 << (width - 1).bit_length()
+
+
+def _warps(width: int) -> int:
+    return max(1, _block(width) // 256)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, _, _, weight, _, ctx.epsilon = inputs
+    ctx.save_for_backward(output[0], weight)
+
+
+def _differentiate(
+    ctx: Any, total_gradient: Tensor, out_gradient: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None]:
+    stream, branch, sums = _residual_norm_backward(
+        *ctx.saved_tensors, total_gradient.contiguous(), out_gradient.contiguous(), ctx.epsilon
+    )
+    weight, bias, branch_bias = sums.sum(0)
+    return stream, branch, branch_bias, weight, bias, None
+
+
+_residual_norm.register_autograd(_differentiate, setup_context=_keep)
+
+
+def residual_norm(
+    stream: Tensor, branch: Tensor, branch_bias: Tensor, norm: torch.nn.LayerNorm
+) -> tuple[Tensor, Tensor]:
+    """`stream + branch`, and its layer norm as `norm` has it, on a GPU.
+
+    `stream` is float32 [..., d], `branch` bfloat16 [..., d]; so are the two that come back. `branch_bias`,
+    float32 [d], must be in `branch` already, detached: it gets its gradient here, where the sums are at hand.
+    """
+    return _residual_norm(
+        stream.contiguous(), branch.contiguous(), branch_bias, norm.weight, norm.bias, norm.eps
+    )

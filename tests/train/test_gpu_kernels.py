@@ -1,0 +1,162 @@
+"""Our kernels against plain torch in float64: on a GPU, or in Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("triton", reason="Triton comes with torch's GPU builds")
+GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
+needs_either = pytest.mark.skipif(not GPU and not INTERPRETED, reason="runs in a process of its own")
+DEVICE, DTYPE, TOLERANCE = ("cuda", torch.bfloat16, 1e-2) if GPU else ("cpu", torch.float32, 2e-6)
+
+
+@pytest.mark.skipif(GPU or INTERPRETED, reason="the tests run in this process")
+def test_in_the_interpreter():
+    """It has to be asked for before Triton is imported."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def random(*shape: int, dtype: torch.dtype = DTYPE) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(DEVICE, dtype).requires_grad_()
+
+
+def exact(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.detach().double().requires_grad_() for tensor in tensors]
+
+
+def close(found: Tensor, wanted: Tensor, size: Tensor | None = None) -> bool:
+    """To rounding, measured by the norm of what is wanted, or by another `size`."""
+    return bool((found - wanted).norm() < TOLERANCE * (wanted if size is None else size).norm())
+
+
+def plain(packed: Tensor, scale: float) -> Tensor:
+    query, key, value = packed.unbind(2)
+    scores = torch.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), value)
+
+
+@needs_either
+@pytest.mark.parametrize(
+    ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
+)
+def test_attention_is_plain_attention(images, patches, heads, width):
+    from rankrise.train.gpu.short_attention import short_attention
+
+    packed, bias = random(images, patches + 1, 3, heads, width), random(3, heads, width, dtype=torch.float32)
+    gradient = random(images, patches + 1, heads, width).detach()
+    (same,) = exact(packed)
+    out, expected = short_attention(packed, bias, 0.3), plain(same, 0.3)
+    found, found_bias = torch.autograd.grad(out, (packed, bias), gradient)
+    (wanted,) = torch.autograd.grad(expected, same, gradient.double())
+    wanted_bias = wanted.sum((0, 1))
+    assert close(out, expected)
+    for kind in range(3):
+        part, its = found[:, :, kind], wanted[:, :, kind]
+        assert close(part, its)
+        assert close(part[:, 0], its[:, 0])
+        assert close(found_bias[kind], wanted_bias[kind], size=wanted_bias)
+    assert not found_bias[1].any()
+
+
+@needs_either
+@pytest.mark.parametrize(
+    ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
+)
+def test_the_class_tokens_attention_is_the_first_row_of_plain_attention(images, patches, heads, width):
+    from rankrise.train.gpu.class_attention import class_attention
+
+    query, packed = random(images, heads, width), random(images, patches + 1, 2, heads, width)
+    bias, gradient = random(2, heads, width, dtype=torch.float32), random(images, heads, width).detach()
+    same_query, same_packed = exact(query, packed)
+    queries = torch.cat([same_query[:, None, None], same_packed[:, 1:, :1]], 1)  # the others do not matter
+    out = class_attention(query, packed, bias, 0.3)
+    expected = plain(torch.cat([queries, same_packed], 2), 0.3)[:, 0]
+    found = torch.autograd.grad(out, (query, packed, bias), gradient)
+    wanted = torch.autograd.grad(expected, (same_query, same_packed), gradient.double())
+    assert close(out, expected)
+    assert close(found[0], wanted[0])
+    assert close(found[1], wanted[1])
+    assert close(found[1][:, 0], wanted[1][:, 0])
+    wanted_bias = wanted[1].sum((0, 1))
+    assert not found[2][0].any()
+    assert close(found[2], wanted_bias)
+
+
+@needs_either
+@pytest.mark.parametrize(("rows", "width"), [((5, 7), 48), ((100,), 32), ((2, 65), 512)])
+def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
+    from rankrise.train.gpu import residual_norm as module
+    from rankrise.train.gpu.residual_norm import residual_norm
+
+    monkeypatch.setattr(module, "PROGRAMS", 16)  # so that they take turns
+    norm = nn.LayerNorm(width, eps=1e-12)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    norm.to(DEVICE)
+    stream, branch = random(*rows, width, dtype=torch.float32), random(*rows, width)
+    bias = torch.zeros(width, device=DEVICE, requires_grad=True)
+    gradients = random(*rows, width, dtype=torch.float32).detach(), random(*rows, width).detach()
+    same = exact(stream, branch, bias, norm.weight, norm.bias)
+    total = same[0] + same[1] + same[2]
+    expected = total, nn.functional.layer_norm(total, (width,), same[3], same[4], norm.eps)
+    out = residual_norm(stream, branch, bias, norm)
+    found = torch.autograd.grad(out, (stream, branch, bias, norm.weight, norm.bias), gradients)
+    wanted = torch.autograd.grad(expected, same, [gradient.double() for gradient in gradients])
+    assert (out[0] - expected[0]).norm() < 1e-6 * expected[0].norm()
+    assert (found[0] - wanted[0]).norm() < 1e-6 * wanted[0].norm()
+    for mine, other in zip((out[1], *found[1:]), (expected[1], *wanted[1:]), strict=True):
+        assert close(mine, other)
+
+
+@needs_either
+def test_the_compiler_can_trace_them():
+    from rankrise.train.gpu import class_attention, residual_norm, short_attention  # noqa: F401
+
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    single = torch.float32
+    for operator, arguments in {
+        torch.ops.rankrise.short_attention: (random(2, 17, 3, 2, 16), random(3, 2, 16, dtype=single), 0.5),
+        torch.ops.rankrise.class_attention: (
+            random(2, 2, 16),
+            random(2, 17, 2, 2, 16),
+            random(2, 2, 16, dtype=single),
+            0.5,
+        ),
+        torch.ops.rankrise.residual_norm: (
+            random(2, 17, 32, dtype=single),
+            random(2, 17, 32),
+            *(random(32, dtype=single) for _ in range(3)),
+            1e-12,
+        ),
+    }.items():
+        torch.library.opcheck(operator, arguments, test_utils=checks)
+
+
+@pytest.mark.skipif(not GPU, reason="the model takes the kernels on a GPU alone")
+def test_a_model_with_them_computes_the_same(tiny):
+    from rankrise.train.vision_model import vision_transformer
+
+    results = []
+    for attention in ("short", "math"):
+        settings = replace(tiny, layers=3, head_size=16, attention=attention, precision="bf16")
+        model = vision_transformer(settings, channels=1, classes=10).cuda()
+        pixels = torch.randn(64, 1, 8, 8, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = torch.compile(model, fullgraph=True)(pixel_values=pixels).logits
+        loss = nn.functional.cross_entropy(logits.float(), torch.arange(64, device="cuda") % 10)
+        loss.backward()
+        results.append((loss.item(), {name: weight.grad for name, weight in model.named_parameters()}))
+    (loss, gradients), (expected, wanted) = results
+    assert loss == pytest.approx(expected, rel=1e-3)
+    size = {name: gradient.norm() for name, gradient in wanted.items()}
+    for name, gradient in gradients.items():
+        if not name.endswith("k_proj.bias"):  # the library's is rounding around 0
+            assert (gradient - wanted[name]).norm() < 0.05 * size[name], name
