@@ -72,11 +72,13 @@ def use_our_kernels(model: Any) -> None:
     """Give every layer but the last one product for queries, keys and values, and kernels that read it."""
     if torch.cuda.is_available():
         require("rankrise.train.gpu.short_attention", extra="train", purpose="attention short")
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
     for layer in model.vit.layers[:-1]:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            layer.attention.forward = MethodType(_forward_attention, layer.attention)
-        else:  # FSDP would take a bias away with its layer
+        # Sums are handed on where the kernel takes them, and where FSDP takes no bias away with its layer.
+        if alone and model.config.hidden_size.bit_count() == 1:
             layer.forward = MethodType(_forward_layer, layer)
+        else:
+            layer.attention.forward = MethodType(_forward_attention, layer.attention)
 
 
 def _forward_layer(layer: Any, hidden_states: Tensor | Unsummed, *_: Any, **__: Any) -> Unsummed:

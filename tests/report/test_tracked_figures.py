@@ -59,14 +59,18 @@ def test_every_figure_is_drawn_under_the_paper_s_number_or_its_plain_name(drawn:
 
 
 def test_figure_12_is_the_mean_and_deviation_over_heads(tracked: dict[str, Path], drawn: Drawn) -> None:
-    run, table = watch.load(tracked["unit"]), rows(drawn["12"][2])
-    for product in ("KQ", "VO"):
-        ranks = run.stable_rank(product)[:, 1]
-        where = {"data": "CIFAR-10", "product": product, "layer": 2}
-        assert column(table, "step", **where) == run.measured.tolist()
-        assert column(table, "epoch", **where) == pytest.approx((run.measured / 10).tolist())
-        assert column(table, "mean_over_heads", **where) == pytest.approx(ranks.mean(1).tolist(), rel=1e-5)
-        assert column(table, "std_over_heads", **where) == pytest.approx(ranks.std(1).tolist(), abs=1e-5)
+    table = rows(drawn["12"][2])
+    for name, seed in (("unit", 0), ("again", 1)):
+        run = watch.load(tracked[name])
+        for product in ("KQ", "VO"):
+            ranks = run.stable_rank(product)[:, 1]
+            where = {"data": "CIFAR-10", "seed": seed, "product": product, "layer": 2}
+            assert column(table, "step", **where) == run.measured.tolist()
+            assert column(table, "epoch", **where) == pytest.approx((run.measured / 10).tolist())
+            means = column(table, "mean_over_heads", **where)
+            assert means == pytest.approx(ranks.mean(1).tolist(), rel=1e-5)
+            deviations = column(table, "std_over_heads", **where)
+            assert deviations == pytest.approx(ranks.std(1).tolist(), abs=1e-5)
 
 
 def test_figure_11_has_the_initial_product_and_the_change(tracked: dict[str, Path], drawn: Drawn) -> None:

@@ -19,12 +19,12 @@ def library_model(model: nn.Module) -> nn.Module:
     return other
 
 
-@pytest.mark.parametrize("attention", ["auto", "short"])
-def test_what_is_left_undone_changes_neither_outputs_nor_gradients(tiny, attention):
+@pytest.mark.parametrize(("attention", "hidden_size"), [("auto", 16), ("short", 16), ("short", 24)])
+def test_what_is_left_undone_changes_neither_outputs_nor_gradients(tiny, attention, hidden_size):
     """The last layer's other tokens, masks, and with `short` two of three matrix products."""
-    ours = vision_transformer(
-        replace(tiny, head_size=16, attention=attention, precision="bf16"), channels=3, classes=7
-    ).double()
+    changes = {"attention": attention, "hidden_size": hidden_size}
+    settings = replace(tiny, layers=3, head_size=16, precision="bf16", **changes)
+    ours = vision_transformer(settings, channels=3, classes=7).double()
     theirs = library_model(ours)
     pixels = torch.randn(5, 3, 8, 8, dtype=torch.float64)
     labels = torch.arange(5)

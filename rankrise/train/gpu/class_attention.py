@@ -46,7 +46,7 @@ def _probabilities(q, k_class, k, scale):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _class_attention_forward(  # type: ignore[no-untyped-def]
     query, packed, out, scale, heads: tl.constexpr, width: tl.constexpr, patches: tl.constexpr
 ):
     """One head of one image: out = softmax(scale * query keys^T) values."""
@@ -62,7 +62,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward_kernel(  # type: ignore[no-untyped-def]
+def _class_attention_backward(  # type: ignore[no-untyped-def]
     query,
     packed,
     out_gradient,
@@ -97,7 +97,9 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
 def _attention(query: Tensor, packed: Tensor, bias: Tensor, scale: float) -> Tensor:
     images, tokens, _, heads, width = packed.shape
     out = torch.empty_like(query)
-    _forward_kernel[(images * heads,)](query, packed, out, scale, heads, width, tokens - 1, num_warps=WARPS)
+    _class_attention_forward[(images * heads,)](
+        query, packed, out, scale, heads, width, tokens - 1, num_warps=WARPS
+    )
     return out
 
 
@@ -107,7 +109,7 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor]:
     images, tokens, _, heads, width = packed.shape
     query_gradient, gradient = torch.empty_like(query), torch.empty_like(packed)
-    _backward_kernel[(images * heads,)](
+    _class_attention_backward[(images * heads,)](
         query,
         packed,
         out_gradient,

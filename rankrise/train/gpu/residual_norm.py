@@ -21,16 +21,16 @@ PROGRAMS = 1056
 
 
 @triton.jit
-def _normalised(rows, real, width: tl.constexpr, epsilon):  # type: ignore[no-untyped-def]
+def _normalised(rows, width: tl.constexpr, epsilon):  # type: ignore[no-untyped-def]
     """Rows less their mean over their standard deviation, and 1 / that [rows, 1]."""
     mean = tl.sum(rows, 1)[:, None] / width
-    centred = tl.where(real, rows - mean, 0.0)
+    centred = rows - mean
     scale = 1 / tl.sqrt(tl.sum(centred * centred, 1)[:, None] / width + epsilon)
     return centred * scale, scale
 
 
 @triton.jit
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _residual_norm_forward(  # type: ignore[no-untyped-def]
     stream,
     branch,
     weight,
@@ -40,25 +40,24 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     count,
     epsilon,
     width: tl.constexpr,
-    block: tl.constexpr,
     rows: tl.constexpr,
 ):
     """Some rows: total = stream + branch, out = layer norm of total."""
-    column = tl.arange(0, block)[None, :]
+    column = tl.arange(0, width)[None, :]
     row = tl.program_id(0) * rows + tl.arange(0, rows)[:, None]
-    real = (row < count) & (column < width)
+    real = row < count
     place = row.to(tl.int64) * width + column
     sums = tl.load(stream + place, mask=real, other=0.0)
     sums += tl.load(branch + place, mask=real, other=0.0).to(tl.float32)
     tl.store(total + place, sums, mask=real)
-    normalised, _ = _normalised(sums, real, width, epsilon)
-    w = tl.load(weight + column, mask=column < width, other=0.0)
-    b = tl.load(bias + column, mask=column < width, other=0.0)
+    normalised, _ = _normalised(sums, width, epsilon)
+    w = tl.load(weight + column)
+    b = tl.load(bias + column)
     tl.store(out + place, (normalised * w + b).to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit
-def _backward_kernel(  # type: ignore[no-untyped-def]
+def _residual_norm_backward(  # type: ignore[no-untyped-def]
     total,
     weight,
     total_gradient,
@@ -69,7 +68,6 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     count,
     epsilon,
     width: tl.constexpr,
-    block: tl.constexpr,
     rows: tl.constexpr,
     turns: tl.constexpr,
 ):
@@ -78,43 +76,42 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     Into `sums` [programs, 3, width]: over these rows, the gradient of the norm's weight, of its bias, and of
     the branch.
     """
-    column = tl.arange(0, block)[None, :]
-    w = tl.load(weight + column, mask=column < width, other=0.0)
-    for_weight = tl.zeros([rows, block], tl.float32)
-    for_bias = tl.zeros([rows, block], tl.float32)
-    for_branch = tl.zeros([rows, block], tl.float32)
+    column = tl.arange(0, width)[None, :]
+    w = tl.load(weight + column)
+    for_weight = tl.zeros([rows, width], tl.float32)
+    for_bias = tl.zeros([rows, width], tl.float32)
+    for_branch = tl.zeros([rows, width], tl.float32)
     for turn in range(turns):
         row = (turn * tl.num_programs(0) + tl.program_id(0)) * rows + tl.arange(0, rows)[:, None]
-        real = (row < count) & (column < width)
+        real = row < count
         place = row.to(tl.int64) * width + column
         x = tl.load(total + place, mask=real, other=0.0)
         g = tl.load(out_gradient + place, mask=real, other=0.0).to(tl.float32)
         through = tl.load(total_gradient + place, mask=real, other=0.0)
-        x, scale = _normalised(x, real, width, epsilon)
+        x, scale = _normalised(x, width, epsilon)
         for_weight += g * x
         for_bias += g
         g = g * w
         along = tl.sum(g * x, 1)[:, None] / width
         mean = tl.sum(g, 1)[:, None] / width
-        gradient = through + tl.where(real, (g - mean - x * along) * scale, 0.0)
+        gradient = through + (g - mean - x * along) * scale
         for_branch += gradient
         tl.store(stream_gradient + place, gradient, mask=real)
         tl.store(branch_gradient + place, gradient.to(branch_gradient.dtype.element_ty), mask=real)
-    place = sums + tl.program_id(0) * 3 * width + tl.arange(0, block)
-    inside = tl.arange(0, block) < width
-    tl.store(place, tl.sum(for_weight, 0), mask=inside)
-    tl.store(place + width, tl.sum(for_bias, 0), mask=inside)
-    tl.store(place + 2 * width, tl.sum(for_branch, 0), mask=inside)
+    place = sums + tl.program_id(0) * 3 * width + tl.arange(0, width)
+    tl.store(place, tl.sum(for_weight, 0))
+    tl.store(place + width, tl.sum(for_bias, 0))
+    tl.store(place + 2 * width, tl.sum(for_branch, 0))
 
 
 @custom_op("rankrise::residual_norm", mutates_args=())
-def _residual_norm(
+def _norm(
     stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     width = stream.shape[-1]
     count = stream.numel() // width
     total, out = torch.empty_like(stream), torch.empty_like(branch)
-    _forward_kernel[(triton.cdiv(count, ROWS),)](
+    _residual_norm_forward[(triton.cdiv(count, ROWS),)](
         stream,
         branch,
         weight,
@@ -124,7 +121,6 @@ def _residual_norm(
         count,
         epsilon,
         width,
-        _block(width),
         ROWS,
         num_warps=_warps(width),
     )
@@ -132,14 +128,14 @@ def _residual_norm(
 
 
 @custom_op("rankrise::residual_norm_backward", mutates_args=())
-def _residual_norm_backward(
+def _norm_backward(
     total: Tensor, weight: Tensor, total_gradient: Tensor, out_gradient: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     width = total.shape[-1]
     count, programs = total.numel() // width, _programs(total)
     stream_gradient, branch_gradient = torch.empty_like(total), torch.empty_like(out_gradient)
     sums = total.new_empty(programs, 3, width)
-    _backward_kernel[(programs,)](
+    _residual_norm_backward[(programs,)](
         total,
         weight,
         total_gradient,
@@ -150,7 +146,6 @@ def _residual_norm_backward(
         count,
         epsilon,
         width,
-        _block(width),
         ROWS,
         triton.cdiv(count, programs * ROWS),
         num_warps=_warps(width),
@@ -158,14 +153,14 @@ def _residual_norm_backward(
     return stream_gradient, branch_gradient, sums
 
 
-@_residual_norm.register_fake
+@_norm.register_fake
 def _(
     stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(stream), torch.empty_like(branch)
 
 
-@_residual_norm_backward.register_fake
+@_norm_backward.register_fake
 def _(
     total: Tensor, weight: Tensor, total_gradient: Tensor, out_gradient: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,13 +172,8 @@ def _programs(total: Tensor) -> int:
     return min(PROGRAMS, triton.cdiv(total.numel() // total.shape[-1], ROWS))
 
 
-def _block(width: int) -> int:
-    """Triton's tiles have a power of two columns."""
-    return 1 << (width - 1).bit_length()
-
-
 def _warps(width: int) -> int:
-    return max(1, _block(width) // 256)
+    return max(1, width // 256)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -194,14 +184,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(
     ctx: Any, total_gradient: Tensor, out_gradient: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None]:
-    stream, branch, sums = _residual_norm_backward(
+    stream, branch, sums = _norm_backward(
         *ctx.saved_tensors, total_gradient.contiguous(), out_gradient.contiguous(), ctx.epsilon
     )
     weight, bias, branch_bias = sums.sum(0)
     return stream, branch, branch_bias, weight, bias, None
 
 
-_residual_norm.register_autograd(_differentiate, setup_context=_keep)
+_norm.register_autograd(_differentiate, setup_context=_keep)
 
 
 def residual_norm(
@@ -209,9 +199,8 @@ def residual_norm(
 ) -> tuple[Tensor, Tensor]:
     """`stream + branch`, and its layer norm as `norm` has it, on a GPU.
 
-    `stream` is float32 [..., d], `branch` bfloat16 [..., d]; so are the two that come back. `branch_bias`,
-    float32 [d], must be in `branch` already, detached: it gets its gradient here, where the sums are at hand.
+    `stream` is float32 [..., d], `branch` bfloat16 [..., d]; so are the two that come back. d is a power of
+    two. `branch_bias`, float32 [d], must be in `branch` already, detached: it gets its gradient here, where
+    the sums are at hand.
     """
-    return _residual_norm(
-        stream.contiguous(), branch.contiguous(), branch_bias, norm.weight, norm.bias, norm.eps
-    )
+    return _norm(stream.contiguous(), branch.contiguous(), branch_bias, norm.weight, norm.bias, norm.eps)

@@ -105,7 +105,7 @@ def _probabilities(q_class, q, k_class, k, scale):  # type: ignore[no-untyped-de
 
 
 @triton.jit
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _short_attention_forward(  # type: ignore[no-untyped-def]
     packed, out, scale, heads: tl.constexpr, width: tl.constexpr, patches: tl.constexpr
 ):
     """One head of one image: out = softmax(scale * query key^T) value."""
@@ -122,7 +122,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward_kernel(  # type: ignore[no-untyped-def]
+def _short_attention_backward(  # type: ignore[no-untyped-def]
     packed,
     out_gradient,
     gradient,
@@ -181,7 +181,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
 def _attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
     images, tokens, _, heads, width = packed.shape
     out = packed.new_empty(images, tokens, heads, width)
-    _forward_kernel[(images * heads,)](packed, out, scale, heads, width, tokens - 1, num_warps=WARPS)
+    _short_attention_forward[(images * heads,)](packed, out, scale, heads, width, tokens - 1, num_warps=WARPS)
     return out
 
 
@@ -189,7 +189,7 @@ def _attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
 def _attention_backward(packed: Tensor, out_gradient: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     images, tokens, _, heads, width = packed.shape
     gradient, sums = torch.empty_like(packed), packed.new_empty(images, 2, heads, width)
-    _backward_kernel[(images * heads,)](
+    _short_attention_backward[(images * heads,)](
         packed, out_gradient, gradient, sums, scale, heads, width, tokens - 1, num_warps=WARPS
     )
     return gradient, sums

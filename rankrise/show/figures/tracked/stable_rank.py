@@ -22,11 +22,14 @@ from rankrise.show.figures.tracked.curves import (
 from rankrise.studies import Member, Study
 
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
-HEADER = ("data", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
+HEADER = ("data", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
 
 
 def draw_stable_rank(study: Study) -> tuple[Figure, str]:
-    """A panel a layer: mean and standard deviation over heads, never over time; and the data."""
+    """A panel a layer: mean and standard deviation over heads, never over time; and the data.
+
+    Of further seeds there is the mean alone.
+    """
     member = measured(study.main[0])
     layers = shown_layers(len(member.run.layers))
     columns = columns_for(len(layers))
@@ -34,7 +37,7 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     figure = new_figure(0.9 + 1.7 * lines)
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for panel, layer in zip(tidy(panels, len(layers), member.clock), layers, strict=True):
-        _draw_layer(panel, member, layer)
+        _draw_layer(panel, study, layer)
         panel.set_title(layer_title(layer))
     panels[0, 0].set_ylim(bottom=0)
     for line in panels:
@@ -44,7 +47,7 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     heads = member.run.layers[0]["heads"]
     figure.suptitle(
         f"{study.label}: stable rank of the change, mean and std over {heads} heads a layer"
-        f"{stage_note(member)}"
+        f"{_seed_note(study)}{stage_note(member)}"
     )
     return figure, table(HEADER, _rows(study))
 
@@ -56,7 +59,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
     panels = figure.subplots(2, len(studies), sharey="row", squeeze=False)
     for upper, lower, study, member in zip(*panels, studies, members, strict=True):
         layer = len(member.run.layers) // 2
-        _draw_layer(upper, member, layer)
+        _draw_layer(upper, study, layer)
         upper.set_title(f"{study.label}\n{layer_title(layer)}")
         upper.set_xlabel(member.clock)
         for offset, name in zip((-0.12, 0.12), member.products, strict=False):
@@ -76,12 +79,19 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
-        f"Stable rank of the change throughout training, mean and std over heads{stage_note(*members)}"
+        f"Stable rank of the change throughout training, mean and std over heads"
+        f"{max(map(_seed_note, studies), key=len)}{stage_note(*members)}"
     )
     return figure, table(HEADER, [row for study in studies for row in _rows(study)])
 
 
-def _draw_layer(panel: Axes, member: Member, layer: int) -> None:
+def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
+    member, *others = study.main
+    for other in others:
+        for name in other.products:
+            colour, style = LOOKS[name]
+            mean, _ = mean_and_std(other.ranks[name][:, layer])
+            panel.plot(other.at(other.steps), mean, color=colour, linestyle=style, linewidth=0.6)
     moments = member.at(member.steps)
     for name in member.products:
         colour, style = LOOKS[name]
@@ -92,8 +102,16 @@ def _draw_layer(panel: Axes, member: Member, layer: int) -> None:
     panel.set_xlim(0, float(moments[-1]))
 
 
+def _seed_note(study: Study) -> str:
+    others = len(study.main) - 1
+    return f" (thin: {others} further seed{'s' if others > 1 else ''})" if others else ""
+
+
 def _rows(study: Study) -> list[tuple[object, ...]]:
-    member = study.main[0]
+    return [row for member in study.main for row in _rows_of(member, study.label)]
+
+
+def _rows_of(member: Member, label: str) -> list[tuple[object, ...]]:
     epochs = member.at(member.steps).tolist() if member.epoch_steps else [""] * len(member.steps)
     rows: list[tuple[object, ...]] = []
     for name in member.products:
@@ -101,7 +119,7 @@ def _rows(study: Study) -> list[tuple[object, ...]]:
         for layer in range(means.shape[1]):
             numbers = zip(member.steps.tolist(), epochs, means[:, layer], stds[:, layer], strict=True)
             rows += [
-                (study.label, name, layer + 1, step, epoch, float(m), float(s))
+                (label, member.seed, name, layer + 1, step, epoch, float(m), float(s))
                 for step, epoch, m, s in numbers
             ]
     return rows
