@@ -128,8 +128,7 @@ def _runs_of(studies: Sequence[Study]) -> list[str]:
     return [member.name for study in studies for member in study.members]
 
 
-def write_claims(folder: str | Path, claims: Sequence[Claim]) -> Path:
-    """Keep the verdicts in a folder's claims.json."""
-    path = Path(folder) / "claims.json"
-    write_json(path, {"format": "rankrise-claims/2", "claims": [claim.to_dict() for claim in claims]})
-    return path
+def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:
+    """Keep the verdicts in a file."""
+    kept = {"format": "rankrise-claims/2", "claims": [claim.to_dict() for claim in claims]}
+    write_json(Path(path), kept)

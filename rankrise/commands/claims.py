@@ -1,6 +1,7 @@
 """`rankrise claims`: does each claim of the paper hold on these runs?"""
 
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,16 +10,23 @@ if TYPE_CHECKING:
     from rankrise.claims import Claim
 
 
-def claims(runs: list[str], only: str | None = None, why: bool = False, json: bool = False) -> None:
+def claims(
+    runs: list[str],
+    only: str | None = None,
+    why: bool = False,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
     """Each claim that runs can decide: the verdict, what was measured, and the threshold.
 
     Toy runs are judged one by one, tracked runs by data set: those on one may differ in initialisation scale
-    and seed. One claim compares two data sets. The verdicts are kept in claims.json in the first folder.
+    and seed. One claim compares two data sets.
 
     Args:
         runs: one or more folders of runs, or of sweeps.
         only: names of claims with commas between them (all).
         why: also say for each threshold why it is there.
+        out: the file that keeps the verdicts; claims.json in the first folder if not given, without --only.
         json: print everything as JSON instead of a table.
     """
     from rich.console import Console
@@ -30,8 +38,8 @@ def claims(runs: list[str], only: str | None = None, why: bool = False, json: bo
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(runs, names)
-    if names is None:
-        write_claims(runs[0], checked)
+    if out is not None or names is None:
+        write_claims(out or Path(runs[0]) / "claims.json", checked)
     if json:
         print(to_json([claim.to_dict() for claim in checked]))
         return

@@ -226,7 +226,10 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     assert [claim["data"] for claim in printed] == ["CIFAR-10"] * len(TRACKED_CLAIMS) + [""]
     kept = json.loads((tmp_path / "sweep" / "claims.json").read_text())
     assert kept == {"format": "rankrise-claims/2", "claims": printed}
-    main(["claims", str(tmp_path / "sweep"), "--only", "products"])
+    other = tmp_path / "kept" / "products.json"
+    main(["claims", str(tmp_path / "sweep"), "--only", "products", "--out", str(other)])
+    assert [claim["name"] for claim in json.loads(other.read_text())["claims"]] == ["products"]
+    assert json.loads((tmp_path / "sweep" / "claims.json").read_text()) == kept
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("products: What is learned in VO")
     assert "holds: it passes on 2 measures of 2" in lines
