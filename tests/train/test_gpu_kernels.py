@@ -1,5 +1,6 @@
 """Our kernels against plain torch in float64: on a GPU, or in Triton's interpreter."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -21,6 +22,31 @@ def test_in_the_interpreter():
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled there")
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+@pytest.mark.parametrize("name", ["short_attention", "class_attention", "residual_norm"])
+def test_they_compile_for_an_h200(name, kind):
+    """On any machine, since Triton brings the assembler; at the paper's size."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    module = importlib.import_module(f"rankrise.train.gpu.{name}")
+    kernel = getattr(module, f"_{name}_{kind}")
+    types = dict.fromkeys(kernel.arg_names, "*bf16") | {"scale": "fp32", "epsilon": "fp32", "count": "i32"}
+    if name == "residual_norm":
+        sizes, warps = {"rows": 2, "turns": 32, "width": 512}, module._warps(512)
+        single = ("stream", "total", "weight", "bias", "total_gradient", "stream_gradient", "sums")
+        types |= dict.fromkeys(single, "*fp32")
+    else:
+        sizes, warps = {"heads": 8, "patches": 64, "width": 128}, module.WARPS
+    types |= dict.fromkeys(sizes, "constexpr")
+    signature = {argument: types[argument] for argument in kernel.arg_names}
+    source = ASTSource(kernel, signature, {size: sizes[size] for size in sizes if size in signature})
+    built = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    assert built.asm["cubin"]
+    assert built.metadata.shared <= 227 * 1024, "a program may have no more"
 
 
 def random(*shape: int, dtype: torch.dtype = DTYPE) -> Tensor:
