@@ -9,7 +9,7 @@ from rankrise.claims.convergence import convergence
 from rankrise.claims.full_weights import full_weights
 from rankrise.claims.low_rank import low_rank, rank_grows
 from rankrise.claims.perturbations import noise_robustness, strict_minima
-from rankrise.claims.products import harder_data, vo_exceeds_kq, with_cifar
+from rankrise.claims.products import harder_data, on_cifar, vo_exceeds_kq
 from rankrise.claims.scales import falls_with_scale
 from rankrise.claims.spectra_decay import spectra_decay
 from rankrise.errors import RankriseError
@@ -118,8 +118,9 @@ def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] |
     for of_one in TRACKED_CLAIMS:
         if of_one.name in chosen:
             judged += [judge(of_one, study, _runs_of([study]), study.label) for study in studies]
-    if names is not None or with_cifar(studies):
-        together = _runs_of(studies)
+    compared = on_cifar(studies)
+    if names is not None or compared:
+        together = _runs_of(compared or studies)
         judged += [judge(of_all, studies, together) for of_all in COMPARING_CLAIMS if of_all.name in chosen]
     return judged
 

@@ -47,9 +47,9 @@ def vo_exceeds_kq(study: Study) -> list[Measure]:
     ]
 
 
-def with_cifar(studies: Sequence[Study]) -> bool:
-    """Whether any of these is on CIFAR: of other data alone, `harder_data` has nothing to say."""
-    return any(study.family in COMPARED for study in studies)
+def on_cifar(studies: Sequence[Study]) -> list[Study]:
+    """Those on CIFAR: of other data `harder_data` has nothing to say."""
+    return [study for study in studies if study.family in COMPARED]
 
 
 def harder_data(studies: Sequence[Study]) -> list[Measure]:

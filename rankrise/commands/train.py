@@ -86,7 +86,7 @@ def train(
         precision: fp32 or bf16.
         compile: none, model or max-autotune.
         cuda_graph: replay the whole step as one CUDA graph, yes or no.
-        attention: auto, flash, cudnn, efficient, math or short.
+        attention: auto, flash, cudnn, efficient, math or short (ours, where it serves).
         deterministic: only kernels that give the same bits again, yes or no.
         evaluate_every: epochs between validations; the first and the last epoch have one too.
         log_every: steps between two lines of the record.

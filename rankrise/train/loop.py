@@ -175,9 +175,16 @@ def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RankriseError(f"{folder} holds no run of 'rankrise train': pass another folder") from error
     for name, value in settings.to_dict().items():
-        if name not in MACHINE and recipe.get(name) != value:
+        if name in MACHINE:
+            continue
+        if name not in recipe:
             raise RankriseError(
-                f"{folder} holds a run with {name} {recipe.get(name)}, not {value}: pass the same settings "
+                f"{folder} holds a run of an earlier version, which had no setting {name!r}: pass another "
+                "folder"
+            )
+        if recipe[name] != value:
+            raise RankriseError(
+                f"{folder} holds a run with {name} {recipe[name]}, not {value}: pass the same settings "
                 "to resume it, or another folder"
             )
     return info
@@ -225,11 +232,13 @@ def _validate(
     """The task's metrics over the whole validation part.
 
     A compiled network looks at it as it does in training, since one without gradients would have to be
-    compiled as well; there is no dropout to switch off. Several processes would wait for the gradients.
+    compiled as well; there is no dropout to switch off. So a batch takes the memory of one in training,
+    beside what a CUDA graph holds. Several processes would wait for the gradients.
     """
     as_in_training = settings.compile != "none" and accelerator.num_processes == 1
     scores = []
-    share = settings.micro_batch_size or settings.batch_size // accelerator.num_processes
+    share = settings.batch_size // accelerator.num_processes
+    share = min(settings.micro_batch_size or share, share)
     mine = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)
     for batch in task.validation_batches(share * accelerator.num_processes, mine):
         with (

@@ -90,7 +90,8 @@ class TrainSettings:
     cuda_graph: bool = True
     """Replay the whole compiled step as one CUDA graph, on one GPU."""
     attention: AttentionKernel = "short"
-    """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours for 16 or 64 patches, else cudnn."""
+    """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours, in bf16, for 16 or 64 patches and
+    heads of size 16, 32, 64 or 128, else cudnn."""
     deterministic: bool = True
     """Only kernels that give the same bits again, so that a resumed run ends as one never stopped; torch
     then takes flash attention in the place of cuDNN's."""

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from tracked_runs import changed, train
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.files import write_json
 from rankrise.show.figures import draw_figures
 from rankrise.show.figures.tracked import FIGURES, tasks_of
+from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
 from rankrise.studies import studies_of
 from rankrise.toy import Run
 
@@ -71,6 +73,24 @@ def test_figure_12_is_the_mean_and_deviation_over_heads(tracked: dict[str, Path]
             assert means == pytest.approx(ranks.mean(1).tolist(), rel=1e-5)
             deviations = column(table, "std_over_heads", **where)
             assert deviations == pytest.approx(ranks.std(1).tolist(), abs=1e-5)
+
+
+def test_further_seeds_are_thin_to_their_own_end_and_left_out_before_they_begin(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    as_long = {"epochs": 12}
+    begun = changed(train(tmp_path / "2", seed=2, steps=0, close=False), tmp_path / "begun", as_long)
+    figure, _ = draw_stable_rank(studies_of([tracked["unit"], begun])[0])
+    assert "thin" not in figure.get_suptitle()
+    longer = changed(train(tmp_path / "1", seed=1, steps=140), tmp_path / "longer", as_long)
+    (study,) = studies_of([tracked["unit"], longer, begun])
+    figure, _ = draw_stable_rank(study)
+    assert figure.get_suptitle().endswith("; thin: further seeds")
+    for panel in figure.axes:
+        drawn = [line for line in panel.lines if len(line.get_xdata()) > 2]
+        assert [line.get_linewidth() < 1 for line in drawn] == [True, True, False, False]
+        assert [line.get_xdata()[-1] for line in drawn] == [14, 14, 12, 12]
+        assert panel.get_xlim() == (0, 14)
 
 
 def test_figure_11_has_the_initial_product_and_the_change(tracked: dict[str, Path], drawn: Drawn) -> None:

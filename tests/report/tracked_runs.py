@@ -1,7 +1,10 @@
 """Small transformers, really trained under a RankTracker: the records that the other tests show and judge."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,4 +80,17 @@ def train(
         tracker.close()
     else:
         tracker.flush()
+    return folder
+
+
+def changed(run: Path, folder: Path, recipe: dict[str, Any] | None = None, **info: Any) -> Path:
+    """A copy of a run whose run.json says something else."""
+    shutil.copytree(run, folder)
+    path = folder / "run.json"
+    said = json.loads(path.read_text())
+    said["extra"].get("recipe", {}).update(recipe or {})
+    if recipe and "data" in recipe:
+        said["extra"]["data"] = recipe["data"]
+    said["settings"] |= info.pop("settings", {})
+    path.write_text(json.dumps(said | info))
     return folder

@@ -1,5 +1,6 @@
 """The vision transformer: the library's function, the paper's sizes, the scale where it belongs."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from rankrise import watch
+from rankrise import RankriseError, watch
 from rankrise.train import TrainSettings
 from rankrise.train.vision_model import our_kernels_serve, vision_transformer
 
@@ -64,6 +65,14 @@ def test_the_defaults_are_the_papers_network():
 )
 def test_our_kernel_serves_the_papers_network_and_leaves_others_to_the_library(changed, serves):
     assert our_kernels_serve(replace(TrainSettings(), **changed)) == serves
+
+
+def test_our_kernels_without_triton_are_refused_in_one_sentence(tiny, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    settings = replace(tiny, head_size=16, precision="bf16")
+    with pytest.raises(RankriseError, match=r"need Triton.*pip install triton', or pass --attention cudnn"):
+        vision_transformer(settings, channels=1, classes=10)
 
 
 def test_heads_have_the_size_that_was_asked_for(tiny):

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -67,6 +68,16 @@ def test_two_processes_give_the_single_ones_losses_and_ranks(tiny, whole_run, tm
     for product in ("KQ", "VO"):
         numpy.testing.assert_allclose(run.stable_rank(product), single.stable_rank(product), rtol=1e-2)
         numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-3, atol=1e-6)
+
+
+def test_layers_computed_our_way_are_sharded_too(tiny, tmp_path):
+    settings = replace(tiny, head_size=16, precision="bf16", epochs=1)
+    train(settings, tmp_path / "single")
+    launch("FSDP2", recipe_file(settings, tmp_path / "recipe.yaml"), tmp_path / "run")
+    run, single = watch.load(tmp_path / "run"), watch.load(tmp_path / "single")
+    numpy.testing.assert_allclose(run.steps()["loss"], single.steps()["loss"], rtol=1e-3)
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-2, atol=1e-4)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tiny, tmp_path, monkeypatch):

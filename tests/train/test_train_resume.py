@@ -1,5 +1,6 @@
 """Runs that are stopped, killed or led astray: what is kept, and how they go on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -104,6 +105,13 @@ def test_a_finished_run_is_left_as_it_is(tiny, whole_run):
 def test_other_settings_are_refused_by_name(tiny, whole_run, tmp_path):
     with pytest.raises(RankriseError, match=r"holds a run with seed 0, not 1: pass the same settings"):
         train(replace(tiny, seed=1, learning_rate=1.0), whole_run)
+    older = tmp_path / "older"
+    older.mkdir()
+    info = json.loads((whole_run / "run.json").read_text())
+    del info["extra"]["recipe"]["deterministic"]
+    (older / "run.json").write_text(json.dumps(info))
+    with pytest.raises(RankriseError, match="an earlier version, which had no setting 'deterministic'"):
+        train(tiny, older)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RankriseError, match="exists and is no run"):
         train(tiny, tmp_path)

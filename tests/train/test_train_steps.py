@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rankrise.errors import RankriseError
+from rankrise.train import train
 from rankrise.train.augmentation import cut
 from rankrise.train.kernels import chosen_kernels
 from rankrise.train.order import epoch_plan
 from rankrise.train.rate import rate_at
+from rankrise.train.sources import DeviceImages
 from rankrise.train.step import optimiser_of, written_step
 from rankrise.train.task import task_of
 from rankrise.train.times import Times
@@ -158,6 +160,20 @@ def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
     torch.testing.assert_close(loss_of(model, *batch), task.loss(model, *batch))
     validation = next(task.validation_batches(20, slice(None)))
     torch.testing.assert_close(score_of(model, *validation), task.score(model, *validation))
+
+
+@pytest.mark.parametrize(("micro_batch_size", "at_once"), [(0, 100), (30, 30), (400, 100)])
+def test_validation_takes_as_much_at_once_as_training(tiny, tmp_path, monkeypatch, micro_batch_size, at_once):
+    taken = []
+    whole = DeviceImages.validation_batches
+
+    def watched(source, share, mine):
+        taken.append(share)
+        return whole(source, share, mine)
+
+    monkeypatch.setattr(DeviceImages, "validation_batches", watched)
+    train(replace(tiny, micro_batch_size=micro_batch_size, epochs=0.2, warm_up_epochs=0), tmp_path / "run")
+    assert set(taken) == {at_once}
 
 
 @pytest.mark.parametrize("wanted", [True, False])

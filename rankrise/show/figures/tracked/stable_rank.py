@@ -47,13 +47,16 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     heads = member.run.layers[0]["heads"]
     figure.suptitle(
         f"{study.label}: stable rank of the change, mean and std over {heads} heads a layer"
-        f"{_seed_note(study)}{stage_note(member)}"
+        f"{_seed_note([study])}{stage_note(member)}"
     )
     return figure, table(HEADER, _rows(study))
 
 
 def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
-    """A column a study: a layer in the middle throughout training, and every layer at the end; the data."""
+    """A column a study: a layer in the middle throughout training, and every layer at the end; the data.
+
+    Of further seeds there is the mean throughout training.
+    """
     members = [measured(study.main[0]) for study in studies]
     figure = new_figure(4.2)
     panels = figure.subplots(2, len(studies), sharey="row", squeeze=False)
@@ -80,13 +83,13 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
         f"Stable rank of the change throughout training, mean and std over heads"
-        f"{max(map(_seed_note, studies), key=len)}{stage_note(*members)}"
+        f"{_seed_note(studies)}{stage_note(*members)}"
     )
     return figure, table(HEADER, [row for study in studies for row in _rows(study)])
 
 
 def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
-    member, *others = study.main
+    member, others = study.main[0], _further_seeds(study)
     for other in others:
         for name in other.products:
             colour, style = LOOKS[name]
@@ -99,12 +102,15 @@ def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
         panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
         panel.plot(moments, mean, color=colour, linestyle=style, label=change(name))
     mark_found_stages(panel, member)
-    panel.set_xlim(0, float(moments[-1]))
+    panel.set_xlim(0, max(float(drawn.at(drawn.steps)[-1]) for drawn in (member, *others)))
 
 
-def _seed_note(study: Study) -> str:
-    others = len(study.main) - 1
-    return f" (thin: {others} further seed{'s' if others > 1 else ''})" if others else ""
+def _further_seeds(study: Study) -> list[Member]:
+    return [other for other in study.main[1:] if len(other.steps)]
+
+
+def _seed_note(studies: Sequence[Study]) -> str:
+    return "; thin: further seeds" if any(map(_further_seeds, studies)) else ""
 
 
 def _rows(study: Study) -> list[tuple[object, ...]]:
