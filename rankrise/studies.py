@@ -74,8 +74,19 @@ class Member:
 
     @cached_property
     def steps(self) -> np.ndarray:
-        """The measured steps, without step 0, at which nothing has changed."""
-        return self.run.measured[self.run.measured > 0]
+        """The measured steps, without step 0, at which nothing has changed, and without those at which a head
+        had weights that are not finite."""
+        return self.run.measured[self.judged]
+
+    @cached_property
+    def judged(self) -> np.ndarray:
+        """Which of all measured steps these are, bool."""
+        counts = [len(layer["tracked_heads"]) for layer in self.run.layers]
+        real = np.arange(max(counts, default=0)) < np.array(counts)[:, None]
+        whole = self.run.measured > 0
+        for product in self.products:
+            whole &= np.isfinite(self.run.stable_rank(product)[:, real]).all(axis=1)
+        return whole
 
     @property
     def last(self) -> int:
@@ -85,13 +96,13 @@ class Member:
     @cached_property
     def ranks(self) -> dict[str, np.ndarray]:
         """By product: the stable rank of the change, [steps, layers, heads]; nan where a layer has fewer."""
-        after = self.run.measured > 0
-        return {product: self.run.stable_rank(product)[after] for product in self.products}
+        return {product: self.run.stable_rank(product)[self.judged] for product in self.products}
 
     @property
     def spectra_steps(self) -> np.ndarray:
-        """The steps with full spectra, without step 0."""
-        return self.run.spectra_steps[self.run.spectra_steps > 0]
+        """The steps with full spectra, likewise."""
+        left_out = np.append(self.run.measured[~self.judged], 0)
+        return self.run.spectra_steps[~np.isin(self.run.spectra_steps, left_out)]
 
     @cached_property
     def record(self) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import rankrise
 from rankrise.commands import COMMANDS, main
 
 SMALL = ["--dimension", "2", "--tokens", "3", "--samples", "20"]
@@ -48,7 +49,10 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["figures", "no-such-run", "--dpi", "4"], "--dpi is no flag of 'rankrise figures': see"),
         (["claims", "no-such-run", "--whi"], "--whi is no flag of 'rankrise claims': did you mean --why?"),
         (["toy"], "required: out"),
-        (["guess"], "invalid choice: 'guess'"),
+        (["xyzw"], "xyzw is no command: pass one of predict, flow"),
+        (["trian"], "trian is no command: did you mean 'rankrise train'?"),
+        (["sweep", "recipe.yaml", "--data_folder", "x"], "pass --set data_folder=VALUE"),
+        (["flow", *SMALL, "--out", f"{__file__}/pictures"], "cannot be used (Not a directory)"),
         (["figures", "no-such-run"], "no-such-run"),
         (["claims", "no-such-run"], "no-such-run"),
         (["report", "no-such-run"], "no-such-run"),
@@ -72,3 +76,13 @@ def test_every_command_has_help_for_every_argument(capsys, command):
     shown = capsys.readouterr().out
     assert "--json" in shown
     assert len(shown) > 500
+
+
+def test_the_version_is_the_package_s(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"rankrise {rankrise.__version__}\n"
+
+
+def test_a_switch_takes_yes_or_no_too(capsys):
+    main(["predict", *SMALL, "--json", "false"])
+    assert "Algorithm 1" in capsys.readouterr().out

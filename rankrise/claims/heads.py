@@ -14,7 +14,7 @@ def at_the_end(members: Sequence[Member], product: str) -> list[np.ndarray]:
     Heads that never changed (frozen ones) have no rank to speak of and are left out.
     """
     if any(not len(one.steps) for one in members):
-        raise Undecided("a run has no measured step yet")
+        raise Undecided("a run has no measured step with finite weights yet")
     pooled = np.concatenate([one.ranks[product][-1] for one in members], axis=1)
     layers = [heads[np.isfinite(heads) & (heads > 0)] for heads in pooled]
     if not any(len(heads) for heads in layers):

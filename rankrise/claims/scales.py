@@ -52,7 +52,24 @@ def falls_with_scale(study: Study) -> list[Measure]:
                 f"of {len(orders)} layers, scales {', '.join(f'{scale:g}' for scale in ends)}",
             ),
         ]
-    return measures
+    return measures + _losses(study)
+
+
+def _losses(study: Study) -> list[Measure]:
+    """The training losses that the scales reached, where recorded: a network that has learned less has had
+    less cause to grow in rank."""
+    reached: dict[float, float] = {}
+    for scale, members in study.scales.items():
+        losses = [one.record.get("loss", np.empty(0)) for one in members]
+        known = [loss[np.isfinite(loss)][-1] for loss in losses if np.isfinite(loss).any()]
+        if known:
+            reached[scale] = float(np.mean(known))
+    if len(reached) < len(study.scales):
+        return []
+    each = ", ".join(f"{loss:.3g} at {scale:g}" for scale, loss in reached.items())
+    largest = max(reached.values()) / max(min(reached.values()), np.finfo(float).tiny)
+    why = f"{each}; what has learned less may be of lower rank for that"
+    return [told("largest training loss of a scale over the smallest", largest, why)]
 
 
 def in_order(samples: Sequence[np.ndarray]) -> float:

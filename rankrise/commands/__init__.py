@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
@@ -46,7 +47,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     given = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
+    if given == ["--version"]:
+        print(f"rankrise {version('rankrise')}")
+        return
     try:
+        _refuse_unknown_command(given)
         _refuse_unknown_flag(given)
         auto_cli(
             COMMANDS,  # type: ignore[arg-type]
@@ -58,6 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except RankriseError as error:
         print(f"rankrise: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        place = error.filename2 or error.filename
+        print(f"rankrise: {place} cannot be used ({error.strerror}): pass another path", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("rankrise: interrupted; what was finished is kept.", file=sys.stderr)
@@ -93,6 +102,18 @@ def _one_sentence(message: str) -> str:
     return re.sub(r"(required: )\w+\.", r"\1", " ".join(message.split())).rstrip(".")
 
 
+def _refuse_unknown_command(given: list[str]) -> None:
+    """
+    >>> _refuse_unknown_command(["trian", "recipe.yaml"])
+    Traceback (most recent call last):
+    rankrise.errors.RankriseError: trian is no command: did you mean 'rankrise train'?
+    """
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        meant = nearest(given[0], list(COMMANDS))
+        advice = f"did you mean 'rankrise {meant}'?" if meant else f"pass one of {', '.join(COMMANDS)}"
+        raise RankriseError(f"{given[0]} is no command: {advice}")
+
+
 def _refuse_unknown_flag(given: list[str]) -> None:
     """Name the first flag that the command does not have. jsonargparse would not where a command takes any
     number of words: it counts what follows the flag among them.
@@ -112,6 +133,8 @@ def _refuse_unknown_flag(given: list[str]) -> None:
         if word.startswith("--") and not any(one.startswith(name) for one in known):
             meant = nearest(name, known)
             advice = f"did you mean --{meant}?" if meant else f"see 'rankrise {given[0]} --help'"
+            if command is sweep and name in inspect.signature(train).parameters:
+                advice = f"pass --set {name}=VALUE"
             raise RankriseError(f"--{name} is no flag of 'rankrise {given[0]}': {advice}")
 
 
@@ -121,6 +144,8 @@ def _spelled_out(given: list[str]) -> list[str]:
 
     >>> _spelled_out(["compare", "before", "after", "--all-matrices", "--json"])
     ['compare', 'before', 'after', '--all_matrices=true', '--json=true']
+    >>> _spelled_out(["watch", "run", "--json", "true"])
+    ['watch', 'run', '--json=true']
     >>> _spelled_out(["sweep", "recipe.yaml", "--set", "layers=1,2", "--set=heads=4"])
     ['sweep', 'recipe.yaml', '--set+', 'layers=1,2', '--set+=heads=4']
     """
@@ -130,9 +155,12 @@ def _spelled_out(given: list[str]) -> list[str]:
     parameters = inspect.signature(command).parameters.values()
     switches = {f"--{parameter.name}" for parameter in parameters if parameter.annotation is bool}
     repeated = {f"--{parameter.name}" for parameter in parameters if parameter.annotation == list[str] | None}
-    words = []
+    words: list[str] = []
     for word in given:
         name, equals, value = word.partition("=")
+        if words and words[-1].removesuffix("=true") in switches and word in ("true", "false"):
+            words[-1] = f"{words[-1].removesuffix('=true')}={word}"
+            continue
         if name.startswith("--"):
             name = "--" + name[2:].replace("-", "_") + ("+" if name in repeated else "")
         words.append(f"{name}=true" if name in switches and not equals else name + equals + value)

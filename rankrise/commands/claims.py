@@ -34,11 +34,8 @@ def claims(
     from rich.padding import Padding
 
     from rankrise.claims import check_claims, write_claims
-    from rankrise.errors import RankriseError
     from rankrise.files import to_json
 
-    if out is not None and out.is_dir():
-        raise RankriseError(f"{out} is a folder: pass the name of a file, such as {out / 'claims.json'}")
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(runs, names)
     if out is not None or names is None:

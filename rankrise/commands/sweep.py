@@ -46,6 +46,7 @@ def sweep(
 
     from rankrise.errors import RankriseError
     from rankrise.files import to_json
+    from rankrise.optional import require
     from rankrise.progress import bar
     from rankrise.train import read_recipe
     from rankrise.train.sweep import (
@@ -79,6 +80,7 @@ def sweep(
         executor = nullcontext() if workers is None else Processes(workers)
     begins = next((one for one in planned if standing(folder, one).state != "finished"), None)
     if begins is not None and slurm is None and dask in (None, "local"):
+        require("accelerate", extra="train", purpose="training")
         task_of(begins.settings, torch.device("cpu"))  # data that is missing is said once, before any run
     try:
         with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as chosen:

@@ -103,15 +103,15 @@ def train(
     import time
     from dataclasses import asdict, fields
 
-    from accelerate import PartialState
-
     from rankrise.files import to_json
+    from rankrise.optional import require
     from rankrise.progress import bar
     from rankrise.train import Interrupted, Progress, TrainSettings, read_recipe
     from rankrise.train import train as run_training
     from rankrise.train.checkpoint import latest_checkpoint
     from rankrise.train.loop import run_in
 
+    accelerate = require("accelerate", extra="train", purpose="training")
     names = {field.name for field in fields(TrainSettings)}
     settings = read_recipe(recipe).changed(
         {name: value for name, value in given.items() if name in names}, "the command line"
@@ -122,10 +122,11 @@ def train(
     found, checkpoint = run_in(folder, settings), latest_checkpoint(folder)
     if found is not None and found["finished"]:
         print(f"{folder} is finished, nothing is left to train.", file=sys.stderr)
-    elif checkpoint is not None:
-        print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
-    for sentence in _out_of_place(settings):
-        print(f"Note: {sentence}", file=sys.stderr)
+    else:
+        if checkpoint is not None:
+            print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
+        for sentence in _out_of_place(settings):
+            print(f"Note: {sentence}", file=sys.stderr)
     with bar(f"{folder.name}", total=1, unit="tokens" if settings.is_text else "images") as move_to:
 
         def show(progress: Progress) -> None:
@@ -145,7 +146,7 @@ def train(
         except Interrupted as stopped:
             print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
             raise SystemExit(128 + stopped.signal_number) from None
-    if not PartialState().is_main_process:
+    if not accelerate.PartialState().is_main_process:
         return
     if json:
         print(to_json({"folder": str(folder), **asdict(reached)}))

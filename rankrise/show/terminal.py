@@ -80,7 +80,8 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
     ranks = []
     for product in run.products:
         values = run.stable_rank(product)
-        counts = np.maximum(np.isfinite(values).sum(2), 1)
+        counts = np.isfinite(values).sum(2).astype(float)
+        counts[counts == 0] = np.nan
         means = np.nansum(values, axis=2) / counts
         stds = np.sqrt(np.nansum((values - means[..., None]) ** 2, axis=2) / counts)
         ranks += [

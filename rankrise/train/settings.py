@@ -135,6 +135,8 @@ class TrainSettings:
         for name in ("seed", "warm_up_epochs", "micro_batch_size", "weight_decay", "clip", "workers"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise RankriseError(f"{name} is {getattr(self, name)}: pass a number of 0 or more")
+        if any(not epoch > 0 for epoch in self.spectra_epochs):
+            raise RankriseError(f"spectra_epochs has {min(self.spectra_epochs):g}: pass numbers above 0")
         if self.data in ("image-folder", "hugging-face", "text", "hugging-face-text") and not self.data_name:
             raise RankriseError(f"data is {self.data} but data_name is empty: pass the data set's name")
         (self._check_text if self.is_text else self._check_images)()

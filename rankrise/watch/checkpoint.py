@@ -79,6 +79,14 @@ def read_json(file: Path) -> dict[str, Any]:
         raise RankriseError(f"{str(file)!r} is no valid JSON ({error}): is it whole?") from error
 
 
+def advice_inside(folder: Path) -> str:
+    """Where a folder of checkpoints was passed: that one of them can be."""
+    inside = sorted(
+        file.parent for depth in ("*", "checkpoint/*") for file in folder.glob(f"{depth}/config.json")
+    )
+    return f"; a checkpoint is in {str(inside[-1])!r}" if inside else ""
+
+
 def _find(source: str | Path) -> Path:
     """The path itself, or the local copy of a model on the Hub."""
     path = Path(source).expanduser()
@@ -127,7 +135,8 @@ def _files(path: Path) -> Iterable[Path]:
         )
     if not found:
         raise RankriseError(
-            f"{str(path)!r} holds no checkpoint: expected *.safetensors or pytorch_model.bin in it."
+            f"{str(path)!r} holds no checkpoint: expected *.safetensors or pytorch_model.bin in it"
+            f"{advice_inside(path)}."
         )
     if len(found) > 1 and found[0].suffix != ".safetensors":
         names = ", ".join(file.name for file in found)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rankrise.errors import RankriseError
 from rankrise.optional import require
-from rankrise.watch.checkpoint import Checkpoint, read_json
+from rankrise.watch.checkpoint import Checkpoint, advice_inside, read_json
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
@@ -29,7 +29,7 @@ def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
     if not config.exists():
         raise RankriseError(
             f"{str(source)!r} has no config.json beside its weights, so its heads cannot be told apart: "
-            "build the model and give it to watch.heads instead."
+            f"build the model and give it to watch.heads instead{advice_inside(Path(source))}."
         )
     described = read_json(config)
     if "model_type" in described:

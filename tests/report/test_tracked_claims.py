@@ -222,12 +222,16 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     assert "holds: it passes on 2 measures of 2" in lines
 
 
-def test_a_folder_for_the_verdicts_is_refused(
+def test_verdicts_replace_nothing_but_verdicts(
     tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["claims", str(tracked["unit"]), "--out", str(tmp_path)])
-    assert f"{tmp_path} is a folder: pass the name of a file" in " ".join(capsys.readouterr().err.split())
+    run = changed(tracked["unit"], tmp_path / "run")
+    before = (run / "run.json").read_bytes()
+    for out in (tmp_path, run / "run.json", run / "ranks.jsonl"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["claims", str(run), "--out", str(out)])
+        assert f"{out} is there and holds no verdicts" in " ".join(capsys.readouterr().err.split())
+    assert (run / "run.json").read_bytes() == before
 
 
 def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(

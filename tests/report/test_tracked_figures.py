@@ -11,11 +11,14 @@ from filelock import FileLock
 from tracked_runs import changed, train
 
 from rankrise import RankriseError, watch
+from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.files import write_json
 from rankrise.show.figures import draw_figures
 from rankrise.show.figures.tracked import FIGURES, tasks_of
 from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
+from rankrise.show.report import write_report
+from rankrise.show.terminal import snapshot
 from rankrise.studies import studies_of
 from rankrise.toy import Run
 
@@ -226,8 +229,37 @@ def test_a_run_that_has_only_begun_is_said_to_be(tracked: dict[str, Path], tmp_p
     figures, skipped = draw_figures(tmp_path / "run")
     assert list(figures) == ["training"]
     assert "no full spectra yet" in skipped["11"]
-    with pytest.raises(RankriseError, match="no measured step yet"):
+    with pytest.raises(RankriseError, match="no measured step with finite weights yet"):
         draw_figures(tmp_path / "run", ["12"])
+
+
+def test_a_run_that_diverged_is_shown_up_to_there(
+    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diverged = train(tmp_path / "diverged", seed=3, steps=40, diverges=21, close=False)
+    (member,) = studies_of([diverged])[0].members
+    assert 20 <= member.run.measured[member.judged][-1] == member.last < member.run.measured[-1]
+    assert member.spectra_steps.tolist() == [20]
+    main(["figures", str(diverged), "--out", str(tmp_path / "out")])
+    told = capsys.readouterr()
+    assert told.err.strip().endswith("diverged is not finished, and is drawn as it stands.")
+    assert max(column(rows(tmp_path / "out" / "figure-12.csv"), "step")) == member.last
+    assert max(column(rows(tmp_path / "out" / "figure-2.csv"), "step")) == member.last
+    measured = {measure.name: measure.value for measure in check_claims(diverged, ["products"])[0].measures}
+    assert measured["judged at step"] == member.last
+    assert write_report([diverged], tmp_path / "one.html").is_file()
+    assert write_report([tracked["unit"], diverged], tmp_path / "both.html").is_file()
+    shot = snapshot(member.run, None)
+    assert np.isnan([line.means[-1] for line in shot.ranks]).all()
+    assert np.isfinite([line.means[1] for line in shot.ranks]).all()
+
+
+def test_a_metric_that_one_run_has_alone_is_drawn_of_it(tracked: dict[str, Path], tmp_path: Path) -> None:
+    short = changed(train(tmp_path / "1", seed=3, steps=5), tmp_path / "short", {"epochs": 12})
+    draw_figures([tracked["unit"], short], ["training"], out=tmp_path)
+    table = rows(tmp_path / "figure-training.csv")
+    assert {row["run"] for row in table if row["quantity"] == "accuracy"} == {"unit"}
+    assert {row["run"] for row in table if row["quantity"] == "loss"} == {"unit", "short"}
 
 
 def test_bad_requests_are_refused_in_a_sentence(tracked: dict[str, Path], run: Run, tmp_path: Path) -> None:

@@ -41,10 +41,11 @@ def train(
     layers: int = 3,
     steps: int = 120,
     wander: bool = False,
+    diverges: int | None = None,
     close: bool = True,
 ) -> Path:
     """Train and record; `data` is only what the recipe calls it. With `wander`, every weight takes random
-    steps instead of learning: a change without any structure.
+    steps instead of learning: a change without any structure. At the step `diverges` they cease to be finite.
     """
     torch.manual_seed(seed)
     model = Copier(layers, symbols)
@@ -72,6 +73,9 @@ def train(
                     weight.add_(RATE * torch.randn_like(weight))
         else:
             optimiser.step()
+        if step == diverges:
+            for weight in model.parameters():
+                weight.detach().fill_(torch.nan)
         metrics = {"loss": loss.detach(), "learning_rate": RATE}
         if step % EPOCH == 0:
             metrics["accuracy"] = (logits.argmax(1) == targets).float().mean()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,23 @@ def test_what_is_in_the_folder_is_said_once_it_is_known_to_be_this_run(
     info = json.loads((part / "run.json").read_text())
     (part / "run.json").write_text(json.dumps(info | {"finished": None}))
     assert said(capsys, recipe, part)[1].startswith(f"{part} goes on from step-0000000030.")
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_without_its_extra_it_is_named(
+    tiny: TrainSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(SystemExit, match="2"):
+        main([command, str(recipe_file(tiny, tmp_path / "recipe.yaml")), "--run", str(tmp_path / "run")])
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("rankrise: training needs accelerate")
+    assert message.endswith("pip install '.[train]'.")
+    assert not (tmp_path / "run").exists()
 
 
 def test_settings_of_a_time_after_the_end_are_noted(

@@ -30,6 +30,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     path = Path(out) if out is not None else Path(folders[0]) / "report.html"
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to")
+    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise RankriseError(f"{path} is there and is no page: pass a name that ends in .html")
     write_text(path, render(kind, CONTENTS[kind](runs)))
     return path
 

@@ -17,7 +17,7 @@ class MissingRecord(RankriseError):
 def measured(member: Member) -> Member:
     """The run, if it has been measured at all."""
     if not len(member.steps):
-        raise MissingRecord(f"{member.run.folder} has no measured step yet")
+        raise MissingRecord(f"{member.run.folder} has no measured step with finite weights yet")
     return member
 
 

@@ -55,10 +55,16 @@ def draw_singular_values(study: Study) -> tuple[Figure, str]:
     until = {_until(member) for member in members} - {""}
     figure.suptitle(
         f"{study.label}: every singular value of the change of a head in {layer_title(layer)}"
-        f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}"
+        f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}{_sparse_note(first)}"
     )
     header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")
     return figure, table(header, rows)
+
+
+def _sparse_note(member: Member) -> str:
+    """From which value on a curve has points at the full spectra only, and is straight between them."""
+    dense = member.run.info["settings"]["top"]
+    return f"\nbeyond the first {dense}: straight lines between {len(member.spectra_steps)} full spectra"
 
 
 def _until(member: Member) -> str:
@@ -84,7 +90,7 @@ def singular_value_curves(
     if not len(steps):
         raise MissingRecord(f"{member.run.folder} has no full spectra yet: let its schedule come to some")
     spectra = np.stack([member.run.spectrum(name, int(step))[layer][head] for step in steps])
-    top = member.run.top(name)[member.run.measured > 0, layer, head]
+    top = member.run.top(name)[member.judged, layer, head]
     dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.steps, steps))
     curves = [(dense, np.concatenate([[0.0], top[:, index]])) for index in range(top.shape[1])]
     rest = range(top.shape[1], spectra.shape[1])

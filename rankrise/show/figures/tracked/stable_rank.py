@@ -75,7 +75,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
             )
         lower.set_xlabel("layer")
         lower.set_xticks([number + 1 for number in shown_layers(len(member.run.layers))])
-        lower.set_title("at the end")
+        lower.set_title(f"at the end, seed {member.seed}" if _further_seeds(study) else "at the end")
     for line in panels:
         line[0].set_ylim(bottom=0)
         line[0].set_ylabel("stable rank")

@@ -44,6 +44,8 @@ def draw_training(study: Study) -> tuple[Figure, str]:
     for panel, name in zip(panels, shown, strict=True):
         for number, (member, record) in enumerate(records):
             known = _known(record, name)
+            if not known.any():
+                continue
             steps, values = record["step"][known], record[name][known]
             colour = shades(len(records))[number]
             _draw(panel, member, steps, values, colour, STYLES[-1 - number % len(STYLES)])

@@ -61,8 +61,10 @@ def _varied(study: Study) -> str:
 def _going_on(member: Member) -> str:
     total = member.run.info.get("extra", {}).get("total_steps")
     of = f" of {total}" if total else ""
+    stopped = member.run.info.get("stopped")
+    why = escape(str(stopped)) if stopped else "it goes on, or was cut off"
     return (
-        f"{escape(member.name)} is not finished: it goes on, or was cut off. Its last measured step is "
+        f"{escape(member.name)} is not finished: {why}. Its last measured step is "
         f"{member.last}{of}, and everything here is as of then."
     )
 
@@ -71,7 +73,7 @@ def _came_out(study: Study) -> list[str]:
     first = study.main[0]
     if not first.last:
         return ["Nothing has been measured yet."]
-    sentences = []
+    sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
     for name in first.products:
         course = np.nanmean(first.ranks[name].reshape(len(first.steps), -1), axis=1)
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
