@@ -44,6 +44,7 @@ def sweep(
     import torch
     from rich.console import Console
 
+    from rankrise.commands.train import out_of_place
     from rankrise.errors import RankriseError
     from rankrise.files import to_json
     from rankrise.optional import require
@@ -78,10 +79,13 @@ def sweep(
         executor = slurm_executor(slurm, folder.with_name(f"{folder.name}-slurm"))
     else:
         executor = nullcontext() if workers is None else Processes(workers)
-    begins = next((one for one in planned if standing(folder, one).state != "finished"), None)
-    if begins is not None and slurm is None and dask in (None, "local"):
+    to_train = [one for one in planned if standing(folder, one).state != "finished"]
+    if to_train and slurm is None and dask in (None, "local"):
+        # What is missing is said once, before any run.
         require("accelerate", extra="train", purpose="training")
-        task_of(begins.settings, torch.device("cpu"))  # data that is missing is said once, before any run
+        task_of(to_train[0].settings, torch.device("cpu"))
+    for sentence in dict.fromkeys(one for each in to_train for one in out_of_place(each.settings)):
+        print(f"Note: {sentence}", file=sys.stderr)
     try:
         with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as chosen:
             runs = run_sweep(

@@ -125,7 +125,7 @@ def train(
     else:
         if checkpoint is not None:
             print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
-        for sentence in _out_of_place(settings):
+        for sentence in out_of_place(settings):
             print(f"Note: {sentence}", file=sys.stderr)
     with bar(f"{folder.name}", total=1, unit="tokens" if settings.is_text else "images") as move_to:
 
@@ -155,13 +155,13 @@ def train(
         print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
 
 
-def _out_of_place(settings: "TrainSettings") -> Iterator[str]:
+def out_of_place(settings: "TrainSettings") -> Iterator[str]:
     """What settings say about a time after the end, as it happens where only the epochs are made fewer."""
     end = f"{settings.epochs:g}"
     if settings.warm_up_epochs >= settings.epochs:
         yield (
             f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {end}, so the learning rate only "
-            f"rises: pass --warm_up_epochs below {end}, or more --epochs."
+            f"rises: pass warm_up_epochs below {end}, or more epochs."
         )
     late = ", ".join(f"{epoch:g}" for epoch in settings.spectra_epochs if epoch > settings.epochs)
     if late:

@@ -87,8 +87,10 @@ def test_missing_data_is_said_once_before_anything_starts(
 def test_nothing_is_next_where_no_run_is_finished(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep(recipe, "--set", "batch_size=5000", "--run", str(tmp_path / "sweep")) == 1
+    sets = ["--set", "batch_size=5000,6000", "--set", "warm_up_epochs=9"]
+    assert sweep(recipe, *sets, "--run", str(tmp_path / "sweep")) == 1
     printed = capsys.readouterr()
+    assert printed.err.count("Note: warm_up_epochs is 9") == 1
     assert "seed=0 failed" in printed.out
     assert "next" not in printed.out
 

@@ -72,5 +72,5 @@ def test_settings_of_a_time_after_the_end_are_noted(
     assert "Note" not in said(capsys, recipe, whole_run)[1]
     late = ["--epochs", "0.2", "--warm_up_epochs", "100", "--spectra_epochs", "0.1,1,70"]
     _, printed = said(capsys, recipe, tmp_path / "run", *late)
-    assert "learning rate only rises: pass --warm_up_epochs below 0.2, or more --epochs." in printed
+    assert "learning rate only rises: pass warm_up_epochs below 0.2, or more epochs." in printed
     assert printed.count("spectra_epochs has 1, 70, after the last of 0.2 epochs") == 1

@@ -26,6 +26,7 @@ function scalePlot(runs, product) {
     padX: true,
     still: true,
     labelled: 8,
+    key: true,
     floor: 0,
     tip: (scale, line) => line && [line.name, `stable rank ${number(valueAt(line, scale), 3)} at scale ${number(scale, 2)}`],
   });
