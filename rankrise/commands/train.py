@@ -144,9 +144,12 @@ def train(
         try:
             reached = run_training(settings, folder, note=note, progress=show)
         except Interrupted as stopped:
+            accelerate.PartialState().destroy_process_group()
             print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
             raise SystemExit(128 + stopped.signal_number) from None
-    if not accelerate.PartialState().is_main_process:
+    processes = accelerate.PartialState()
+    processes.destroy_process_group()  # a process that ends inside one may abort
+    if not processes.is_main_process:
         return
     if json:
         print(to_json({"folder": str(folder), **asdict(reached)}))
