@@ -76,11 +76,11 @@ class Member:
     def steps(self) -> np.ndarray:
         """The measured steps, without step 0, at which nothing has changed, and without those at which a head
         had weights that are not finite."""
-        return self.run.measured[self.judged]
+        return self.run.measured[self.finite]
 
     @cached_property
-    def judged(self) -> np.ndarray:
-        """Which of all measured steps these are, bool."""
+    def finite(self) -> np.ndarray:
+        """Which of all measured steps `steps` has. bool [measured steps]"""
         counts = [len(layer["tracked_heads"]) for layer in self.run.layers]
         real = np.arange(max(counts, default=0)) < np.array(counts)[:, None]
         whole = self.run.measured > 0
@@ -96,12 +96,12 @@ class Member:
     @cached_property
     def ranks(self) -> dict[str, np.ndarray]:
         """By product: the stable rank of the change, [steps, layers, heads]; nan where a layer has fewer."""
-        return {product: self.run.stable_rank(product)[self.judged] for product in self.products}
+        return {product: self.run.stable_rank(product)[self.finite] for product in self.products}
 
     @property
     def spectra_steps(self) -> np.ndarray:
         """The steps with full spectra, likewise."""
-        left_out = np.append(self.run.measured[~self.judged], 0)
+        left_out = np.append(self.run.measured[~self.finite], 0)
         return self.run.spectra_steps[~np.isin(self.run.spectra_steps, left_out)]
 
     @cached_property

@@ -32,6 +32,8 @@ __all__ = [
     "write_claims",
 ]
 
+FORMAT = "rankrise-claims/2"
+
 CLAIMS = (
     Statement(
         "convergence",
@@ -57,8 +59,6 @@ CLAIMS = (
     ),
 )
 """The claims of a toy run. To add one, write a function of a run that gives measures, and state it here."""
-
-FORMAT = "rankrise-claims/2"
 
 TRACKED_CLAIMS = (
     Statement(
@@ -128,15 +128,6 @@ def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] |
     return judged
 
 
-def _holds_verdicts(path: Path) -> bool:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["format"]).startswith(
-            FORMAT.partition("/")[0]
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def _runs_of(studies: Sequence[Study]) -> list[str]:
     return [member.name for study in studies for member in study.members]
 
@@ -145,5 +136,12 @@ def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:
     """Keep the verdicts in a file, a new one or one of verdicts."""
     if Path(path).exists() and not _holds_verdicts(Path(path)):
         raise RankriseError(f"{path} is there and holds no verdicts: pass the name of a new file")
-    kept = {"format": FORMAT, "claims": [claim.to_dict() for claim in claims]}
-    write_json(Path(path), kept)
+    write_json(path, {"format": FORMAT, "claims": [claim.to_dict() for claim in claims]})
+
+
+def _holds_verdicts(path: Path) -> bool:
+    try:
+        found = str(json.loads(path.read_text(encoding="utf-8"))["format"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return found.partition("/")[0] == FORMAT.partition("/")[0]

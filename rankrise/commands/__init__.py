@@ -9,11 +9,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli
 
+from rankrise import __version__
 from rankrise.commands.claims import claims
 from rankrise.commands.compare import compare
 from rankrise.commands.figures import figures
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     given = _spelled_out(list(sys.argv[1:] if arguments is None else arguments))
     if given == ["--version"]:
-        print(f"rankrise {version('rankrise')}")
+        print(f"rankrise {__version__}")
         return
     try:
         _refuse_unknown_command(given)
@@ -103,7 +103,8 @@ def _one_sentence(message: str) -> str:
 
 
 def _refuse_unknown_command(given: list[str]) -> None:
-    """
+    """Name a command that is none, and the one that may be meant.
+
     >>> _refuse_unknown_command(["trian", "recipe.yaml"])
     Traceback (most recent call last):
     rankrise.errors.RankriseError: trian is no command: did you mean 'rankrise train'?

@@ -237,8 +237,8 @@ def _validate(
     """
     as_in_training = settings.compile != "none" and accelerator.num_processes == 1
     scores = []
-    share = settings.batch_size // accelerator.num_processes
-    share = min(settings.micro_batch_size or share, share)
+    whole = settings.batch_size // accelerator.num_processes
+    share = min(settings.micro_batch_size or whole, whole)
     mine = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)
     for batch in task.validation_batches(share * accelerator.num_processes, mine):
         with (

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from tracked_runs import changed
 
-from rankrise import RankriseError
+from rankrise import RankriseError, watch
 from rankrise.claims import COMPARING_CLAIMS, TRACKED_CLAIMS, Claim, check_claims
 from rankrise.claims.scales import in_order
 from rankrise.claims.statistics import mean_bounds, spearman
@@ -73,6 +73,9 @@ def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(
     pairs, neighbours = holds.measures[:2]
     assert neighbours.value == pairs.value  # there are but two scales
     assert neighbours.why.startswith("between 1 and 0.")
+    ends = [watch.load(tracked[name]).steps()["loss"][-1] for name in ("unit", "small")]
+    assert holds.measures[-1].value == pytest.approx(max(ends) / min(ends))
+    assert holds.measures[-1].why.startswith(f"{ends[0]:.3g} at 1, {ends[1]:.3g} at 0.1; ")
     called_small = changed(tracked["again"], tmp_path / "called", {"initialisation_scale": 0.1, "seed": 0})
     assert verdict("initialisation scale", tracked["unit"], called_small).verdict == "does not hold"
     claim = verdict("initialisation scale", tracked["unit"])

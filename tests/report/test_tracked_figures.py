@@ -238,7 +238,7 @@ def test_a_run_that_diverged_is_shown_up_to_there(
 ) -> None:
     diverged = train(tmp_path / "diverged", seed=3, steps=40, diverges=21, close=False)
     (member,) = studies_of([diverged])[0].members
-    assert 20 <= member.run.measured[member.judged][-1] == member.last < member.run.measured[-1]
+    assert 20 <= member.run.measured[member.finite][-1] == member.last < member.run.measured[-1]
     assert member.spectra_steps.tolist() == [20]
     main(["figures", str(diverged), "--out", str(tmp_path / "out")])
     told = capsys.readouterr()

@@ -383,6 +383,13 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path]) -> None:
     assert len(json.dumps(gather(Study(None, (member,)), member), separators=(",", ":"))) < 4e6
 
 
+def test_a_page_replaces_nothing_but_a_page(tracked: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RankriseError, match=r"run.json is there and is no page: pass a name that ends in"):
+        write_report([tracked["unit"]], tmp_path / "run.json")
+    assert (tmp_path / "run.json").read_text() == "{}"
+
+
 def test_kinds_are_not_mixed_and_the_command_says_where_the_page_is(
     tracked: dict[str, Path], run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

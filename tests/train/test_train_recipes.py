@@ -98,6 +98,7 @@ def test_the_default_settings_are_the_recipe_of_cifar_10():
     ("given", "message"),
     [
         ({"epochs": 0}, "epochs is 0.0: pass a number above 0"),
+        ({"spectra_epochs": (1.0, -1.0)}, "spectra_epochs has -1: pass numbers above 0"),
         ({"heads": "many"}, "an example gives heads as 'many': pass a whole number"),
         ({"patch_size": 5}, "patch_size is 5, which does not divide image_size 32"),
         ({"data": "mnist"}, "data is 'mnist', which is not known: choose from cifar10"),

@@ -311,7 +311,14 @@ def test_neither_path_nor_reachable_model(monkeypatch):
 
 
 def test_folder_without_checkpoint(tmp_path):
-    assert "holds no checkpoint" in refusal(tmp_path)
+    assert refusal(tmp_path).endswith(
+        "holds no checkpoint: expected *.safetensors or pytorch_model.bin in it."
+    )
+    inside = tmp_path / "checkpoint" / "step-2"
+    for folder in (inside.with_name("step-1"), inside):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    assert refusal(tmp_path).endswith(f"in it; a checkpoint is in {str(inside)!r}.")
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "holds a PEFT adapter alone" in refusal(tmp_path)
     (tmp_path / "notes.txt").write_text("")

@@ -90,7 +90,7 @@ def singular_value_curves(
     if not len(steps):
         raise MissingRecord(f"{member.run.folder} has no full spectra yet: let its schedule come to some")
     spectra = np.stack([member.run.spectrum(name, int(step))[layer][head] for step in steps])
-    top = member.run.top(name)[member.judged, layer, head]
+    top = member.run.top(name)[member.finite, layer, head]
     dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.steps, steps))
     curves = [(dense, np.concatenate([[0.0], top[:, index]])) for index in range(top.shape[1])]
     rest = range(top.shape[1], spectra.shape[1])
