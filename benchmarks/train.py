@@ -166,7 +166,7 @@ def ours(
         every = max(1, total // settings.measurements)
         tracker = watch.RankTracker(model, folder, schedule=watch.Schedule(often=every, seldom=[]))
     if settings.cuda_graph and settings.compile != "none" and device.type == "cuda":
-        step = graphed(step, before_capture=tracker.flush if tracker else lambda: None)
+        (step,) = graphed(step, before_capture=tracker.flush if tracker else lambda: None)
     epoch, number = 0, 0
     try:
         while True:

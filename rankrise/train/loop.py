@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankrise import watch
 from rankrise.errors import RankriseError
@@ -22,7 +22,7 @@ from rankrise.train.losses import RecentLosses
 from rankrise.train.rate import rate_at, set_rate
 from rankrise.train.settings import MACHINE, TrainSettings
 from rankrise.train.sources import Batch
-from rankrise.train.step import compiled, graphed, optimiser_of, written_step
+from rankrise.train.step import Step, compiled, graphed, optimiser_of, written_score, written_step
 from rankrise.train.task import Task, task_of
 from rankrise.train.times import Times
 
@@ -109,9 +109,10 @@ def train(
     alone = accelerator.num_processes == 1
     loss_of, score_of = compiled(settings, task, plain=alone)
     step_of = written_step(settings, accelerator, model, optimiser, loss_of)
+    score_of = written_score(settings, accelerator, model, score_of)
     on_gpu = accelerator.device.type == "cuda"
     if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
-        step_of = graphed(step_of, before_capture=tracker.flush)
+        step_of, score_of = graphed(step_of, score_of, before_capture=tracker.flush)
 
     losses = RecentLosses(settings.log_every, accelerator)
     metrics: dict[str, float] = {}
@@ -144,7 +145,7 @@ def train(
             if times.logs(step):
                 numbers = {"loss": losses.close(step), "learning_rate": rate, "epoch": times.epoch(step)}
             if times.evaluates(step):
-                measured = _validate(task, settings, accelerator, model, score_of)
+                measured = _validate(task, settings, accelerator, score_of)
                 numbers |= measured
                 metrics = {name: float(value) for name, value in measured.items()}
             if schedule.due(step):
@@ -226,26 +227,13 @@ def _share(settings: TrainSettings, accelerator: Any) -> slice:
     return slice(accelerator.process_index * size, (accelerator.process_index + 1) * size)
 
 
-def _validate(
-    task: Task, settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any
-) -> dict[str, Tensor]:
-    """The task's metrics over the whole validation part.
-
-    A compiled network looks at it as it does in training, since one without gradients would have to be
-    compiled as well; there is no dropout to switch off. So a batch takes the memory of one in training,
-    beside what a CUDA graph holds. Several processes would wait for the gradients.
-    """
-    as_in_training = settings.compile != "none" and accelerator.num_processes == 1
-    scores = []
+def _validate(task: Task, settings: TrainSettings, accelerator: Any, score_of: Step) -> dict[str, Tensor]:
+    """The task's metrics over the whole validation part, in batches no larger than training takes at once."""
     whole = settings.batch_size // accelerator.num_processes
     share = min(settings.micro_batch_size or whole, whole)
     mine = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)
-    for batch in task.validation_batches(share * accelerator.num_processes, mine):
-        with (
-            torch.set_grad_enabled(as_in_training),
-            torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"),
-        ):
-            scores.append(score_of(model, *batch))
+    batches = task.validation_batches(share * accelerator.num_processes, mine)
+    scores = [score_of(batch).clone() for batch in batches]
     return task.metrics(accelerator.reduce(torch.stack(scores).sum(0), "sum"))
 
 

@@ -14,10 +14,11 @@ from rankrise.train.sources import Batch
 from rankrise.train.task import Task
 
 Step = Callable[[Batch], Tensor]
-"""Takes a batch, updates the weights, returns the loss before the update, detached. [] """
+"""Takes a batch. In training it updates the weights and returns the loss before the update, detached, []; in
+validation it returns the score, [k]."""
 
-EAGER_STEPS = 3
-"""Steps before a CUDA graph is captured, so that compilation and lazy allocations are done."""
+EAGER_CALLS = 3
+"""Calls before a CUDA graph is captured, so that compilation and lazy allocations are done."""
 
 
 def compiled(settings: TrainSettings, task: Task, plain: bool) -> tuple[Any, Any]:
@@ -71,31 +72,57 @@ def written_step(
     return step
 
 
-def graphed(step: Step, before_capture: Callable[[], None]) -> Step:
-    """`step` as one CUDA graph: a few calls run as they are, then one is captured and the rest replay it.
+def written_score(settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any) -> Step:
+    """The score of a validation batch.
 
+    A compiled network looks at it as it does in training, since one without gradients would have to be
+    compiled as well; there is no dropout to switch off. Several processes would wait for the gradients.
+    """
+    as_in_training = settings.compile != "none" and accelerator.num_processes == 1
+
+    def score(batch: Batch) -> Tensor:
+        with (
+            torch.set_grad_enabled(as_in_training),
+            torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"),
+        ):
+            scored: Tensor = score_of(model, *batch)
+        return scored
+
+    return score
+
+
+def graphed(*functions: Step, before_capture: Callable[[], None]) -> list[Step]:
+    """Each function as one CUDA graph: some calls run as they are, one is captured, the rest replay it.
+
+    They compute in the same memory, so what one returns holds until any of them is called again.
     `before_capture` should still what other threads do on the GPU: their allocations would end a capture.
     """
+    stream, memory = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+    return [_graphed(function, stream, memory, before_capture) for function in functions]
+
+
+def _graphed(
+    function: Step, stream: torch.cuda.Stream, memory: Any, before_capture: Callable[[], None]
+) -> Step:
     calls = 0
     graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream()
     inputs: Batch = ()
     output = torch.empty(0)
 
     def replay(batch: Batch) -> Tensor:
         nonlocal calls, inputs, output
         calls += 1
-        if calls <= EAGER_STEPS:
+        if calls <= EAGER_CALLS:
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                loss = step(batch)
+                result = function(batch)
             torch.cuda.current_stream().wait_stream(stream)
-            return loss
+            return result
         if not inputs:
             inputs = tuple(tensor.clone() for tensor in batch)
             before_capture()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                output = step(inputs)
+            with torch.cuda.graph(graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
+                output = function(inputs)
         for held, tensor in zip(inputs, batch, strict=True):
             held.copy_(tensor)
         graph.replay()
