@@ -14,6 +14,7 @@ from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.show.report import write_report
+from rankrise.show.report.tables import settings_tables
 from rankrise.show.report.tracked.gather import gather
 from rankrise.show.report.tracked.story import story
 from rankrise.studies import Member, Study, studies_of
@@ -181,6 +182,19 @@ def test_several_runs_are_chosen_between_and_listed(
     page.locator("#runs-here button").nth(4).click()
     assert page.input_value("#run") == "4"
     assert page.locator(".steps output").inner_text() == "step 120"
+
+
+def test_what_runs_have_in_common_is_told_once() -> None:
+    info = {"command": "train", "machine": {"processors": 2}, "versions": {"torch": "2.13.0"}}
+    both = [(name, info | {"note": name}, {"heads": 4, "seed": seed}) for seed, name in enumerate(("a", "b"))]
+    alone, together = settings_tables(both[:1]), settings_tables(both)
+    for fact in ("<dd>2.13.0</dd>", "<dt>heads</dt><dd>4</dd>"):
+        assert alone.count(fact) == together.count(fact) == 1
+        assert together.index(fact) < together.index(">a</h3>")
+    for seed in (0, 1):
+        assert together.count(f"<dt>seed</dt><dd>{seed}</dd>") == 1
+    assert "All runs" not in alone
+    assert settings_tables([("a", {}, {"seed": 1}), ("b", {}, {})]).count("<dt>seed</dt>") == 1
 
 
 def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(

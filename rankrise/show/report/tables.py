@@ -107,22 +107,49 @@ def _signs(needed: str) -> str:
 
 
 def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> str:
-    """Settings, machine, versions, command: for each run its name, its run.json, and the settings to show."""
+    """Settings, machine, versions, command: for each run its name, its run.json, and the settings to show.
+
+    What several runs have in common stands before them, once.
+    """
+    about = [_about(name, info) for name, info, _ in runs]
+    about_all, settings_of_all = _shared(about), _shared([settings for *_, settings in runs])
+    all_runs = f'<h3 class="run-name">All runs</h3>{_settings(about_all, settings_of_all)}'
     parts = []
-    for name, info, settings in runs:
+    for (name, info, settings), about_it in zip(runs, about, strict=True):
         heading = f'<h3 class="run-name">{escape(name)}</h3>' if len(runs) > 1 else ""
-        about = {
-            "run": name,
-            "note": info.get("note") or None,
-            "started": info.get("started"),
-            "finished": info.get("finished") or "not yet",
-            **_mapping(info.get("machine")),
-            **_mapping(info.get("versions")),
-        }
         command = f"<pre>{escape(str(info['command']))}</pre>" if info.get("command") else ""
-        lists = _facts(about) + _facts(settings)
-        parts.append(f'<div class="run">{heading}{command}<div class="settings">{lists}</div></div>')
-    return f'<div class="runs">{"".join(parts)}</div>'
+        own = _settings(_without(about_all, about_it), _without(settings_of_all, settings))
+        parts.append(f'<div class="run">{heading}{command}{own}</div>')
+    return f'{all_runs if about_all or settings_of_all else ""}<div class="runs">{"".join(parts)}</div>'
+
+
+def _about(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "run": name,
+        "note": info.get("note") or None,
+        "started": info.get("started"),
+        "finished": info.get("finished") or "not yet",
+        **_mapping(info.get("machine")),
+        **_mapping(info.get("versions")),
+    }
+
+
+def _shared(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is the same in all of several; nothing where there is one."""
+    first, *others = facts
+    return {
+        name: value
+        for name, value in first.items()
+        if others and all(name in other and other[name] == value for other in others)
+    }
+
+
+def _without(shared: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in shared}
+
+
+def _settings(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    return f'<div class="settings">{_facts(about)}{_facts(settings)}</div>'
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -135,4 +162,4 @@ def _facts(facts: Mapping[str, Any]) -> str:
         if value is not None:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             items.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
-    return f'<dl class="facts">{"".join(items)}</dl>'
+    return f'<dl class="facts">{"".join(items)}</dl>' if items else ""
