@@ -99,11 +99,12 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path: 
         ),
         (TrainSettings(), {}, 2, "initialisation_scale 1.0, 0.5, not 1.0"),
         (TrainSettings(), SCALES | {"heads": [8, 4]}, 2, "heads 8, not 8, 4"),
-        (TrainSettings(), SCALES, 3, "seed 0, 1, not 0, 1, 2"),
+        (TrainSettings(), SCALES, 1, "seed 0, 1, not 0"),
+        (TrainSettings(), SCALES, [1, 2], "seed 0, 1, not 1, 2"),
     ],
 )
 def test_another_sweep_s_folder_is_refused_by_the_first_difference(
-    tmp_path: Path, settings: TrainSettings, sets: dict[str, list[object]], seeds: int, words: str
+    tmp_path: Path, settings: TrainSettings, sets: dict[str, list[object]], seeds: int | list[int], words: str
 ) -> None:
     with ThreadPoolExecutor(1) as executor:
         run_sweep(TrainSettings(), tmp_path, SCALES, 2, executor, work=sweep_workers.quick)
@@ -114,6 +115,18 @@ def test_another_sweep_s_folder_is_refused_by_the_first_difference(
         elsewhere = TrainSettings(data_folder="elsewhere")  # where data lies is no matter of the runs
         run_sweep(elsewhere, tmp_path, SCALES, 2, executor, work=sweep_workers.quick)
     assert set(calls(tmp_path).values()) == {1}
+
+
+def test_values_and_seeds_can_be_added(tmp_path: Path) -> None:
+    more = {"initialisation_scale": [1, 0.5, 0.1]}
+    with ThreadPoolExecutor(1) as executor:
+        run_sweep(TrainSettings(), tmp_path, SCALES, [3], executor, work=sweep_workers.quick)
+        runs = run_sweep(TrainSettings(), tmp_path, more, [3, 0], executor, work=sweep_workers.quick)
+    assert {run.state for run in runs} == {"finished"}
+    assert calls(tmp_path) == {run.name: 1 for run in runs}
+    kept = json.loads((tmp_path / "sweep.json").read_text())
+    assert (kept["sets"], kept["seeds"]) == ({"initialisation_scale": [1.0, 0.5, 0.1]}, [3, 0])
+    assert len(kept["runs"]) == 6
 
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:

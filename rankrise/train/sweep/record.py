@@ -49,7 +49,7 @@ def describe(
 
 
 def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
-    """Refuse a folder that holds something else than this sweep, by the first difference."""
+    """Refuse a folder that holds something else than this sweep or a part of it, by the first difference."""
     path = folder / "sweep.json"
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -66,10 +66,11 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
         raise RankriseError(f"{path} is damaged ({error}): restore it, or pass another folder") from error
     for name, wanted in _values(described).items():
         there = found.get(name)
-        if there != wanted and not (name in MACHINE and len(wanted) == len(there or []) == 1):
+        moved = name in MACHINE and len(wanted) == len(there or []) == 1
+        if there != wanted and not moved and not _grown(name, there or [], wanted):
             raise RankriseError(
                 f"{folder} holds a sweep with {name} {_listed(there)}, not {_listed(wanted)}: "
-                "pass the same values to resume it, or another folder"
+                "pass the same values to resume it, more of them to extend it, or another folder"
             )
 
 
@@ -117,6 +118,11 @@ def _values(described: dict[str, Any]) -> dict[str, list[Any]]:
     """The values of every setting, whether the recipe or the sweep has them."""
     alone = {name: [value] for name, value in described["settings"].items()}
     return alone | described["sets"] | {"seed": described["seeds"]}
+
+
+def _grown(name: str, there: list[Any], wanted: list[Any]) -> bool:
+    """Whether values were added to what varies already, so that no run gets another name."""
+    return (name == "seed" or len(there) > 1) and all(value in wanted for value in there)
 
 
 def _listed(values: list[Any] | None) -> str:
