@@ -184,6 +184,12 @@ class Study:
         plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("rawv1")
         return FAMILIES.get(plain) or name or self.members[0].name
 
+    @property
+    def main_label(self) -> str:
+        """The data set, and where runs differ in their initialisation scale, that of `main`."""
+        several = len({one.scale for one in self.members}) > 1
+        return f"{self.label}, scale {self.main[0].scale:g}" if several else self.label
+
     @cached_property
     def main(self) -> tuple[Member, ...]:
         """The runs that speak for the study, one a seed: trained longest, then at a scale nearest to 1."""

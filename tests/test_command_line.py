@@ -47,6 +47,10 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["predict", "--dimension", "many"], "--dimension is many: pass a whole number"),
         (["predict", "--network", "tree"], "--network is tree: pass one of 'head'"),
         (["figures", "no-such-run", "--dpi", "4"], "--dpi is no flag of 'rankrise figures': see"),
+        (
+            ["train", "r.yaml", "--epoch", "3"],
+            "--epoch is no flag of 'rankrise train': did you mean --epochs?",
+        ),
         (["claims", "no-such-run", "--whi"], "--whi is no flag of 'rankrise claims': did you mean --why?"),
         (["toy"], "required: out"),
         (["xyzw"], "xyzw is no command: pass one of predict, flow"),

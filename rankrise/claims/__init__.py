@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +121,24 @@ def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] |
             judged += [judge(one, run, [run.folder.resolve().name]) for run in toys]
     for of_one in TRACKED_CLAIMS:
         if of_one.name in chosen:
-            judged += [judge(of_one, study, _runs_of([study]), study.label) for study in studies]
+            judged += [_judged(of_one, study) for study in studies]
     compared = on_cifar(studies)
     if names is not None or compared:
-        together = _runs_of(compared or studies)
+        together = [member.name for study in compared or studies for member in study.main]
         judged += [judge(of_all, studies, together) for of_all in COMPARING_CLAIMS if of_all.name in chosen]
     return judged
 
 
-def _runs_of(studies: Sequence[Study]) -> list[str]:
-    return [member.name for study in studies for member in study.members]
+def _judged(statement: Statement[Study], study: Study) -> Claim:
+    """The verdict on a data set, with the runs it was judged on where they are not all of them."""
+    compared = [one for same in study.scales.values() for one in same]
+    members = compared if statement.measure is falls_with_scale else study.main
+    names = [one.name for one in members]
+    claim = judge(statement, study, names, study.label)
+    if claim.measures and len(members) < len(study.members):
+        of = f"{len(members)} of {len(study.members)} runs: {' and '.join(names)}"
+        return replace(claim, reason=f"{claim.reason}; judged on {of}")
+    return claim
 
 
 def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:

@@ -130,8 +130,8 @@ def _refuse_unknown_flag(given: list[str]) -> None:
     parameters = inspect.signature(command).parameters.values()
     known = [one.name for one in parameters if one.default is not one.empty] + [*OF_EVERY_COMMAND]
     for word in given:
-        name = word.partition("=")[0].removeprefix("--").removesuffix("+")
-        if word.startswith("--") and not any(one.startswith(name) for one in known):
+        name = word.partition("=")[0].removeprefix("--").removesuffix("+").replace("-", "_")
+        if word.startswith("--") and name not in known:
             meant = nearest(name, known)
             advice = f"did you mean --{meant}?" if meant else f"see 'rankrise {given[0]} --help'"
             if command is sweep and name in inspect.signature(train).parameters:

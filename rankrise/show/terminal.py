@@ -114,7 +114,8 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
     products = list(dict.fromkeys(line.product for line in shot.ranks))
     lines = {(line.layer, line.product): line for line in shot.ranks}
     layers = list(dict.fromkeys(line.layer for line in shot.ranks))
-    names = dict(zip(layers, short_names(layers), strict=True))
+    numbered = enumerate(zip(layers, short_names(layers), strict=True), start=1)
+    names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
     now = {
         place: f"{line.means[-1]:.2f} {plus_minus} {line.stds[-1]:.2f}" if line.means else ""
         for place, line in lines.items()

@@ -275,3 +275,17 @@ def test_bad_requests_are_refused_in_a_sentence(tracked: dict[str, Path], run: R
         draw_figures([run.folder, shutil.copytree(run.folder, tmp_path / "copy")])
     with pytest.raises(RankriseError, match="is no run"):
         draw_figures(tmp_path / "nowhere")
+
+
+def test_runs_at_several_scales_are_told_apart(tracked: dict[str, Path]) -> None:
+    (several,) = studies_of([tracked[name] for name in ("unit", "again", "small")])
+    (one,) = studies_of([tracked[name] for name in ("unit", "again")])
+    for name in ("spectra", "stable-rank", "final-spectra"):
+        titles = [FIGURES[name].draw(study)[0].get_suptitle() for study in (several, one)]
+        assert titles[0].startswith(f"{one.label}, scale 1: ")
+        assert titles[1].startswith(f"{one.label}: ")
+    for study in (several, one):
+        lines = FIGURES["training"].draw(study)[0].axes[0].get_lines()
+        looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in lines}
+        assert len(set(looks.values())) == len(study.members)
+        assert (looks["unit"][0] == looks["again"][0]) == (study is several)

@@ -53,7 +53,10 @@ def heat(page: "Page", product: str) -> np.ndarray:
     return np.array([plain(cell.split("stable rank ")[1]) for cell in cells])
 
 
-@pytest.mark.parametrize(("peak", "told"), [(1.2, " over 2.40 (epoch "), (1.05, " to 2.00 ")])
+@pytest.mark.parametrize(
+    ("peak", "told"),
+    [(1.2, " over 2.40 (epoch "), (1.05, " to 2.00 "), (0.96, " to 2.00 "), (0.5, " over 1.00 (")],
+)
 def test_the_story_tells_of_a_rank_that_rises_and_falls(
     tracked: dict[str, Path], tmp_path: Path, peak: float, told: str
 ) -> None:
@@ -136,6 +139,13 @@ def test_the_spectra_are_the_record_s_at_the_step_nearest_to_the_slider(
     for step in run.spectra_steps:
         name = f"change at epoch {step / 10:g} (step {step})"
         assert shown[name] == pytest.approx(float(run.spectrum("VO", int(step))[0][1, 0]), rel=1e-3)
+
+    def above(values: np.ndarray) -> int:
+        return int((values > 0.1 * values[0]).sum())
+
+    change, initial = above(run.spectrum("VO", 40)[0][1]), above(run.spectrum("VO")[0][1])
+    told = f"{change} values of the change at epoch 4 (step 40), {initial} of the initial product"
+    assert told in figure.locator("figcaption").inner_text()
 
 
 def test_time_is_linear_or_logarithmic_and_zooms_together(open_page: Open, page_path: Path) -> None:

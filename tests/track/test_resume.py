@@ -150,6 +150,23 @@ def test_a_torn_line_is_cut_off(tmp_path):
     assert read_lines(path) == [{"step": 1, "a": 1}, {"step": 2, "a": 5}]
 
 
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(2)
+    kept = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
+    for name in (".tmpab12CD", "spectra/.tmpab12CD", "spectra/.step-0-x1.safetensors", ".run-x1.json"):
+        (tmp_path / name).touch()
+    watch.RankTracker(tiny(), tmp_path, schedule=EVERY).close()
+    assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*")} == kept
+
+
+def test_a_damaged_line_is_told_by_its_number(tmp_path):
+    path = tmp_path / "ranks.jsonl"
+    path.write_text('{"step":1}\n{"step":\n{"step":3}\n')
+    with pytest.raises(RankriseError, match="damaged in line 2: delete that line"):
+        read_lines(path)
+
+
 def test_resumed_with_other_settings(tmp_path):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY, top=2) as tracker:

@@ -98,7 +98,7 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path: 
             "initialisation_scale 1.0, 0.5, not 1.0, 0.1",
         ),
         (TrainSettings(), {}, 2, "initialisation_scale 1.0, 0.5, not 1.0"),
-        (TrainSettings(), SCALES | {"heads": [8, 4]}, 2, "heads 8, not 8, 4"),
+        (TrainSettings(), SCALES | {"heads": [8, 4]}, 2, "over initialisation_scale, not over heads, in"),
         (TrainSettings(), SCALES, 1, "seed 0, 1, not 0"),
         (TrainSettings(), SCALES, [1, 2], "seed 0, 1, not 1, 2"),
     ],

@@ -64,6 +64,12 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
         if isinstance(error, RankriseError):
             raise
         raise RankriseError(f"{path} is damaged ({error}): restore it, or pass another folder") from error
+    over, wanted_over = _varied(found), _varied(_values(described))
+    if wanted_over and over != wanted_over:
+        raise RankriseError(
+            f"{folder} holds a sweep over {', '.join(over) or 'seeds alone'}, not over "
+            f"{', '.join(wanted_over)}: pass another folder"
+        )
     for name, wanted in _values(described).items():
         there = found.get(name)
         moved = name in MACHINE and len(wanted) == len(there or []) == 1
@@ -118,6 +124,11 @@ def _values(described: dict[str, Any]) -> dict[str, list[Any]]:
     """The values of every setting, whether the recipe or the sweep has them."""
     alone = {name: [value] for name, value in described["settings"].items()}
     return alone | described["sets"] | {"seed": described["seeds"]}
+
+
+def _varied(values: dict[str, list[Any]]) -> list[str]:
+    """The settings with several values, which the names of runs carry."""
+    return sorted(name for name, several in values.items() if len(several) > 1 and name != "seed")
 
 
 def _grown(name: str, there: list[Any], wanted: list[Any]) -> bool:

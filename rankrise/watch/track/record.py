@@ -18,6 +18,10 @@ except ImportError:  # Windows: a tracker of another process is not noticed
     fcntl = None  # type: ignore[assignment]
 
 RUN, INITIAL, STEPS, RANKS = "run.json", "initial.safetensors", "steps.jsonl", "ranks.jsonl"
+UNFINISHED = (
+    ".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", ".tmp??????", "spectra/.tmp??????",
+)  # fmt: skip
+"""What a killed process was writing, under our temporary names and those of safetensors within."""
 
 _START = b'{"step":'
 
@@ -79,10 +83,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
-    try:
-        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
-    except ValueError as error:
-        raise RankriseError(f"{path} is damaged ({error}): delete the line, or restore the file.") from error
+    rows = []
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise RankriseError(
+                f"{path} is damaged in line {number}: delete that line, or restore the file"
+            ) from error
+    return rows
 
 
 def _step_of(line: bytes, path: Path) -> int:
@@ -96,8 +105,8 @@ class Record:
     """The rows and spectra of one run, open for writing."""
 
     def __init__(self, folder: Path) -> None:
-        for pattern in (".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors"):
-            for unfinished in folder.glob(pattern):  # what a killed process was writing
+        for pattern in UNFINISHED:
+            for unfinished in folder.glob(pattern):
                 unfinished.unlink(missing_ok=True)
         self.folder = folder
         self.steps, self.ranks = Lines(folder / STEPS), Lines(folder / RANKS)

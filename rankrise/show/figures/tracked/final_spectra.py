@@ -18,6 +18,10 @@ from rankrise.show.figures.tracked.curves import (
 from rankrise.show.figures.tracked.spectra import INDEX
 from rankrise.studies import Study
 
+FLOOR = 1e-3
+"""The part of the axis's upper end below which nothing is drawn."""
+CUT_NOTE = "\nvalues below a thousandth of the axis's upper end are cut off"
+
 
 def draw_final_spectra(study: Study) -> tuple[Figure, str]:
     """A row a product, a column a layer: all heads thin, the middle one thick; and the data."""
@@ -27,6 +31,7 @@ def draw_final_spectra(study: Study) -> tuple[Figure, str]:
     figure = new_figure(0.9 + 1.8 * len(member.products))
     panels = figure.subplots(len(member.products), len(layers), sharex=True, sharey="row", squeeze=False)
     rows: list[tuple[object, ...]] = []
+    cut = False
     for line, name in zip(panels, member.products, strict=True):
         spectra = {"initial": member.run.spectrum(name, None), "change": member.run.spectrum(name, last)}
         for panel, layer in zip(line, layers, strict=True):
@@ -44,7 +49,9 @@ def draw_final_spectra(study: Study) -> tuple[Figure, str]:
             panel.set_title(f"{layer_title(layer)}, head {head_number(member, layer, head) + 1}")
             panel.set_xlim(1, values.shape[1])
         line[0].set_yscale("log")
-        line[0].set_ylim(bottom=1e-3 * line[0].get_ylim()[1])
+        smallest = min(float(panel.dataLim.minposy) for panel in line)
+        line[0].set_ylim(bottom=max(smallest, FLOOR * line[0].get_ylim()[1]))
+        cut = cut or smallest < line[0].get_ylim()[0]
         line[0].set_ylabel(f"{product(name)}\nsingular values")
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
@@ -55,6 +62,7 @@ def draw_final_spectra(study: Study) -> tuple[Figure, str]:
     labels = ["initial product", f"its change at {moment(member, last)}"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
-        f"{study.label}: the change {when(member, last)} against the initial spectrum (thin: other heads)"
+        f"{study.main_label}: the change {when(member, last)} against the initial spectrum"
+        f" (thin: other heads){CUT_NOTE if cut else ''}"
     )
     return figure, table(("product", "layer", "head", "spectrum", "index", "singular_value"), rows)

@@ -53,12 +53,17 @@ def draw_singular_values(study: Study) -> tuple[Figure, str]:
     for panel, member in zip(panels[-1], members, strict=True):
         panel.set_xlabel(member.clock)
     until = {_until(member) for member in members} - {""}
+    notes = f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}{_sparse_note(first)}"
     figure.suptitle(
         f"{study.label}: every singular value of the change of a head in {layer_title(layer)}"
-        f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}{_sparse_note(first)}"
+        f"{_seed(study, first)}{notes}"
     )
     header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")
     return figure, table(header, rows)
+
+
+def _seed(study: Study, member: Member) -> str:
+    return f", seed {member.seed}" if len({one.seed for one in study.members}) > 1 else ""
 
 
 def _sparse_note(member: Member) -> str:

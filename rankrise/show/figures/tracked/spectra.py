@@ -63,7 +63,7 @@ def draw_spectra(study: Study) -> tuple[Figure, str]:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     figure.suptitle(
-        f"{study.label}: normalised spectra, mean over heads (shaded: from the least to the largest)"
+        f"{study.main_label}: normalised spectra, mean over heads (shaded: from the least to the largest)"
     )
     return figure, table((*LEADING, "mean_over_heads", "least", "largest"), rows)
 
@@ -83,7 +83,7 @@ def draw_one_head(studies: Sequence[Study]) -> tuple[Figure, str]:
             curves = [values[layer][head] for values in _spectra(member, name, steps)]
             _draw(panel, member, steps, curves)
             number = head_number(member, layer, head) + 1
-            panel.set_title(f"{study.label}: {product(name)}, {layer_title(layer)}, head {number}")
+            panel.set_title(f"{study.main_label}: {product(name)}, {layer_title(layer)}, head {number}")
             where = (study.label, name, layer + 1, number)
             rows += [
                 (*where, step, index, value)
@@ -91,7 +91,7 @@ def draw_one_head(studies: Sequence[Study]) -> tuple[Figure, str]:
                 for index, value in enumerate(values.tolist(), start=1)
             ]
         line[0].set_ylabel(r"$\sigma_i / \sigma_1$")
-        line[len(member.products) - 1].legend(loc="upper right")
+        line[len(member.products) - 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
     figure.suptitle("Normalised spectrum of a head at initialisation, and of its change during training")

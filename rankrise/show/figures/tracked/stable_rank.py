@@ -22,7 +22,7 @@ from rankrise.show.figures.tracked.curves import (
 from rankrise.studies import Member, Study
 
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
-HEADER = ("data", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
+HEADER = ("data", "scale", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
 
 
 def draw_stable_rank(study: Study) -> tuple[Figure, str]:
@@ -46,7 +46,7 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     heads = member.run.layers[0]["heads"]
     figure.suptitle(
-        f"{study.label}: stable rank of the change, mean and std over {heads} heads a layer"
+        f"{study.main_label}: stable rank of the change, mean and std over {heads} heads a layer"
         f"{_seed_note([study])}{stage_note(member)}"
     )
     return figure, table(HEADER, _rows(study))
@@ -63,7 +63,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
     for upper, lower, study, member in zip(*panels, studies, members, strict=True):
         layer = len(member.run.layers) // 2
         _draw_layer(upper, study, layer)
-        upper.set_title(f"{study.label}\n{layer_title(layer)}")
+        upper.set_title(f"{study.main_label}\n{layer_title(layer)}")
         upper.set_xlabel(member.clock)
         for offset, name in zip((-0.12, 0.12), member.products, strict=False):
             colour, _ = LOOKS[name]
@@ -125,7 +125,7 @@ def _rows_of(member: Member, label: str) -> list[tuple[object, ...]]:
         for layer in range(means.shape[1]):
             numbers = zip(member.steps.tolist(), epochs, means[:, layer], stds[:, layer], strict=True)
             rows += [
-                (label, member.seed, name, layer + 1, step, epoch, float(m), float(s))
+                (label, member.scale, member.seed, name, layer + 1, step, epoch, float(m), float(s))
                 for step, epoch, m, s in numbers
             ]
     return rows

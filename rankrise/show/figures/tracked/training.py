@@ -1,5 +1,8 @@
 """Loss, accuracy or perplexity, and learning rate throughout training, every run of a study."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,7 +33,7 @@ LOGARITHMIC = 3
 
 def draw_training(study: Study) -> tuple[Figure, str]:
     """A panel for each that was recorded; and the data."""
-    records = [(one, one.record) for one in sorted(study.members, key=lambda one: (-one.scale, one.seed))]
+    records = [(one, one.record) for one in sorted(study.members, key=_place)]
     others = {name for _, record in records for name in record if name.startswith("perplexity/")}
     titles = TITLES | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
     shown = [name for name in titles if any(_known(record, name).any() for _, record in records)]
@@ -42,13 +45,12 @@ def draw_training(study: Study) -> tuple[Figure, str]:
     panels = tidy(figure.subplots(lines, columns, squeeze=False), len(shown))
     rows: list[tuple[object, ...]] = []
     for panel, name in zip(panels, shown, strict=True):
-        for number, (member, record) in enumerate(records):
+        for (member, record), (colour, style) in zip(records, _looks(study.members), strict=True):
             known = _known(record, name)
             if not known.any():
                 continue
             steps, values = record["step"][known], record[name][known]
-            colour = shades(len(records))[number]
-            _draw(panel, member, steps, values, colour, STYLES[-1 - number % len(STYLES)])
+            _draw(panel, member, steps, values, colour, style)
             rows += [
                 (member.name, name, int(step), float(value))
                 for step, value in zip(steps, values, strict=True)
@@ -66,6 +68,22 @@ def draw_training(study: Study) -> tuple[Figure, str]:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
     figure.suptitle(f"{study.label}: the course of training{stage_note(study.main[0])}")
     return figure, table(("run", "quantity", "step", "value"), rows)
+
+
+def _place(member: Member) -> tuple[float, int]:
+    return -member.scale, member.seed
+
+
+def _looks(members: Sequence[Member]) -> list[tuple[Any, Any]]:
+    """Colour and line of each, in their order: a colour a scale and a line a seed, or of one scale a run."""
+    places = sorted(map(_place, members))
+    scales, seeds = (list(dict.fromkeys(one)) for one in zip(*places, strict=True))
+    if len(scales) > 1:
+        looks = [(scales.index(scale), seeds.index(seed)) for scale, seed in places]
+    else:
+        looks = [(number, number) for number in range(len(places))]
+    colours = shades(1 + max(colour for colour, _ in looks))
+    return [(colours[colour], STYLES[-1 - line % len(STYLES)]) for colour, line in looks]
 
 
 def _wide(panel: Axes) -> bool:

@@ -13,6 +13,8 @@ RANK_NUMBERS = 200_000
 
 SPECTRUM_NUMBERS = 300_000
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
+TENTH = 0.1
+"""The part of the largest singular value above which values are counted."""
 METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
 FURTHER = ("perplexity/", "word_perplexity/")
 """What metrics of further texts begin with; the name of the text follows."""
@@ -68,6 +70,7 @@ def _spectra(member: Member, numbers: int) -> dict[str, Any]:
     Where there is no room for heads, each layer has the mean over them in place of one.
     """
     values = _indices(max(min(layer["d_model"], 2 * layer["d_head"]) for layer in member.run.layers))
+    values = np.union1d(values, [layer["d_head"] - 1 for layer in member.run.layers])  # an initial one's last
     merged = numbers < 3 * len(values)
     steps = member.spectra_steps
     if len(steps):
@@ -75,8 +78,15 @@ def _spectra(member: Member, numbers: int) -> dict[str, Any]:
         wanted = np.geomspace(steps[0], steps[-1], moments)
         steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
 
+    def full(name: str, step: int | None) -> list[np.ndarray]:
+        return [np.asarray(spectrum, dtype=float) for spectrum in member.run.spectrum(name, step)]
+
+    def above(name: str, step: int | None) -> list[list[float]]:
+        counts = [(spectrum > TENTH * spectrum[:, :1]).sum(axis=1) for spectrum in full(name, step)]
+        return [[_short(one.mean(keepdims=True))[0]] if merged else one.tolist() for one in counts]
+
     def carried(name: str, step: int | None) -> list[list[list[float]]]:
-        layers = [np.asarray(spectrum, dtype=float) for spectrum in member.run.spectrum(name, step)]
+        layers = full(name, step)
         if merged:
             layers = [spectrum.mean(axis=0, keepdims=True) for spectrum in layers]
         return [[_short(head[values[values < len(head)]]) for head in spectrum] for spectrum in layers]
@@ -87,6 +97,8 @@ def _spectra(member: Member, numbers: int) -> dict[str, Any]:
         "merged": merged,
         "initial": {name: carried(name, None) for name in member.products},
         "change": {name: [carried(name, int(step)) for step in steps] for name in member.products},
+        "initial_above": {name: above(name, None) for name in member.products},
+        "change_above": {name: [above(name, int(step)) for step in steps] for name in member.products},
     }
 
 

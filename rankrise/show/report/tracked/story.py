@@ -17,8 +17,9 @@ rises gradually as training goes on. The <em>stable rank</em>,
 ‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², counts the directions that matter: 1 if there is a
 single one.</p>"""
 
-PEAK = 1.1
-"""A course is told with its highest value where that is so many times the higher of its ends."""
+CLEARLY = 1.1
+"""A course is told with its highest value where that is so many times the higher of its ends, and with its
+lowest where the lower of them is so many times that."""
 
 
 def story(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
@@ -79,7 +80,7 @@ def _came_out(study: Study) -> list[str]:
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
             f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {course[0]:.2f}"
-            f"{_over_a_peak(first, course)} to {course[-1]:.2f} (mean over heads)."
+            f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads)."
         )
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.record.get(metric, np.array([]))
@@ -91,12 +92,13 @@ def _came_out(study: Study) -> list[str]:
     return [*sentences, f"Loss and ranks show {found}."]
 
 
-def _over_a_peak(member: Member, course: np.ndarray) -> str:
-    """The highest value and its moment, where both ends are clearly below it."""
-    peak = int(np.argmax(course))
-    if course[peak] < PEAK * max(course[0], course[-1]):
-        return ""
-    return f" over {course[peak]:.2f} ({moment(member, int(member.steps[peak]))})"
+def _turning_points(member: Member, course: np.ndarray) -> str:
+    """The highest and the lowest value with their moments, where both ends are clearly below or above."""
+    ends, peak, low = (course[0], course[-1]), int(np.argmax(course)), int(np.argmin(course))
+    told = [peak] if course[peak] >= CLEARLY * max(ends) else []
+    told += [low] if CLEARLY * course[low] <= min(ends) else []
+    places = [f"{course[one]:.2f} ({moment(member, int(member.steps[one]))})" for one in sorted(told)]
+    return f" over {' and '.join(places)}" if places else ""
 
 
 def _range(values: Sequence[int]) -> str:

@@ -49,18 +49,22 @@ function spectrumContent(run, product) {
     }),
   );
   lines.push(line(initial[product], { name: "initial product", style: "initial" }));
-  const now = lines[chosen];
-  const above = (one) => one.ys.filter((value) => value > 0.1 * one.ys[0]).length;
+  const above = (record) => number(mean(layers.flatMap((layer) => chosenHeads(run, record[layer]))), 3);
+  const { initial_above, change_above } = run.spectra;
   const whose = state.layer < 0 ? "all layers" : run.layerName(state.layer);
   const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
-  const counted = indices[above(now) - 1] < 2 * above(now) ? `Above a tenth of the largest: ${indices[above(now) - 1]} values of the change at ${run.moment(steps[chosen])}, ${indices[above(lines[steps.length]) - 1]} of the initial product.` : "";
+  const counted = `Above a tenth of a head's largest: ${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}, ${above(initial_above[product])} of the initial product.`;
   return { lines, summary: `${whose}, ${which}. ${counted}` };
 }
 
-/** The heads of a layer's record, or the chosen one; over their largest value where asked for. */
+/** What a layer's record has of its heads, or of the chosen one. */
+function chosenHeads(run, heads) {
+  return !run.spectra.merged && state.layer >= 0 && state.head >= 0 ? [heads[state.head]] : heads;
+}
+
+/** Their spectra, over their largest value where asked for. */
 function spectrumHeads(run, heads) {
-  const one = !run.spectra.merged && state.layer >= 0 && state.head >= 0;
-  const curves = one ? [heads[state.head]] : heads;
+  const curves = chosenHeads(run, heads);
   if (!state.normalised) return curves;
   return curves.map((curve) => curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)));
 }
