@@ -112,15 +112,15 @@ def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, An
     What several runs have in common stands before them, once.
     """
     about = [_about(name, info) for name, info, _ in runs]
-    about_all, settings_of_all = _shared(about), _shared([settings for *_, settings in runs])
-    all_runs = f'<h3 class="run-name">All runs</h3>{_settings(about_all, settings_of_all)}'
+    shared_about, shared_settings = _shared(about), _shared([settings for *_, settings in runs])
+    all_runs = f'<h3 class="run-name">All runs</h3>{_settings(shared_about, shared_settings)}'
     parts = []
     for (name, info, settings), about_it in zip(runs, about, strict=True):
         heading = f'<h3 class="run-name">{escape(name)}</h3>' if len(runs) > 1 else ""
         command = f"<pre>{escape(str(info['command']))}</pre>" if info.get("command") else ""
-        own = _settings(_without(about_all, about_it), _without(settings_of_all, settings))
+        own = _settings(_without(shared_about, about_it), _without(shared_settings, settings))
         parts.append(f'<div class="run">{heading}{command}{own}</div>')
-    return f'{all_runs if about_all or settings_of_all else ""}<div class="runs">{"".join(parts)}</div>'
+    return f'{all_runs if shared_about or shared_settings else ""}<div class="runs">{"".join(parts)}</div>'
 
 
 def _about(name: str, info: Mapping[str, Any]) -> dict[str, Any]:

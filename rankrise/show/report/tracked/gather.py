@@ -78,27 +78,26 @@ def _spectra(member: Member, numbers: int) -> dict[str, Any]:
         wanted = np.geomspace(steps[0], steps[-1], moments)
         steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
 
-    def full(name: str, step: int | None) -> list[np.ndarray]:
-        return [np.asarray(spectrum, dtype=float) for spectrum in member.run.spectrum(name, step)]
-
-    def above(name: str, step: int | None) -> list[list[float]]:
-        counts = [(spectrum > TENTH * spectrum[:, :1]).sum(axis=1) for spectrum in full(name, step)]
-        return [[_short(one.mean(keepdims=True))[0]] if merged else one.tolist() for one in counts]
-
-    def carried(name: str, step: int | None) -> list[list[list[float]]]:
-        layers = full(name, step)
+    def carried(name: str, step: int | None) -> tuple[list[list[list[float]]], list[list[float]]]:
+        """By layer and head, values and how many of all are above a tenth of the largest."""
+        layers = [np.asarray(spectrum, dtype=float) for spectrum in member.run.spectrum(name, step)]
+        counts = [(spectrum > TENTH * spectrum[:, :1]).sum(axis=1) for spectrum in layers]
         if merged:
             layers = [spectrum.mean(axis=0, keepdims=True) for spectrum in layers]
-        return [[_short(head[values[values < len(head)]]) for head in spectrum] for spectrum in layers]
+            counts = [count.mean(keepdims=True) for count in counts]
+        shown = [[_short(head[values[values < len(head)]]) for head in spectrum] for spectrum in layers]
+        return shown, [_short(count) for count in counts]
 
+    initial = {name: carried(name, None) for name in member.products}
+    change = {name: [carried(name, int(step)) for step in steps] for name in member.products}
     return {
         "steps": steps.tolist(),
         "indices": (values + 1).tolist(),
         "merged": merged,
-        "initial": {name: carried(name, None) for name in member.products},
-        "change": {name: [carried(name, int(step)) for step in steps] for name in member.products},
-        "initial_above": {name: above(name, None) for name in member.products},
-        "change_above": {name: [above(name, int(step)) for step in steps] for name in member.products},
+        "initial": {name: shown for name, (shown, _) in initial.items()},
+        "change": {name: [shown for shown, _ in moments] for name, moments in change.items()},
+        "initial_above": {name: counts for name, (_, counts) in initial.items()},
+        "change_above": {name: [counts for _, counts in moments] for name, moments in change.items()},
     }
 
 

@@ -1,0 +1,89 @@
+"""The page of tracked runs without a browser: its sentences, its tables, its size, and where it goes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankrise import RankriseError, watch
+from rankrise.commands import main
+from rankrise.show.report import write_report
+from rankrise.show.report.tables import settings_tables
+from rankrise.show.report.tracked.gather import gather
+from rankrise.show.report.tracked.story import story
+from rankrise.studies import Member, Study, studies_of
+from rankrise.toy import Run
+
+
+@pytest.mark.parametrize(
+    ("peak", "told"),
+    [(1.2, " over 2.40 (epoch "), (1.05, " to 2.00 "), (0.96, " to 2.00 "), (0.5, " over 1.00 (")],
+)
+def test_the_story_tells_of_a_rank_that_rises_and_falls(
+    tracked: dict[str, Path], tmp_path: Path, peak: float, told: str
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    for place, row in enumerate(rows):
+        rank = 2 * peak if place == len(rows) // 2 else 2.0
+        row["KQ"]["stable_rank"] = np.full_like(row["KQ"]["stable_rank"], rank).tolist()
+    (run / "ranks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert f"goes from 2.00{told}" in story(studies_of([run]), [])
+
+
+def test_what_runs_have_in_common_is_told_once() -> None:
+    info = {"command": "train", "machine": {"processors": 2}, "versions": {"torch": "2.13.0"}}
+    both = [(name, info | {"note": name}, {"heads": 4, "seed": seed}) for seed, name in enumerate(("a", "b"))]
+    alone, together = settings_tables(both[:1]), settings_tables(both)
+    for fact in ("<dd>2.13.0</dd>", "<dt>heads</dt><dd>4</dd>"):
+        assert alone.count(fact) == together.count(fact) == 1
+        assert together.index(fact) < together.index(">a</h3>")
+    for seed in (0, 1):
+        assert together.count(f"<dt>seed</dt><dd>{seed}</dd>") == 1
+    assert "All runs" not in alone
+    assert settings_tables([("a", {}, {"seed": 1}), ("b", {}, {})]).count("<dt>seed</dt>") == 1
+
+
+def test_a_large_model_s_page_stays_small(tracked: dict[str, Path]) -> None:
+    """Every head of 32 layers of 32, measured 4000 times: as many numbers as the page has room for."""
+    run = watch.load(tracked["unit"])
+    layer = run.layers[0] | {"tracked_heads": list(range(32)), "heads": 32, "d_model": 4096, "d_head": 128}
+
+    class Large:
+        folder, products = run.folder, ("KQ", "VO")
+        info = run.info | {"layers": [layer] * 32}
+        layers = info["layers"]
+        measured = spectra_steps = np.arange(1, 4001)
+
+        def stable_rank(self, product: str) -> np.ndarray:
+            return np.full((4000, 32, 32), np.pi)
+
+        def spectrum(self, product: str, step: int | None = None) -> list[np.ndarray]:
+            return [np.full((32, 128 if step is None else 256), np.pi)] * 32
+
+        def steps(self) -> dict[str, np.ndarray]:
+            steps = np.arange(1, 100_001)
+            return {"step": steps, "loss": np.pi * steps}
+
+    member: Any = Member(Large())  # type: ignore[arg-type]
+    member.__dict__["stages"] = []
+    assert len(json.dumps(gather(Study(None, (member,)), member), separators=(",", ":"))) < 4e6
+
+
+def test_a_page_replaces_nothing_but_a_page(tracked: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RankriseError, match=r"run.json is there and is no page: pass a name that ends in"):
+        write_report([tracked["unit"]], tmp_path / "run.json")
+    assert (tmp_path / "run.json").read_text() == "{}"
+
+
+def test_kinds_are_not_mixed_and_the_command_says_where_the_page_is(
+    tracked: dict[str, Path], run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RankriseError, match="pass runs of one kind"):
+        write_report([tracked["unit"], run.folder])
+    main(["report", str(tracked["unit"]), "--out", str(tmp_path / "page.html"), "--json"])
+    assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")
