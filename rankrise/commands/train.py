@@ -1,5 +1,7 @@
 """`rankrise train`: train a transformer as a recipe says, with the rank of every head's change recorded."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +101,6 @@ def train(
     """
     given = {name: value for name, value in locals().items() if value is not None}
     import math
-    import sys
     import time
     from dataclasses import asdict, fields
 
@@ -143,19 +144,37 @@ def train(
 
         try:
             reached = run_training(settings, folder, note=note, progress=show)
-        except Interrupted as stopped:
-            accelerate.PartialState().destroy_process_group()
-            print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
-            raise SystemExit(128 + stopped.signal_number) from None
-    processes = accelerate.PartialState()
-    processes.destroy_process_group()  # a process that ends inside one may abort
-    if not processes.is_main_process:
-        return
-    if json:
-        print(to_json({"folder": str(folder), **asdict(reached)}))
-    else:
-        print(f"The run is in {folder}: {reached.result}.")
-        print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
+            stopped = None
+        except Interrupted as signalled:
+            stopped = signalled
+    if stopped is not None:
+        print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
+    elif accelerate.PartialState().is_main_process:
+        if json:
+            print(to_json({"folder": str(folder), **asdict(reached)}))
+        else:
+            print(f"The run is in {folder}: {reached.result}.")
+            print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
+    leave_processes(0 if stopped is None else 128 + stopped.signal_number)
+
+
+def leave_processes(status: int) -> None:
+    """End with `status`, after training beside other processes or alone.
+
+    Torch's caches keep the mesh of sharded tensors, and with it threads of gloo that outlive their group. An
+    interpreter that ends beside them may abort although all is done and written, so it ends at once.
+    """
+    from torch import distributed
+
+    if distributed.is_initialized():
+        threads_stay = distributed.get_backend() == "gloo"
+        distributed.destroy_process_group()
+        if threads_stay:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    if status:
+        raise SystemExit(status)
 
 
 def out_of_place(settings: "TrainSettings") -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Processes that train one model together, for test_distributed.py: torchrun many_processes.py FOLDER."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -45,10 +46,12 @@ def main(folder: Path) -> None:
 
     distributed.barrier()
     rank = distributed.get_rank()
-    distributed.destroy_process_group()  # a process that ends without may abort
+    distributed.destroy_process_group()
     if rank == 0:
         train(new_model(), folder / "alone", matrices=["*.linear1.weight"])
     print(f"process {rank} is done", flush=True)
+    # Torch keeps the mesh, and with it threads of gloo, beside which the interpreter's own end may abort.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 from tiny_training import recipe_file
 
 from rankrise import watch
+from rankrise.commands.train import leave_processes
 from rankrise.train import Interrupted, Progress, train
 
 WAYS = {
@@ -88,3 +89,24 @@ def test_a_batch_that_cannot_be_shared_is_refused(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 3))
     with pytest.raises(RankriseError, match="batch_size is 100, which 3 processes cannot share equally"):
         train(tiny, tmp_path / "run")
+
+
+def test_a_process_of_several_ends_with_its_status_and_without_the_interpreters_end(tmp_path):
+    script = tmp_path / "leave.py"
+    script.write_text(
+        "import atexit\n"
+        "from torch import distributed\n"
+        "from rankrise.commands.train import leave_processes\n"
+        "atexit.register(print, 'the interpreter ends')\n"
+        f"distributed.init_process_group('gloo', 'file://{tmp_path / 'store'}', rank=0, world_size=1)\n"
+        "print('all is written')\n"
+        "leave_processes(143)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (143, "all is written\n"), done.stderr
+
+
+def test_a_process_alone_goes_on_unless_it_was_stopped():
+    leave_processes(0)
+    with pytest.raises(SystemExit, match="143"):
+        leave_processes(143)
