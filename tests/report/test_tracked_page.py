@@ -163,6 +163,9 @@ def test_several_runs_are_chosen_between_and_listed(
     assert page.locator(
         "svg[aria-label='Stable rank of the change of VO by initialisation scale']"
     ).is_visible()
+    assert page.locator(
+        "#glance-here svg[aria-label='Stable rank of the change by initialisation scale, all heads']"
+    ).is_visible()
     page.select_option("#run", label="small")
     assert heat(page, "VO") == pytest.approx(
         watch.load(tracked["small"]).stable_rank("VO")[-1].ravel(), rel=6e-3

@@ -38,12 +38,14 @@ def test_what_runs_have_in_common_is_told_once() -> None:
     info = {"command": "train", "machine": {"processors": 2}, "versions": {"torch": "2.13.0"}}
     both = [(name, info | {"note": name}, {"heads": 4, "seed": seed}) for seed, name in enumerate(("a", "b"))]
     alone, together = settings_tables(both[:1]), settings_tables(both)
-    for fact in ("<dd>2.13.0</dd>", "<dt>heads</dt><dd>4</dd>"):
+    for fact in ("<pre>train</pre>", "<dd>2.13.0</dd>", "<dt>heads</dt><dd>4</dd>"):
         assert alone.count(fact) == together.count(fact) == 1
         assert together.index(fact) < together.index(">a</h3>")
     for seed in (0, 1):
         assert together.count(f"<dt>seed</dt><dd>{seed}</dd>") == 1
     assert "All runs" not in alone
+    other = settings_tables([("a", {"command": "train"}, {}), ("b", {"command": "sweep"}, {})])
+    assert other.index(">a</h3>") < other.index("<pre>train</pre>") < other.index(">b</h3>")
     assert settings_tables([("a", {}, {"seed": 1}), ("b", {}, {})]).count("<dt>seed</dt>") == 1
 
 

@@ -115,16 +115,16 @@ def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, An
     shared_about, shared_settings = _shared(about), _shared([settings for *_, settings in runs])
     all_runs = f'<h3 class="run-name">All runs</h3>{_settings(shared_about, shared_settings)}'
     parts = []
-    for (name, info, settings), about_it in zip(runs, about, strict=True):
+    for (name, _, settings), about_it in zip(runs, about, strict=True):
         heading = f'<h3 class="run-name">{escape(name)}</h3>' if len(runs) > 1 else ""
-        command = f"<pre>{escape(str(info['command']))}</pre>" if info.get("command") else ""
         own = _settings(_without(shared_about, about_it), _without(shared_settings, settings))
-        parts.append(f'<div class="run">{heading}{command}{own}</div>')
+        parts.append(f'<div class="run">{heading}{own}</div>')
     return f'{all_runs if shared_about or shared_settings else ""}<div class="runs">{"".join(parts)}</div>'
 
 
 def _about(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
     return {
+        "command": info.get("command") or None,
         "run": name,
         "note": info.get("note") or None,
         "started": info.get("started"),
@@ -149,7 +149,9 @@ def _without(shared: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, A
 
 
 def _settings(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    return f'<div class="settings">{_facts(about)}{_facts(settings)}</div>'
+    command = f"<pre>{escape(str(about['command']))}</pre>" if about.get("command") else ""
+    facts = _facts({name: value for name, value in about.items() if name != "command"})
+    return f'{command}<div class="settings">{facts}{_facts(settings)}</div>'
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _facts(facts: Mapping[str, Any]) -> str:
     items = []
     for name, value in facts.items():
-        if value is not None:
+        if value not in (None, ""):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             items.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
     return f'<dl class="facts">{"".join(items)}</dl>' if items else ""

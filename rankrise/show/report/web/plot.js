@@ -3,6 +3,7 @@
 const HEIGHT = 230;
 const NARROWEST = 200;
 const MOST_LETTERS = 12;
+const LETTER_HEIGHT = 12;
 let plotCount = 0;
 
 /** The CSS classes of a line: its shade in the order of learning, and its style. */
@@ -193,7 +194,7 @@ class Plot {
     return s("path", { d: `M${[...there, ...back].join("L")}Z`, class: `band ${colourOf(line)}` });
   }
 
-  /** Names at the right end, the largest first, where there is room. */
+  /** Names at the right end, the largest first, each beside its line or as near to it as there is room. */
   directLabels() {
     const taken = [];
     const named = this.content.lines.filter((line) => line.direct);
@@ -203,12 +204,21 @@ class Plot {
     ends.sort((a, b) => (b.line.weight ?? Math.abs(b.value)) - (a.line.weight ?? Math.abs(a.value)));
     const texts = [];
     for (const { line, value } of ends) {
-      const y = Math.min(this.box.bottom, Math.max(this.box.top, this.y.pixel(value)));
-      if (!Number.isFinite(y) || taken.some((other) => Math.abs(other - y) < 11.5)) continue;
+      const y = this.freePlace(this.y.pixel(value), taken);
+      if (y === null) continue;
       taken.push(y);
       texts.push(s("text", { x: this.box.right + 5, y: y + 3.5, class: colourOf(line) }, line.label));
     }
     return texts;
+  }
+
+  /** The height nearest to `wanted` that is a line of text away from those taken; null if it is too far to be read as the same. */
+  freePlace(wanted, taken) {
+    const { top, bottom } = this.box;
+    const inside = Math.min(bottom, Math.max(top, wanted));
+    const places = [inside, ...taken.flatMap((other) => [other - LETTER_HEIGHT, other + LETTER_HEIGHT])];
+    const free = places.filter((y) => y >= top - 4 && y <= bottom + 4 && Math.abs(y - inside) <= 1.5 * LETTER_HEIGHT && taken.every((other) => Math.abs(other - y) > LETTER_HEIGHT - 0.5));
+    return free.length ? free.reduce((best, y) => (Math.abs(y - inside) < Math.abs(best - inside) ? y : best)) : null;
   }
 
   /** Mark a time: the upright line that the slider moves. */

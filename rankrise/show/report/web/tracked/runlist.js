@@ -1,4 +1,4 @@
-// The runs beside one another: what they ended with, and their ranks by initialisation scale.
+// The runs beside one another: what they ended with, and their ranks by initialisation scale, all heads at a glance and layer by layer.
 
 function runList(runs) {
   const place = document.getElementById("runs-here");
@@ -13,36 +13,61 @@ function runList(runs) {
   const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", ...scores, ""];
   const made = table("Stable ranks are means over all heads at the last measured step", head, rows);
   place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, made));
-  if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size > 1) place.append(h("div", { class: "run" }, h("div", { class: "pair" }, ["KQ", "VO"].map((product) => scalePlot(runs, product).figure))));
+  if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size < 2) return;
+  const plots = ["KQ", "VO"].map((product) => scalePlot(runs, layersOf(product)));
+  place.append(h("div", { class: "run" }, h("div", { class: "pair" }, plots.map((plot) => plot.figure))));
+  document.getElementById("glance-here").append(h("div", { class: "run" }, scalePlot(runs, allHeads).figure));
 }
 
-/** Stable rank at the end against the initialisation scale, a line a layer, of the chosen run's data set. */
-function scalePlot(runs, product) {
-  const plot = new Plot({
+/** Both products, all heads: at a glance. */
+const allHeads = {
+  name: "Stable rank of the change by initialisation scale, all heads",
+  title: "At the end, by initialisation scale",
+  lines: (alike) => here().products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...byScale(alike, (run) => run.ranks[product]?.flat()) })),
+};
+
+/** One product, a line a layer. */
+function layersOf(product) {
+  return {
     name: `Stable rank of the change of ${product} by initialisation scale`,
     title: ["Stable rank of Δ", ...fullProduct(product), " by initialisation scale"],
+    labelled: 8,
+    lines: (alike) =>
+      here().layers.map((_, layer) => ({
+        name: here().layerName(layer),
+        label: here().layerName(layer),
+        shade: spread(layer, here().layers.length),
+        direct: true,
+        ...byScale(alike, (run) => run.ranks[product]?.[layer]),
+      })),
+  };
+}
+
+/** The mean of what curves of runs of a scale end with. */
+function byScale(runs, curvesOf) {
+  const ends = new Map();
+  for (const run of runs) ends.set(run.scale, [...(ends.get(run.scale) ?? []), ...(curvesOf(run) ?? []).map((curve) => curve.at(-1))]);
+  const xs = [...ends.keys()].filter((scale) => ends.get(scale).length).sort((a, b) => a - b);
+  return { xs, ys: xs.map((scale) => mean(ends.get(scale))) };
+}
+
+/** Stable rank at the end against the initialisation scale, of the chosen run's data set. */
+function scalePlot(runs, { lines, ...options }) {
+  const plot = new Plot({
+    ...options,
     xLabel: "initialisation scale",
     logX: () => true,
     padX: true,
     still: true,
-    labelled: 8,
     key: true,
     floor: 0,
     tip: (scale, line) => line && [line.name, `stable rank ${number(valueAt(line, scale), 3)} at scale ${number(scale, 2)}`],
   });
   watch(["run"], () => {
-    const alike = runs.filter((run) => run.study === here().study && run.scale !== null && !run.empty && run.products.includes(product));
+    const alike = runs.filter((run) => run.study === here().study && run.scale !== null && !run.empty);
     const scales = [...new Set(alike.map((run) => run.scale))].sort((a, b) => a - b);
-    const lines = here().layers.map((_, layer) => ({
-      name: here().layerName(layer),
-      label: here().layerName(layer),
-      shade: spread(layer, here().layers.length),
-      direct: true,
-      xs: scales,
-      ys: scales.map((scale) => mean(alike.filter((run) => run.scale === scale && run.layers[layer]).flatMap((run) => run.ranks[product][layer].map((curve) => curve.at(-1))))),
-    }));
     const summary = `${here().study}: mean over heads (and seeds) at the last measured step, scales ${scales.map((scale) => number(scale)).join(", ")}.`;
-    plot.show({ lines: scales.length > 1 ? lines : [], summary: scales.length > 1 ? summary : `${here().study} has one scale here.` });
+    plot.show({ lines: scales.length > 1 ? lines(alike).filter((line) => line.xs.length) : [], summary: scales.length > 1 ? summary : `${here().study} has one scale here.` });
   });
   return plot;
 }

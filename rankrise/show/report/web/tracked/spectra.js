@@ -54,7 +54,7 @@ function spectrumContent(run, product) {
   const whose = state.layer < 0 ? "all layers" : run.layerName(state.layer);
   const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
   const counted = `Above a tenth of a head's largest: ${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}, ${above(initial_above[product])} of the initial product.`;
-  return { lines, summary: `${whose}, ${which}. ${counted}` };
+  return { lines, summary: `${whose}, ${which}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
 }
 
 /** What a layer's record has of its heads, or of the chosen one. */
