@@ -100,7 +100,8 @@ def _refuse_several(folder: Path) -> None:
     runs = [str(run) for run in runs_in([folder]) if run != folder]
     if runs:
         kind = "a sweep" if is_sweep else "a folder of runs"
-        raise RankriseError(f"{folder} is {kind}, and runs are watched one by one: pass {', or '.join(runs)}")
+        which = runs[0] if len(runs) == 1 else f"one of the {len(runs)} in it, for example {runs[0]}"
+        raise RankriseError(f"{folder} is {kind}, and runs are watched one by one: pass {which}")
     if is_sweep:
         raise RankriseError(
             f"{folder} is a sweep of which no run has begun: pass one of its runs when it has"

@@ -162,7 +162,8 @@ def test_folders_that_are_no_tracked_run(tmp_path: Path, capsys: pytest.CaptureF
         (PAPER.parent, "is a folder of runs"),
         (
             begun,
-            f"is a sweep, and runs are watched one by one: pass {begun / 'seed=0'}, or {begun / 'seed=1'}",
+            "is a sweep, and runs are watched one by one: "
+            f"pass one of the 2 in it, for example {begun / 'seed=0'}",
         ),
         (waiting, "is a sweep of which no run has begun"),
     ):
