@@ -3,7 +3,7 @@
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.claims.heads import at_the_end, judged_at
+from rankrise.claims.heads import at_the_end, judged_at, losses
 from rankrise.claims.statistics import mean_bounds, spearman
 from rankrise.studies import Member, Study
 
@@ -47,7 +47,17 @@ def low_rank(study: Study) -> list[Measure]:
                 f"what random weights have; the worst layer is number {worst + 1}",
             )
         )
-    return [*measures, *judged_at(study)]
+    return [*measures, *_learned(study), *judged_at(study)]
+
+
+def _learned(study: Study) -> list[Measure]:
+    """How far the training loss fell, where recorded."""
+    known = losses(study.main)
+    if not len(known):
+        return []
+    first, last = known.mean(axis=0)
+    why = f"{first:.3g} to {last:.3g}; near 1 little is learned, and the change may be of low rank for that"
+    return [told("training loss at the end over the first one", float(last / first), why)]
 
 
 def rank_grows(study: Study) -> list[Measure]:

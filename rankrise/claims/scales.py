@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, told
-from rankrise.claims.heads import at_the_end
+from rankrise.claims.heads import at_the_end, losses
 from rankrise.claims.statistics import RESAMPLES
 from rankrise.studies import Study
 
@@ -58,12 +58,8 @@ def falls_with_scale(study: Study) -> list[Measure]:
 def _losses(study: Study) -> list[Measure]:
     """The training losses that the scales reached, where recorded: a network that has learned less has had
     less cause to grow in rank."""
-    reached: dict[float, float] = {}
-    for scale, members in study.scales.items():
-        losses = [one.record.get("loss", np.empty(0)) for one in members]
-        known = [loss[np.isfinite(loss)][-1] for loss in losses if np.isfinite(loss).any()]
-        if known:
-            reached[scale] = float(np.mean(known))
+    known = {scale: losses(members)[:, 1] for scale, members in study.scales.items()}
+    reached = {scale: float(ends.mean()) for scale, ends in known.items() if len(ends)}
     if len(reached) < len(study.scales):
         return []
     each = ", ".join(f"{loss:.3g} at {scale:g}" for scale, loss in reached.items())
