@@ -206,15 +206,17 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         schedule = watch.Schedule(often=OFTEN, seldom=SELDOM)
+        others = tracker_threads()
         tracker = watch.RankTracker(model, folder, schedule=schedule, top=TOP, keep=keep, strict=True)
         tracker.flush()
         construction_seconds = time.perf_counter() - start
+        (worker,) = tracker_threads() - others
 
         starts = itertools.count(0, SELDOM)
         own: list[float] = []
 
         def tracked_block() -> Seconds:
-            first, in_steps, before = next(starts), [], worker_seconds()
+            first, in_steps, before = next(starts), [], processor_seconds(worker)
 
             def step(number: int, loss: Tensor) -> None:
                 start = time.thread_time()
@@ -222,7 +224,7 @@ def measure(
                 in_steps.append(time.thread_time() - start)
 
             seconds = training.run(SELDOM, step, drain)
-            own.append(sum(in_steps) + worker_seconds() - before)
+            own.append(sum(in_steps) + processor_seconds(worker) - before)
             return seconds
 
         def drain() -> None:
@@ -271,9 +273,12 @@ def measure(
     }
 
 
-def worker_seconds() -> float:
+def tracker_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "rankrise-tracker"}
+
+
+def processor_seconds(worker: threading.Thread) -> float:
     """What the tracker's thread has taken of a processor so far: beside CPU training it has no helpers."""
-    (worker,) = (thread for thread in threading.enumerate() if thread.name == "rankrise-tracker")
     path = Path(f"/proc/self/task/{worker.native_id}/schedstat")
     return int(path.read_text().split()[0]) / 1e9 if path.exists() else math.nan
 

@@ -53,10 +53,12 @@ def test_overhead_of_pairs(overhead: ModuleType) -> None:
     assert found.processor_percent == pytest.approx(5.0)
 
 
-def test_every_way_is_measured(overhead: ModuleType) -> None:
-    """All of it, with a tiny model: nothing is left out of the record, and each pair is counted."""
+def test_every_way_is_measured(overhead: ModuleType, tmp_path: Path) -> None:
+    """All of it, with a tiny model: nothing is left out of the record, and each pair is counted; another
+    tracker of the same process is no matter."""
     tiny = overhead.Setting("tiny", layers=1, heads=2, width=8, head_size=4, batch=1)
-    found = overhead.measure(tiny, "cpu", blocks=1, keep="model", eager=True, patience=0.0)
+    with watch.RankTracker(torch.nn.TransformerEncoderLayer(8, 2), tmp_path):
+        found = overhead.measure(tiny, "cpu", blocks=1, keep="model", eager=True, patience=0.0)
     assert (found["ranks_measured"], found["spectra_measured"]) == ("10 of 10", "2 of 2")
     assert found["initial_megabytes"] == 4 * 4 * 2 * 8 * 4 / 2**20
     assert [row.blocks for row in found["overheads"]] == [1, 1]
