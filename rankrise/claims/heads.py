@@ -1,4 +1,4 @@
-"""What tracked runs are judged by: heads of a layer, of all seeds together, as samples; training losses."""
+"""Heads of tracked runs as samples: those of a layer, of all seeds together, that training has changed."""
 
 from collections.abc import Sequence
 
@@ -33,10 +33,3 @@ def judged_at(study: Study) -> list[Measure]:
         why = "the run is not finished, and the verdict is of now"
         measures.append(told("judged at step", float(last), why))
     return measures
-
-
-def losses(members: Sequence[Member]) -> np.ndarray:
-    """The first and the last finite training loss of each run that recorded any, [runs, 2]."""
-    recorded = [one.record.get("loss", np.empty(0)) for one in members]
-    finite = [loss[np.isfinite(loss)] for loss in recorded]
-    return np.array([(loss[0], loss[-1]) for loss in finite if len(loss)]).reshape(-1, 2)

@@ -3,7 +3,8 @@
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.claims.heads import at_the_end, judged_at, losses
+from rankrise.claims.heads import at_the_end, judged_at
+from rankrise.claims.losses import losses
 from rankrise.claims.statistics import mean_bounds, spearman
 from rankrise.studies import Member, Study
 
@@ -51,9 +52,9 @@ def low_rank(study: Study) -> list[Measure]:
 
 
 def _learned(study: Study) -> list[Measure]:
-    """How far the training loss fell, where recorded."""
+    """How far the training loss fell, where recorded and above 0 at first."""
     known = losses(study.main)
-    if not len(known):
+    if not len(known) or (known[:, 0] <= 0).any():
         return []
     first, last = known.mean(axis=0)
     why = f"{first:.3g} to {last:.3g}; near 1 little is learned, and the change may be of low rank for that"

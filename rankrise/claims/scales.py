@@ -6,7 +6,8 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, told
-from rankrise.claims.heads import at_the_end, losses
+from rankrise.claims.heads import at_the_end
+from rankrise.claims.losses import losses
 from rankrise.claims.statistics import RESAMPLES
 from rankrise.studies import Study
 

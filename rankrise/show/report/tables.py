@@ -135,12 +135,12 @@ def _about(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is the same in all of several; nothing where there is one."""
+    """What is known and the same in all of several; nothing where there is one."""
     first, *others = facts
     return {
         name: value
         for name, value in first.items()
-        if others and all(name in other and other[name] == value for other in others)
+        if others and value is not None and all(other.get(name) == value for other in others)
     }
 
 

@@ -212,13 +212,15 @@ class Plot {
     return texts;
   }
 
-  /** The height nearest to `wanted` that is a line of text away from those taken; null if it is too far to be read as the same. */
+  /** The height nearest to `wanted` at which a name overlaps none of those taken; null where that is too far from its line. */
   freePlace(wanted, taken) {
     const { top, bottom } = this.box;
     const inside = Math.min(bottom, Math.max(top, wanted));
+    const away = (y) => Math.abs(y - inside);
+    const fits = (y) => y >= top - 4 && y <= bottom + 4 && away(y) <= 1.5 * LETTER_HEIGHT;
+    const clear = (y) => taken.every((other) => Math.abs(other - y) > LETTER_HEIGHT - 0.5);
     const places = [inside, ...taken.flatMap((other) => [other - LETTER_HEIGHT, other + LETTER_HEIGHT])];
-    const free = places.filter((y) => y >= top - 4 && y <= bottom + 4 && Math.abs(y - inside) <= 1.5 * LETTER_HEIGHT && taken.every((other) => Math.abs(other - y) > LETTER_HEIGHT - 0.5));
-    return free.length ? free.reduce((best, y) => (Math.abs(y - inside) < Math.abs(best - inside) ? y : best)) : null;
+    return places.filter((y) => fits(y) && clear(y)).reduce((best, y) => (best === null || away(y) < away(best) ? y : best), null);
   }
 
   /** Mark a time: the upright line that the slider moves. */

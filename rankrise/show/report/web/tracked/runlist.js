@@ -1,4 +1,4 @@
-// The runs beside one another: what they ended with, and their ranks by initialisation scale, all heads at a glance and layer by layer.
+// The runs beside one another: what they ended with, and their ranks by initialisation scale.
 
 function runList(runs) {
   const place = document.getElementById("runs-here");
@@ -19,7 +19,7 @@ function runList(runs) {
   document.getElementById("glance-here").append(h("div", { class: "run" }, scalePlot(runs, allHeads).figure));
 }
 
-/** Both products, all heads: at a glance. */
+/** Both products over all heads, beside the story. */
 const allHeads = {
   name: "Stable rank of the change by initialisation scale, all heads",
   title: "At the end, by initialisation scale",
