@@ -107,13 +107,16 @@ def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: di
     assert claim.reason.endswith("; judged on 2 of 3 runs: unit and again")
 
 
-def test_how_much_was_learned_stands_beside_a_low_rank(tracked: dict[str, Path]) -> None:
-    name = "training loss at the end over the first one"
-    learned = [
-        measure.value for measure in verdict("low rank", tracked["unit"]).measures if measure.name == name
-    ]
+def test_how_much_was_learned_stands_beside_a_low_rank(tracked: dict[str, Path], tmp_path: Path) -> None:
+    def learned(run: Path) -> list[float]:
+        name = "training loss at the end over the first one"
+        return [measure.value for measure in verdict("low rank", run).measures if measure.name == name]
+
     loss = watch.load(tracked["unit"]).steps()["loss"]
-    assert learned == pytest.approx([loss[-1] / loss[0]])
+    assert learned(tracked["unit"]) == pytest.approx([loss[-1] / loss[0]])
+    below = shutil.copytree(tracked["unit"], tmp_path / "below")
+    (below / "steps.jsonl").write_text('{"step":1,"loss":-1.0}\n{"step":120,"loss":-2.0}\n')
+    assert learned(below) == []
 
 
 def test_each_data_set_has_a_verdict_of_its_own(tracked: dict[str, Path]) -> None:
