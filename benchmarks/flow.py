@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.files import to_json, write_json
+from rankrise.foundations.files import to_json, write_json
 
 LOG10_ALPHA, UNTIL, STAGES = -32.0, 2.0, 10
 UNIT = -LOG10_ALPHA * math.log(10)

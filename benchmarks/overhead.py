@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
 
 from rankrise import watch
-from rankrise.files import to_json
+from rankrise.foundations.files import to_json
 
 OFTEN, SELDOM, TOP = 20, 100, 8
 

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from rankrise import watch
-from rankrise.files import to_json
-from rankrise.watch import gram, spectra
+from rankrise.foundations.files import to_json
+from rankrise.watch import _gram as gram
+from rankrise.watch import _spectra as spectra
 
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]  # keys and queries before, keys and queries after
 

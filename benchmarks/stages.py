@@ -17,11 +17,11 @@ import ruptures
 import torch
 
 from rankrise import predict, toy, watch
-from rankrise.progress import bar
-from rankrise.watch.stages.agreement import Passage, agreement, passages
-from rankrise.watch.stages.bins import binned
-from rankrise.watch.stages.shape import Windows
-from rankrise.watch.stages.steps import FINEST, LEAST
+from rankrise.show.progress import bar
+from rankrise.watch._stages.agreement import Passage, agreement, passages
+from rankrise.watch._stages.bins import binned
+from rankrise.watch._stages.shape import Windows
+from rankrise.watch._stages.steps import FINEST, LEAST
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "stages"))

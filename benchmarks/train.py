@@ -25,20 +25,20 @@ import torch
 from torch import Tensor, nn
 
 from rankrise import watch
-from rankrise.files import to_json, write_json
-from rankrise.train.data import ImageData, ImagePart, Tokens
-from rankrise.train.image_classification import ImageClassification
-from rankrise.train.kernels import chosen_kernels
-from rankrise.train.language_model import language_model
-from rankrise.train.next_token import NextTokenPrediction
-from rankrise.train.rate import set_rate
-from rankrise.train.settings import TrainSettings, read_recipe
-from rankrise.train.sources import DeviceImages
-from rankrise.train.step import compiled, graphed, optimiser_of, written_step
-from rankrise.train.task import Task
-from rankrise.train.times import Times
-from rankrise.train.token_blocks import TokenBlocks
-from rankrise.train.vision_model import vision_transformer
+from rankrise.foundations.files import to_json, write_json
+from rankrise.train._data import ImageData, ImagePart, Tokens
+from rankrise.train._image_classification import ImageClassification
+from rankrise.train._kernels import chosen_kernels
+from rankrise.train._language_model import language_model
+from rankrise.train._next_token import NextTokenPrediction
+from rankrise.train._rate import set_rate
+from rankrise.train._settings import TrainSettings, read_recipe
+from rankrise.train._sources import DeviceImages
+from rankrise.train._step import compiled, graphed, optimiser_of, written_step
+from rankrise.train._task import Task
+from rankrise.train._times import Times
+from rankrise.train._token_blocks import TokenBlocks
+from rankrise.train._vision_model import vision_transformer
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "vit-cifar10.yaml"
 VOCABULARY = 50257

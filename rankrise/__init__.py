@@ -7,7 +7,7 @@ The parts are imported where they are used (``from rankrise import predict``), s
 answers at once.
 """
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 __version__ = "0.1.0"
 __all__ = ["RankriseError", "__version__"]

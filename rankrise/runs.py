@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 FORMAT = "rankrise-run/1"
 KINDS = ("toy", "tracked")
@@ -37,7 +37,7 @@ def kind_of(folder: str | Path) -> str:
 
     >>> kind_of("no/such/folder")
     Traceback (most recent call last):
-    rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
     path = run_file(
         folder, "'rankrise toy', by 'rankrise train' or by a RankTracker, or a folder of such folders"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.files import write_json
-from rankrise.watch.stages import FORMAT as STAGES_FORMAT
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
+from rankrise.watch._stages import FORMAT as STAGES_FORMAT
 
 PRODUCTS = ("KQ", "VO")
 VARIED = ("seed", "initialisation_scale")

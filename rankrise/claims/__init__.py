@@ -14,8 +14,8 @@ from rankrise.claims.perturbations import noise_robustness, strict_minima
 from rankrise.claims.products import harder_data, on_cifar, vo_exceeds_kq
 from rankrise.claims.scales import falls_with_scale
 from rankrise.claims.spectra_decay import spectra_decay
-from rankrise.errors import RankriseError
-from rankrise.files import write_json
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
 from rankrise.runs import kind_of, runs_in
 from rankrise.studies import Study, studies_of
 from rankrise.toy import open_run

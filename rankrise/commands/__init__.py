@@ -24,8 +24,8 @@ from rankrise.commands.sweep import sweep
 from rankrise.commands.toy import toy
 from rankrise.commands.train import train
 from rankrise.commands.watch import watch
-from rankrise.errors import RankriseError
-from rankrise.spelling import nearest
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.spelling import nearest
 
 OF_EVERY_COMMAND = ("help", "config", "print_config")
 """The flags that jsonargparse adds."""
@@ -107,7 +107,7 @@ def _refuse_unknown_command(given: list[str]) -> None:
 
     >>> _refuse_unknown_command(["trian", "recipe.yaml"])
     Traceback (most recent call last):
-    rankrise.errors.RankriseError: trian is no command: did you mean 'rankrise train'?
+    rankrise.RankriseError: trian is no command: did you mean 'rankrise train'?
     """
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         meant = nearest(given[0], list(COMMANDS))
@@ -121,7 +121,7 @@ def _refuse_unknown_flag(given: list[str]) -> None:
 
     >>> _refuse_unknown_flag(["train", "recipe.yaml", "--initialization_scale=0.1"])
     Traceback (most recent call last):
-    rankrise.errors.RankriseError: --initialization_scale is no flag of 'rankrise train': did you mean
+    rankrise.RankriseError: --initialization_scale is no flag of 'rankrise train': did you mean
     --initialisation_scale?
     """
     command = COMMANDS.get(given[0]) if given else None

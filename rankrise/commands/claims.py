@@ -34,7 +34,7 @@ def claims(
     from rich.padding import Padding
 
     from rankrise.claims import check_claims, write_claims
-    from rankrise.files import to_json
+    from rankrise.foundations.files import to_json
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(runs, names)

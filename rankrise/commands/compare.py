@@ -41,8 +41,8 @@ def compare(
     """
     from rich.console import Console
 
-    from rankrise.files import to_json
-    from rankrise.progress import bar
+    from rankrise.foundations.files import to_json
+    from rankrise.show.progress import bar
     from rankrise.watch import compare as compare_checkpoints
 
     with bar("comparing", total=1.0) as move_to:

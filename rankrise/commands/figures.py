@@ -24,10 +24,10 @@ def figures(
     """
     import sys
 
-    from rankrise.files import to_json
-    from rankrise.progress import bar
+    from rankrise.foundations.files import to_json
     from rankrise.runs import kind_of, runs_in
     from rankrise.show.figures import draw_figures
+    from rankrise.show.progress import bar
     from rankrise.watch import load
 
     names = None if only is None else [name.strip() for name in only.split(",")]

@@ -42,8 +42,8 @@ def flow(
     """
     from rankrise import predict as theory
     from rankrise.commands.network import build, print_stages
-    from rankrise.files import to_json, write_json
-    from rankrise.progress import bar
+    from rankrise.foundations.files import to_json, write_json
+    from rankrise.show.progress import bar
     from rankrise.show.stages import flow_to_dict, save_flow, stages_to_dict
 
     loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)

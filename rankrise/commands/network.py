@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 if TYPE_CHECKING:
     from rankrise import predict
-    from rankrise.predict.networks import Objective
+    from rankrise.predict._networks import Objective
 
 NetworkName = Literal["head", "transformer", "linear"]
 

@@ -11,7 +11,7 @@ def report(runs: list[str], out: Path | None = None, json: bool = False) -> None
         out: the file to write; report.html in the first folder if not given.
         json: print the path and the size as JSON.
     """
-    from rankrise.files import to_json
+    from rankrise.foundations.files import to_json
     from rankrise.show.report import write_report
 
     path = write_report(runs, out)

@@ -45,11 +45,12 @@ def sweep(
     from rich.console import Console
 
     from rankrise.commands.train import out_of_place
-    from rankrise.errors import RankriseError
-    from rankrise.files import to_json
-    from rankrise.optional import require
-    from rankrise.progress import bar
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.foundations.files import to_json
+    from rankrise.foundations.optional import require
+    from rankrise.show.progress import bar
     from rankrise.train import read_recipe
+    from rankrise.train._task import task_of
     from rankrise.train.sweep import (
         Processes,
         dask_executor,
@@ -60,7 +61,6 @@ def sweep(
         slurm_executor,
     )
     from rankrise.train.sweep.record import standing
-    from rankrise.train.task import task_of
 
     if dask is not None and slurm is not None:
         raise RankriseError("both --dask and --slurm are given: pass one of them")
@@ -149,8 +149,8 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
     import sys
     import time
 
-    from rankrise.errors import RankriseError
-    from rankrise.train.loop import reached
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.train._loop import reached
 
     begun = time.perf_counter()
     since: dict[str, float] = {}

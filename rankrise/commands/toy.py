@@ -68,10 +68,10 @@ def toy(
     import os
     from dataclasses import fields
 
-    from rankrise.errors import RankriseError
-    from rankrise.files import to_json
-    from rankrise.progress import bar
-    from rankrise.provenance import command_line
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.foundations.files import to_json
+    from rankrise.foundations.provenance import command_line
+    from rankrise.show.progress import bar
     from rankrise.toy import QUICK, ToySettings, open_run, read_recipe, run_toy, work_of
 
     if quick and recipe is not None:

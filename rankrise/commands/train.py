@@ -104,13 +104,13 @@ def train(
     import time
     from dataclasses import asdict, fields
 
-    from rankrise.files import to_json
-    from rankrise.optional import require
-    from rankrise.progress import bar
+    from rankrise.foundations.files import to_json
+    from rankrise.foundations.optional import require
+    from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Progress, TrainSettings, read_recipe
     from rankrise.train import train as run_training
-    from rankrise.train.checkpoint import latest_checkpoint
-    from rankrise.train.loop import run_in
+    from rankrise.train._checkpoint import latest_checkpoint
+    from rankrise.train._loop import run_in
 
     accelerate = require("accelerate", extra="train", purpose="training")
     names = {field.name for field in fields(TrainSettings)}

@@ -21,7 +21,7 @@ def watch(run: Path, once: bool = False, json: bool = False, every: float = 2.0)
     from rich.console import Console
     from rich.live import Live
 
-    from rankrise.files import to_json
+    from rankrise.foundations.files import to_json
     from rankrise.show.terminal import frame, snapshot
     from rankrise.watch import find_stages
 
@@ -72,7 +72,7 @@ class _Search:
 
 
 def _open(folder: Path) -> "TrackedRun":
-    from rankrise.errors import RankriseError
+    from rankrise.foundations.errors import RankriseError
     from rankrise.toy import open_run
     from rankrise.watch import load
 
@@ -93,7 +93,7 @@ def _open(folder: Path) -> "TrackedRun":
 
 def _refuse_several(folder: Path) -> None:
     """Refuse a sweep, or another folder of runs, with the runs in it."""
-    from rankrise.errors import RankriseError
+    from rankrise.foundations.errors import RankriseError
     from rankrise.runs import runs_in
 
     is_sweep = (folder / "sweep.json").is_file()

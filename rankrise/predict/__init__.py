@@ -5,9 +5,10 @@ itself at any initialisation scale; `compare` holds one against the other (Theor
 tests what the theorem assumes.
 """
 
-from rankrise.predict.assumptions import Assumption, Assumptions, check_assumptions
-from rankrise.predict.flow import Crossing, Flow, gradient_flow
-from rankrise.predict.networks import (
+from rankrise.predict._assumptions import Assumption, Assumptions, check_assumptions
+from rankrise.predict._flow import Crossing, Flow, gradient_flow
+from rankrise.predict._greedy import Stage, Stages, greedy
+from rankrise.predict._networks import (
     DiagonalHead,
     DiagonalLinear,
     DiagonalTransformer,
@@ -17,9 +18,8 @@ from rankrise.predict.networks import (
     diagonal_transformer,
     random_initialisation,
 )
-from rankrise.predict.perturbation import Perturbation, noise_robustness_experiment, strict_minima_experiment
-from rankrise.predict.stages import Stage, Stages, greedy
-from rankrise.predict.theorem import Comparison, StageComparison, Trend, compare
+from rankrise.predict._perturbation import Perturbation, noise_robustness_experiment, strict_minima_experiment
+from rankrise.predict._theorem import Comparison, StageComparison, Trend, compare
 
 __all__ = [
     "Assumption",

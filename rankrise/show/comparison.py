@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from rankrise.files import replacing, write_json, write_text
-from rankrise.watch.compare import Comparison, Row
+from rankrise.foundations.files import replacing, write_json, write_text
+from rankrise.watch._compare import Comparison, Row
 
 
 def save_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:

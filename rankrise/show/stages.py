@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rankrise.files import replacing
+from rankrise.foundations.files import replacing
 from rankrise.predict import Flow, Stages
 
 Label = Callable[[int], str]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from rankrise import predict
-from rankrise.files import write_json
+from rankrise.foundations.files import write_json
 from rankrise.toy.descent import ACTIVE, gradient_descent
 from rankrise.toy.full import train_full_weights
 from rankrise.toy.network import initialisation_of, network_of

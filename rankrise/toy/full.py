@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.predict.networks.objectives import mean_loss
+from rankrise.predict._networks.objectives import mean_loss
 from rankrise.toy.network import Network
 
 POINTS = 500

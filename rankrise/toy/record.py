@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.errors import RankriseError
-from rankrise.files import replacing, write_json
-from rankrise.predict.coordinates import Coordinates
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import replacing, write_json
+from rankrise.predict._coordinates import Coordinates
 from rankrise.runs import check_kind, run_file
 from rankrise.toy.descent import ACTIVE, Descent
 from rankrise.toy.full import FullWeights
@@ -187,7 +187,7 @@ def open_run(folder: str | Path) -> Run:
 
     >>> open_run("no/such/folder")
     Traceback (most recent call last):
-    rankrise.errors.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
     """
     folder = Path(folder)
     path = run_file(folder, "'rankrise toy'")

@@ -9,9 +9,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from rankrise.errors import RankriseError
-from rankrise.files import write_json
-from rankrise.provenance import machine, now, versions
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
+from rankrise.foundations.provenance import machine, now, versions
 from rankrise.runs import FORMAT
 from rankrise.toy.experiments import compute
 from rankrise.toy.pieces import Piece, cost, needs, pieces_of

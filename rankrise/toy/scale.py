@@ -3,7 +3,7 @@
 import math
 from decimal import Decimal, InvalidOperation
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 
 def scale_name(alpha: str | float) -> str:

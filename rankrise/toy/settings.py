@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from rankrise import recipe
-from rankrise.errors import RankriseError
-from rankrise.predict.networks import Objective
+from rankrise.foundations import settings as recipe
+from rankrise.foundations.errors import RankriseError
+from rankrise.predict._networks import Objective
 from rankrise.toy.scale import log10_of, scale_name
 
 EXPERIMENTS = ("stages", "flow", "descent", "full", "strict-minima", "noise-robustness")

@@ -1,21 +1,21 @@
 """Watch: every attention head's weights in one form, and the spectra and ranks of what they learned."""
 
-from rankrise.watch.compare import Comparison, Row, compare
-from rankrise.watch.factors import change
-from rankrise.watch.families import Attention, add_family
-from rankrise.watch.gram import frobenius_norm
-from rankrise.watch.heads import Layer, heads
-from rankrise.watch.projection import linear
-from rankrise.watch.ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
-from rankrise.watch.spectra import change_singular_values, difference_singular_values, singular_values
-from rankrise.watch.stable_rank import change_stable_rank, stable_rank
-from rankrise.watch.stages import Curve, Stage, StagesFound, Step, find_stages, find_steps
-from rankrise.watch.subspaces import SingularVectors, leading_vectors, principal_angles
-from rankrise.watch.track.callbacks import huggingface_callback, lightning_callback
-from rankrise.watch.track.load import TrackedRun, load
-from rankrise.watch.track.schedule import Schedule, Spaced
-from rankrise.watch.track.streams import tensorboard, trackio, wandb
-from rankrise.watch.track.tracker import RankTracker
+from rankrise.watch._compare import Comparison, Row, compare
+from rankrise.watch._factors import change
+from rankrise.watch._families import Attention, add_family
+from rankrise.watch._gram import frobenius_norm
+from rankrise.watch._heads import Layer, heads
+from rankrise.watch._projection import linear
+from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
+from rankrise.watch._spectra import change_singular_values, difference_singular_values, singular_values
+from rankrise.watch._stable_rank import change_stable_rank, stable_rank
+from rankrise.watch._stages import Curve, Stage, StagesFound, Step, find_stages, find_steps
+from rankrise.watch._subspaces import SingularVectors, leading_vectors, principal_angles
+from rankrise.watch._track.callbacks import huggingface_callback, lightning_callback
+from rankrise.watch._track.load import TrackedRun, load
+from rankrise.watch._track.schedule import Schedule, Spaced
+from rankrise.watch._track.streams import tensorboard, trackio, wandb
+from rankrise.watch._track.tracker import RankTracker
 
 __all__ = [
     "Attention",

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankrise.errors import RankriseError
-from rankrise.predict.networks import (
+from rankrise.foundations.errors import RankriseError
+from rankrise.predict._networks import (
     DiagonalHead,
     DiagonalLinear,
     DiagonalTransformer,

@@ -13,7 +13,7 @@ from tracked_runs import changed, train
 from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
-from rankrise.files import write_json
+from rankrise.foundations.files import write_json
 from rankrise.show.figures import draw_figures
 from rankrise.show.figures.tracked import FIGURES, tasks_of
 from rankrise.show.figures.tracked.stable_rank import draw_stable_rank

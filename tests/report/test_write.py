@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rankrise.commands import main
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.show.report import write_report
 from rankrise.show.report.toy.gather import gather
 from rankrise.toy import Run, open_run

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from scipy.stats import multivariate_normal
 
-from rankrise.watch.stages.posterior import PIECES, draw_curves
+from rankrise.watch._stages.posterior import PIECES, draw_curves
 
 
 def test_draws_are_of_the_exact_posterior() -> None:

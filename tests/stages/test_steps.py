@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 STEPS = np.arange(1, 1501)
 

@@ -8,7 +8,7 @@ import torch
 
 from rankrise import predict, toy, watch
 from rankrise.toy.full import train_full_weights
-from rankrise.watch.stages.agreement import Agreement, Passage, agreement, passages
+from rankrise.watch._stages.agreement import Agreement, Passage, agreement, passages
 
 PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.commands import main
-from rankrise.files import write_json
+from rankrise.foundations.files import write_json
 from rankrise.show.terminal import frame, snapshot, sparkline
 
 STEPS = 200

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.watch.track import callbacks
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._track import callbacks
 
 EVERY = watch.Schedule(often=1, seldom=4)
 

@@ -14,9 +14,9 @@ from tiny_model import tiny, train
 from torch import nn
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.watch.track import jobs as jobs_module
-from rankrise.watch.track import staging
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._track import jobs as jobs_module
+from rankrise.watch._track import staging
 
 EVERY = watch.Schedule(often=1, seldom=2)
 

@@ -11,8 +11,8 @@ import torch
 from tiny_model import tiny, train
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.watch.track.record import Lines, read_lines
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._track.record import Lines, read_lines
 
 EVERY = watch.Schedule(often=1, seldom=2)
 SCRIPT = Path(__file__).with_name("training_run.py")

@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.watch.track.streams import Stream
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._track.streams import Stream
 
 LAYERS = ("layers.0.self_attn", "layers.1.self_attn")
 SERIES = {f"{product}/stable_rank/{layer}" for product in ("KQ", "VO") for layer in (*LAYERS, "mean")}

@@ -10,7 +10,7 @@ from tiny_model import batch, loss_of, tiny, train
 from torch import nn
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 EVERY = watch.Schedule(often=1, seldom=2)
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 
 def quick(settings: dict[str, Any], folder: str) -> None:

@@ -32,7 +32,7 @@ def test_they_compile_for_an_h200(name, kind):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    module = importlib.import_module(f"rankrise.train.gpu.{name}")
+    module = importlib.import_module(f"rankrise.train._gpu.{name}")
     kernel = getattr(module, f"_{name}_{kind}")
     types = dict.fromkeys(kernel.arg_names, "*bf16") | {"scale": "fp32", "epsilon": "fp32", "count": "i32"}
     if name == "residual_norm":
@@ -74,7 +74,7 @@ def plain(packed: Tensor, scale: float) -> Tensor:
     ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
 )
 def test_attention_is_plain_attention(images, patches, heads, width):
-    from rankrise.train.gpu.short_attention import short_attention
+    from rankrise.train._gpu.short_attention import short_attention
 
     packed, bias = random(images, patches + 1, 3, heads, width), random(3, heads, width, dtype=torch.float32)
     gradient = random(images, patches + 1, heads, width).detach()
@@ -97,7 +97,7 @@ def test_attention_is_plain_attention(images, patches, heads, width):
     ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
 )
 def test_the_class_tokens_attention_is_the_first_row_of_plain_attention(images, patches, heads, width):
-    from rankrise.train.gpu.class_attention import class_attention
+    from rankrise.train._gpu.class_attention import class_attention
 
     query, packed = random(images, heads, width), random(images, patches + 1, 2, heads, width)
     bias, gradient = random(2, heads, width, dtype=torch.float32), random(images, heads, width).detach()
@@ -119,8 +119,8 @@ def test_the_class_tokens_attention_is_the_first_row_of_plain_attention(images, 
 @needs_either
 @pytest.mark.parametrize(("rows", "width"), [((5, 7), 64), ((100,), 32), ((2, 65), 512)])
 def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
-    from rankrise.train.gpu import residual_norm as module
-    from rankrise.train.gpu.residual_norm import residual_norm
+    from rankrise.train._gpu import residual_norm as module
+    from rankrise.train._gpu.residual_norm import residual_norm
 
     monkeypatch.setattr(module, "PROGRAMS", 16)  # so that they take turns
     norm = nn.LayerNorm(width, eps=1e-12)
@@ -144,7 +144,7 @@ def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
 
 @needs_either
 def test_the_compiler_can_trace_them():
-    from rankrise.train.gpu import class_attention, residual_norm, short_attention  # noqa: F401
+    from rankrise.train._gpu import class_attention, residual_norm, short_attention  # noqa: F401
 
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     single = torch.float32
@@ -168,7 +168,7 @@ def test_the_compiler_can_trace_them():
 
 @pytest.mark.skipif(not GPU, reason="the model takes the kernels on a GPU alone")
 def test_a_model_with_them_computes_the_same(tiny):
-    from rankrise.train.vision_model import vision_transformer
+    from rankrise.train._vision_model import vision_transformer
 
     results = []
     for attention in ("short", "math"):

@@ -10,9 +10,9 @@ import transformers
 from tiny_text import TINY_TEXT
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.train import TrainSettings, read_recipe
-from rankrise.train.language_model import language_model
+from rankrise.train._language_model import language_model
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

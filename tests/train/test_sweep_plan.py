@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rankrise.commands import main
-from rankrise.errors import RankriseError
-from rankrise.train.settings import TrainSettings
+from rankrise.foundations.errors import RankriseError
+from rankrise.train._settings import TrainSettings
 from rankrise.train.sweep import plan, read_sets
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tiny_text import TINY_TEXT, hub_of
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.train import TrainSettings
-from rankrise.train.data import (
+from rankrise.train._data import (
     Tokens,
     made_text,
     read_hugging_face_text,
@@ -23,10 +23,10 @@ from rankrise.train.data import (
     tokenised,
     tokens,
 )
-from rankrise.train.data.tokenizer import Bytes
-from rankrise.train.data.wikitext import detokenised, words_in
-from rankrise.train.task import task_of
-from rankrise.train.token_blocks import TokenBlocks
+from rankrise.train._data.tokenizer import Bytes
+from rankrise.train._data.wikitext import detokenised, words_in
+from rankrise.train._task import task_of
+from rankrise.train._token_blocks import TokenBlocks
 
 HERE = torch.device("cpu")
 

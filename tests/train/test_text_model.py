@@ -9,11 +9,11 @@ from accelerate import Accelerator
 from tiny_text import TINY_TEXT
 from torch import nn
 
-from rankrise.train.data import Tokens
-from rankrise.train.language_model import language_model
-from rankrise.train.next_token import NextTokenPrediction
-from rankrise.train.step import compiled, optimiser_of, written_step
-from rankrise.train.token_blocks import TokenBlocks
+from rankrise.train._data import Tokens
+from rankrise.train._language_model import language_model
+from rankrise.train._next_token import NextTokenPrediction
+from rankrise.train._step import compiled, optimiser_of, written_step
+from rankrise.train._token_blocks import TokenBlocks
 
 VOCABULARY = 100
 

@@ -19,7 +19,7 @@ from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.show.figures import draw_figures
 from rankrise.train import Interrupted, Progress, TrainSettings, train
-from rankrise.train.checkpoint import latest_checkpoint
+from rankrise.train._checkpoint import latest_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tiny_text import TINY_TEXT
 from tiny_training import TINY, same_run
 
 from rankrise.train import Interrupted, Progress, train
-from rankrise.train.step import graphed
+from rankrise.train._step import graphed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 kinds = pytest.mark.parametrize("settings", [replace(TINY, head_size=16), TINY_TEXT], ids=["images", "text"])

@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from rankrise.errors import RankriseError
-from rankrise.train.data import cifar as cifar_module
-from rankrise.train.data import (
+from rankrise.foundations.errors import RankriseError
+from rankrise.train._data import cifar as cifar_module
+from rankrise.train._data import (
     decoded,
     fitted,
     mean_and_deviation,
@@ -22,8 +22,8 @@ from rankrise.train.data import (
     read_digits,
     read_image_folder,
 )
-from rankrise.train.sources import DeviceImages, StreamedImages
-from rankrise.train.task import task_of
+from rankrise.train._sources import DeviceImages, StreamedImages
+from rankrise.train._task import task_of
 
 
 def made_up_images(count: int, seed: int = 0) -> numpy.ndarray:
@@ -227,7 +227,7 @@ def test_streaming_gives_the_batches_of_the_data_in_memory(image_folder, tiny, w
 
 def test_a_hugging_face_data_set(image_folder, monkeypatch):
     datasets = pytest.importorskip("datasets")
-    from rankrise.train.data import read_hugging_face
+    from rankrise.train._data import read_hugging_face
 
     monkeypatch.setenv("HF_HOME", str(image_folder.parent / "hugging-face"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(image_folder.parent / "hugging-face"))

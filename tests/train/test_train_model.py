@@ -10,7 +10,7 @@ from torch import nn
 
 from rankrise import RankriseError, watch
 from rankrise.train import TrainSettings
-from rankrise.train.vision_model import our_kernels_serve, vision_transformer
+from rankrise.train._vision_model import our_kernels_serve, vision_transformer
 
 
 def library_model(model: nn.Module) -> nn.Module:

@@ -84,7 +84,7 @@ def test_layers_computed_our_way_are_sharded_too(tiny, tmp_path):
 def test_a_batch_that_cannot_be_shared_is_refused(tiny, tmp_path, monkeypatch):
     from accelerate import Accelerator
 
-    from rankrise.errors import RankriseError
+    from rankrise.foundations.errors import RankriseError
 
     monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 3))
     with pytest.raises(RankriseError, match="batch_size is 100, which 3 processes cannot share equally"):

@@ -12,7 +12,7 @@ from tiny_text import hub_of, stories_of, write_for
 
 from rankrise import watch
 from rankrise.commands import main
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.train import TrainSettings, read_recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes"

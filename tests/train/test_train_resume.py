@@ -13,11 +13,11 @@ import pytest
 from tiny_training import recipe_file, same_run
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.show.terminal import snapshot
 from rankrise.train import Interrupted, Progress, TrainSettings, train
-from rankrise.train.checkpoint import latest_checkpoint
-from rankrise.watch.track import jobs, staging
+from rankrise.train._checkpoint import latest_checkpoint
+from rankrise.watch._track import jobs, staging
 
 
 def stop_at(step: int) -> object:
@@ -56,7 +56,7 @@ def test_no_measurement_is_left_out_however_slow_it_is(tiny, tmp_path, monkeypat
 
 
 def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
-    from rankrise.train import loop
+    from rankrise.train import _loop as loop
 
     def step_and_stop(*arguments: object) -> object:
         step = written_step(*arguments)
@@ -120,7 +120,7 @@ def test_other_settings_are_refused_by_name(tiny, whole_run, tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
     tiny: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from rankrise.train import loop
+    from rankrise.train import _loop as loop
 
     def breaking_step(*arguments: object) -> object:
         step = written_step(*arguments)

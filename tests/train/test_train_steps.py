@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.train import train
-from rankrise.train.augmentation import cut
-from rankrise.train.kernels import chosen_kernels
-from rankrise.train.order import epoch_plan
-from rankrise.train.rate import rate_at
-from rankrise.train.sources import DeviceImages
-from rankrise.train.step import optimiser_of, written_step
-from rankrise.train.task import task_of
-from rankrise.train.times import Times
+from rankrise.train._augmentation import cut
+from rankrise.train._kernels import chosen_kernels
+from rankrise.train._order import epoch_plan
+from rankrise.train._rate import rate_at
+from rankrise.train._sources import DeviceImages
+from rankrise.train._step import optimiser_of, written_step
+from rankrise.train._task import task_of
+from rankrise.train._times import Times
 
 
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(2, 6), st.integers(0, 3))
@@ -144,7 +144,7 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny, clip
 
 def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
     """With the compiler's own eager backend: the whole graph is traced, without its code generation."""
-    from rankrise.train.step import compiled
+    from rankrise.train._step import compiled
 
     compile_here = torch.compile
     monkeypatch.setattr(

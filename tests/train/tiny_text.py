@@ -9,8 +9,8 @@ from tiny_training import TINY
 from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.train import TrainSettings
-from rankrise.train.data import made_text
-from rankrise.train.task import task_of
+from rankrise.train._data import made_text
+from rankrise.train._task import task_of
 
 TINY_TEXT = replace(
     TINY,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rankrise import watch
-from rankrise.watch.projection import is_linear
+from rankrise.watch._projection import is_linear
 
 
 class Recorder(TorchFunctionMode):

@@ -14,8 +14,8 @@ from timm_alone import timm
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageClassification
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.watch.checkpoint import Checkpoint
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._checkpoint import Checkpoint
 
 TINY = {
     "hidden_size": 24,

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 LAYERS, HEADS, WIDTH, HEAD_SIZE = 2, 4, 32, 8
 

@@ -8,7 +8,7 @@ from tiny_heads import Plain, tiny
 from torch import nn
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 
 def refusal(model):

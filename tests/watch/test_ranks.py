@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 spectra = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12).map(
     lambda values: torch.tensor(sorted(values, reverse=True), dtype=torch.float64)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankrise import watch
-from rankrise.watch.gram import frobenius_norm
-from rankrise.watch.leading_value import by_filter, by_squaring
-from rankrise.watch.stable_rank import _quick_ranks
+from rankrise.watch._gram import frobenius_norm
+from rankrise.watch._leading_value import by_filter, by_squaring
+from rankrise.watch._stable_rank import _quick_ranks
 
 HEADS, SIZE, INNER = 3, 60, 24
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankrise import watch
-from rankrise.errors import RankriseError
-from rankrise.watch import batches, spectra
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch import _batches as batches
+from rankrise.watch import _spectra as spectra
 
 
 def exactly(tensor: Tensor) -> mpmath.matrix:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rankrise import watch
-from rankrise.watch.stable_rank import _float32_serves
+from rankrise.watch._stable_rank import _float32_serves
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rankrise import watch
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 
 def test_leading_vectors_are_those_of_the_product():

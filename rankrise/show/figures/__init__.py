@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.runs import of_one_kind
 from rankrise.show.figures.toy import draw_toy
 from rankrise.show.figures.tracked import draw_tracked

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rankrise.files import replacing, write_text
+from rankrise.foundations.files import replacing, write_text
 
 DPI = 200
 

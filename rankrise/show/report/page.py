@@ -11,8 +11,8 @@ from string import Template
 from typing import Any
 
 import rankrise
-from rankrise.errors import RankriseError
-from rankrise.files import write_text
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_text
 from rankrise.runs import of_one_kind
 from rankrise.show.report.content import Content
 from rankrise.show.report.toy import toy_content

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rankrise.errors import RankriseError
-from rankrise.optional import require
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.optional import require
 
 SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout")
 """What submitit knows of every cluster; anything else is Slurm's own, such as partition or account."""

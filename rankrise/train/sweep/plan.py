@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
-from rankrise.errors import RankriseError
-from rankrise.train.settings import TrainSettings
+from rankrise.foundations.errors import RankriseError
+from rankrise.train._settings import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 
 GRACE = 60.0
 """Seconds in which a worker that was told to stop may save its checkpoint."""

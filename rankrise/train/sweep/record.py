@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rankrise.errors import RankriseError
-from rankrise.files import to_json, write_json
-from rankrise.train.loop import run_in
-from rankrise.train.settings import MACHINE, TrainSettings
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import to_json, write_json
+from rankrise.train._loop import run_in
+from rankrise.train._settings import MACHINE, TrainSettings
 from rankrise.train.sweep.plan import PlannedRun
 
 FORMAT = "rankrise-sweep/1"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import chdir
 from typing import Any
 
-from rankrise.errors import RankriseError
-from rankrise.train.loop import Interrupted, train
-from rankrise.train.settings import TrainSettings
+from rankrise.foundations.errors import RankriseError
+from rankrise.train._loop import Interrupted, train
+from rankrise.train._settings import TrainSettings
 
 TrainRun = Callable[[dict[str, Any], str], None]
 """Trains with some settings in a folder. Workers import it by its name, so it is a function of a module."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.show.figures.saving import save, titled
 from rankrise.show.figures.style import paper_style
 from rankrise.show.figures.tracked.curves import MissingRecord

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from rankrise.errors import RankriseError
+from rankrise.foundations.errors import RankriseError
 from rankrise.show.figures.style import mark_stages
 from rankrise.studies import Member
 

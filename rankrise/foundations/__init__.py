@@ -1,0 +1,1 @@
+"""Foundations: errors, whole files, settings and provenance, which everything else builds on."""

@@ -1,0 +1,174 @@
+"""Algorithm 1: the stages in which a diagonal network learns, in the limit of a vanishing initialisation."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.predict._landing import land
+from rankrise.predict._loss import Loss, LossFunction, checked_loss
+
+_SEED_SIZE = 1e-4
+_FLAT = 1e-9
+_TIE = 1e-9
+
+Ending = Literal["nothing moves", "until", "max stages", "not converged"]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage: at rescaled time `time` (T_k) `coordinate` (i_k) becomes active with `sign`, and the network
+    moves to `point`.
+
+    `point` (p,) is the stationary point of the plateau that follows and `loss` the loss on it; `left` are
+    coordinates that fell back to zero on the way; `runner_up` is the time at which another coordinate would
+    have been next, had this one not moved; `tied` are those that would have been so at the same time, in
+    which case the theorem does not say what happens (nondegeneracy).
+    """
+
+    time: float
+    coordinate: int
+    sign: int
+    loss: float
+    point: Tensor
+    left: tuple[int, ...]
+    runner_up: float
+    tied: tuple[int, ...]
+
+    @property
+    def support(self) -> tuple[int, ...]:
+        """The coordinates active on this stage's plateau."""
+        return tuple(self.point.nonzero()[:, 0].tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class Stages(Sequence[Stage]):
+    """The stages in order of time, and why there are no more: `ending`, with a sentence in `message`.
+
+    `initial_loss` is the loss at `a = 0`, on the plateau before the first stage.
+    """
+
+    stages: tuple[Stage, ...]
+    initial_loss: float
+    ending: Ending
+    message: str
+
+    @overload
+    def __getitem__(self, index: int) -> Stage: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Stage, ...]: ...
+    def __getitem__(self, index: int | slice) -> Stage | tuple[Stage, ...]:
+        return self.stages[index]
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    @property
+    def ties(self) -> tuple[int, ...]:
+        """The numbers of the stages whose coordinate was tied with another."""
+        return tuple(number for number, stage in enumerate(self.stages) if stage.tied)
+
+
+def greedy(
+    loss: LossFunction,
+    size: int,
+    until: float = math.inf,
+    max_stages: int = 10_000,
+    scales: Tensor | None = None,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> Stages:
+    """Run Algorithm 1 on a loss of `a = u * v`: `loss(a: Tensor[size]) -> scalar`, float64, twice
+    differentiable.
+
+    Stops after rescaled time `until` or `max_stages`, when nothing can move any more, or when a stage finds
+    no point of rest, as for a loss with an exponential tail; what was found before is kept. `scales` (size,)
+    is for initialisations that are not of a single scale: `log(alpha_i) / log(alpha)` of each coordinate,
+    rescaled time belonging to `alpha`.
+
+    >>> target = torch.tensor([1.0, -2.0, 0.0], dtype=torch.float64)
+    >>> stages = greedy(lambda a: ((a - target) ** 2).sum() / 2, 3)
+    >>> [(s.time, s.coordinate, s.sign, s.loss) for s in stages], stages.ending
+    ([(0.5, 1, -1, 0.5), (1.0, 0, 1, 0.0)], 'nothing moves')
+    """
+    if not until > 0:
+        raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0")
+    checked = checked_loss(loss, size, device)
+    half = (
+        torch.ones(size, dtype=torch.float64, device=device) if scales is None else scales.to(device).double()
+    )
+    if half.shape != (size,) or not ((half > 0) & torch.isfinite(half)).all():
+        raise RankriseError(
+            f"scales must be {size} positive numbers, log(alpha_i)/log(alpha), but is {scales!r}"
+        )
+
+    time, point = 0.0, torch.zeros(size, dtype=torch.float64, device=device)
+    value, gradient = checked.value_and_gradient(point)
+    initial_loss = float(value)
+    flat = _FLAT * float(gradient.abs().max())
+    # b of Eq. 8, the exponent of alpha in u + v: a coordinate is active at 0 (positive) or 2 (negative), and
+    # starts at 1.
+    b = half.clone()
+    found: list[Stage] = []
+    while True:
+        inactive = point == 0
+        force = torch.where(inactive & (gradient.abs() > flat), -gradient, 0.0)
+        waiting = torch.where(force == 0, math.inf, (b - half + half * force.sign()) / force)
+        order = torch.argsort(waiting, stable=True)
+        winner, wait = int(order[0]), float(waiting[order[0]])
+        if wait == math.inf:
+            return _end(
+                found,
+                initial_loss,
+                "nothing moves",
+                "Every coordinate is active or at rest: nothing can move any more.",
+            )
+        if time + wait > until:
+            return _end(found, initial_loss, "until", f"The next stage begins after rescaled time {until:g}.")
+        if len(found) >= max_stages:
+            return _end(
+                found,
+                initial_loss,
+                "max stages",
+                f"Stopped after {max_stages} stages: raise max_stages for more.",
+            )
+
+        close = (waiting <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()
+        runner_up = time + float(waiting[order[1]]) if size > 1 else math.inf
+        time, b = time + wait, torch.where(inactive, b - force * wait, b)
+        sign = int(force[winner].sign())
+        b[winner] = half[winner] * (1 - sign)
+        limit = _settle(checked, point, winner, sign)
+        if limit is None:
+            reason = (
+                f"Stage {len(found) + 1}, coordinate {winner} at rescaled time {time:.6g}, has no "
+                "point of rest: the loss may have an exponential tail or a flat valley there; add a little "
+                "weight decay to it, or use the stages before."
+            )
+            return _end(found, initial_loss, "not converged", reason)
+        left = tuple(((point != 0) & (limit == 0)).nonzero()[:, 0].tolist())
+        point = limit
+        value, gradient = checked.value_and_gradient(point)
+        tied = tuple(other for other in close if other != winner)
+        found.append(Stage(time, winner, sign, float(value), point, left, runner_up, tied))
+        if progress is not None:
+            progress(len(found))
+
+
+def _settle(loss: Loss, point: Tensor, winner: int, sign: int) -> Tensor | None:
+    """Stage B: the limit of the flow of the active coordinates and the winner, the winner starting at next
+    to nothing.
+    """
+    start = point.clone()
+    start[winner] = sign * _SEED_SIZE
+    support = start.nonzero()[:, 0]
+    limit = land(loss.restricted(support), start[support])
+    return None if limit is None else torch.zeros_like(point).index_put((support,), limit)
+
+
+def _end(found: list[Stage], initial_loss: float, ending: Ending, message: str) -> Stages:
+    return Stages(tuple(found), initial_loss, ending, message)

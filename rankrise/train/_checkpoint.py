@@ -1,0 +1,132 @@
+"""Checkpoints: model, optimiser, random numbers and the open window of losses, whole or not there.
+
+The model's part, with its configuration, is also a checkpoint that transformers and `watch.heads` read.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
+
+FORMAT = "rankrise-checkpoint/1"
+WHOLE = StateDictOptions(full_state_dict=True)
+ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
+"""Every process takes part and sharded weights are gathered: the files do not show how many there were. What
+`ON_MAIN` gathers reaches the main process alone.
+"""
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest checkpoint of a run; what was being written when the run was killed does not count."""
+    found = sorted((Path(folder) / "checkpoint").glob("step-*/state.json"))
+    return found[-1].parent if found else None
+
+
+def save_checkpoint(
+    folder: Path, step: int, model: nn.Module, optimiser: Any, accelerator: Any, losses: Tensor
+) -> None:
+    """Write a checkpoint as a folder of its own, then remove the earlier ones."""
+    weights = get_model_state_dict(model, options=ON_MAIN)
+    for name in _tied(model):
+        weights.pop(name, None)
+    optimiser_state: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
+    random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
+    state = {"losses": losses.cpu(), "random": random}
+    if accelerator.device.type == "cuda":
+        state["random_gpu"] = accelerator.gather(
+            torch.cuda.get_rng_state().to(accelerator.device)[None]
+        ).cpu()
+    network = accelerator.unwrap_model(model)
+    configuration = network.config.to_dict() | {"architectures": [type(network).__name__]}
+    if accelerator.is_main_process:
+        place = folder / "checkpoint"
+        place.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place))
+        try:
+            _save(temporary / "model.safetensors", weights)
+            moments = {
+                f"{name}/{key}": value
+                for name, each in optimiser_state["state"].items()
+                for key, value in each.items()
+            }
+            _save(temporary / "optimiser.safetensors", moments)
+            _save(temporary / "state.safetensors", state)
+            write_json(temporary / "config.json", configuration)
+            write_json(temporary / "state.json", {"format": FORMAT, "step": step})
+            temporary.chmod(0o755)
+            final = place / f"step-{step:010d}"
+            temporary.rename(final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for other in place.iterdir():
+            if other != final:
+                shutil.rmtree(other, ignore_errors=True)
+    accelerator.wait_for_everyone()
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator: Any) -> tuple[int, Tensor]:
+    """Put the newest checkpoint's state in place; its step and open window of losses, or 0 and none."""
+    path = latest_checkpoint(folder)
+    if path is None:
+        return 0, torch.zeros(0)
+    try:
+        step = int(json.loads((path / "state.json").read_text(encoding="utf-8"))["step"])
+        weights: dict[str, Any] = load_file(path / "model.safetensors")
+        moments: dict[str, Any] = {}
+        for name, value in load_file(path / "optimiser.safetensors").items():
+            parameter, _, key = name.rpartition("/")
+            moments.setdefault(parameter, {})[key] = value
+        state = load_file(path / "state.safetensors")
+    except Exception as error:
+        raise RankriseError(
+            f"the checkpoint {path} cannot be read ({error}): remove it to start from an earlier one"
+        ) from error
+    groups = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)["param_groups"]
+    rates = [group["lr"] for group in optimiser.param_groups]
+    weights |= {name: weights[first] for name, first in _tied(model).items()}
+    set_model_state_dict(model, weights, options=WHOLE)
+    set_optimizer_state_dict(
+        model, optimiser.optimizer, {"state": moments, "param_groups": groups}, options=WHOLE
+    )
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate
+    rank = accelerator.process_index
+    if rank < len(state["random"]):
+        torch.set_rng_state(state["random"][rank])
+    if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
+        torch.cuda.set_rng_state(state["random_gpu"][rank])
+    return step, state["losses"]
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """The names under which a weight is there a second time, and the first of each: it is written once."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        name = name.removeprefix("module.")  # of DistributedDataParallel
+        if first.setdefault(id(weight), name) != name:
+            tied[name] = first[id(weight)]
+    return tied
+
+
+def _save(path: Path, tensors: dict[str, Any]) -> None:
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

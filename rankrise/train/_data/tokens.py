@@ -1,0 +1,129 @@
+"""Text as tokens: cut once, kept in a memory-mapped file that says of which text and tokenizer it is."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import numpy
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import replacing
+from rankrise.show.progress import bar
+from rankrise.train._data.cache import cache_folder
+from rankrise.train._data.tokenizer import Tokenizer
+from rankrise.train._data.wikitext import RULES, detokenised, is_wikitext, words_in
+
+FORMAT = "rankrise-tokens/1"
+TOKENISED = ".safetensors"
+PIECE = 100_000
+"""Characters that are cut into tokens at once, about."""
+
+
+class Text(Protocol):
+    """One part of a data set of text."""
+
+    @property
+    def name(self) -> str:
+        """That of the data set."""
+
+    @property
+    def part(self) -> str:
+        """train or valid."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the text does."""
+
+    def read(self) -> str:
+        """The whole of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A part of a text as tokens."""
+
+    name: str
+    tokens: Tensor
+    """uint16 [n], memory-mapped."""
+    vocabulary: int
+    words: int
+    """Words and line ends of a text that came in WikiText's form; 0 for any other."""
+
+
+def tokenised(text: Text, tokenizer: Tokenizer) -> Tokens:
+    """The tokens of a text, from the cache if it was tokenised before.
+
+    The cache is a safetensors file in the user's cache folder, named by a fingerprint of text and tokenizer.
+    A text in WikiText's form is detokenised first.
+    """
+    whole = f"{FORMAT} {text.fingerprint} {tokenizer.fingerprint} {RULES}"
+    fingerprint = hashlib.sha256(whole.encode()).hexdigest()[:16]
+    path = cache_folder() / f"{text.name}-{text.part}-{tokenizer.name}-{fingerprint}{TOKENISED}"
+    if not path.exists():
+        content = text.read()
+        words = 0
+        if is_wikitext(content):
+            words, content = words_in(content), detokenised(content)
+        tokens = _cut(content, tokenizer, f"tokenising {text.name} {text.part}")
+        facts = {"format": FORMAT, "text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
+        facts |= {"vocabulary": str(tokenizer.vocabulary), "words": str(words)}
+        with replacing(path) as temporary:
+            save_file({"tokens": torch.from_numpy(tokens)}, temporary, facts)
+    return read_tokens(path, text.name, tokenizer)
+
+
+def read_tokens(path: Path, name: str, tokenizer: Tokenizer) -> Tokens:
+    """A file that `tokenised` wrote, with this tokenizer."""
+    try:
+        with safe_open(path, "pt") as file:
+            facts = file.metadata() or {}
+            tokens = file.get_tensor("tokens")
+    except (OSError, SafetensorError) as error:
+        raise RankriseError(
+            f"{path} cannot be read ({error}): remove it, and tokenise the text again"
+        ) from error
+    if facts.get("format") != FORMAT or tokens.dtype != torch.uint16:
+        raise RankriseError(f"{path} is no tokenised text: remove it")
+    if facts["tokenizer"] != tokenizer.fingerprint:
+        raise RankriseError(
+            f"{path} was made with another tokenizer than {tokenizer.name}: pass that one, or the text itself"
+        )
+    return Tokens(name, tokens, int(facts["vocabulary"]), int(facts["words"]))
+
+
+def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
+    r"""The text in pieces of `size` characters or more, whose tokens are those of the whole.
+
+    They are cut before a line's end that something follows. There GPT-2's tokenizer always begins a new
+    token: it leaves the last of several white spaces to what comes next.
+
+    >>> list(pieces_of("one\ntwo\n\nthree\n", size=2))
+    ['one', '\ntwo\n', '\nthree\n']
+    """
+    begin = 0
+    while begin < len(text):
+        end = text.find("\n", begin + size)
+        while 0 <= end < len(text) and text[end + 1 : end + 2].isspace():
+            end = text.find("\n", end + 1)
+        if end < 0 or end + 1 == len(text):
+            end = len(text)
+        yield text[begin:end]
+        begin = end
+
+
+def _cut(text: str, tokenizer: Tokenizer, description: str) -> numpy.ndarray:
+    pieces, parts, done = pieces_of(text), [numpy.zeros(0, numpy.uint16)], 0
+    with bar(description, len(text), "characters") as move_to:
+        while some := list(islice(pieces, 4 * (os.cpu_count() or 1))):
+            parts += tokenizer.encode(some)
+            done += sum(map(len, some))
+            move_to(done)
+    return numpy.concatenate(parts)

@@ -1,0 +1,56 @@
+"""The network for text: transformers' GPT-2 from scratch, its initial values scaled as the paper does."""
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.foundations.optional import require
+from rankrise.train._model import attend_without_mask, scale_layers
+from rankrise.train._settings import TrainSettings
+
+TOKEN_MAPPER = ("transformer.wte.", "transformer.wpe.")
+"""What turns token numbers into vectors, never scaled; the output projection is tied to the first of them."""
+
+PADDING = 64
+"""The logits' last dimension is a multiple of it: with GPT-2's 50257, no kernel could read aligned rows."""
+
+
+def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
+    """A `GPT2LMHeadModel` with the library's initialisation, its layers scaled; never pretrained.
+
+    The library draws weights and both embeddings from a normal distribution of standard deviation 0.02, that
+    of the projections into the residual stream divided by sqrt(2 layers); biases are 0. There is no dropout.
+    Its logits have columns beyond the vocabulary, which mean nothing: cut them off.
+    """
+    transformers = require("transformers", extra="train", purpose="training")
+    configuration = transformers.GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=settings.sequence_length,
+        n_layer=settings.layers,
+        n_head=settings.heads,
+        n_embd=settings.hidden_size,
+        n_inner=settings.mlp_size,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model: Any = transformers.GPT2LMHeadModel(configuration)
+    scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
+    attend_without_mask(model.transformer.h)
+    model.lm_head.forward = MethodType(_forward_padded, model.lm_head)
+    network: nn.Module = model
+    return network
+
+
+def _forward_padded(output: Any, hidden_states: Tensor) -> Tensor:
+    """The output projection with rows of zeros up to a multiple of `PADDING`. [..., padded vocabulary]"""
+    weight = nn.functional.pad(output.weight, (0, 0, 0, -len(output.weight) % PADDING))
+    return nn.functional.linear(hidden_states, weight)

@@ -1,0 +1,82 @@
+"""The losses of the latest steps, kept on the device and looked at once they have left it by themselves."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+
+
+class NonFiniteLoss(RankriseError):
+    """The loss is no longer a number."""
+
+
+class RecentLosses:
+    """A loss a step, gathered without waiting for the device.
+
+    They are gathered in windows. A loss that is not finite is noticed when the window after it closes, and
+    named by its step.
+    """
+
+    def __init__(self, window: int, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self._values = torch.zeros(window, device=accelerator.device)
+        self._count = 0
+        on_gpu = accelerator.device.type == "cuda"
+        self._host = torch.zeros(window, pin_memory=on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None
+        self._host_steps = range(0)
+        self.known = float("nan")
+        """The mean of the latest window that has been looked at."""
+
+    def resume(self, values: Tensor) -> None:
+        """Go on with an open window, as `open_window` gave it."""
+        self._count = len(values)
+        self._values[: self._count] = values.to(self._values.device)
+
+    def add(self, loss: Tensor) -> None:
+        """Keep one step's loss."""
+        self._values[self._count].copy_(loss)
+        self._count += 1
+
+    def close(self, step: int) -> Tensor:
+        """Close the window at `step`: the mean of its losses over all processes, on the device. []"""
+        self.check()
+        values = self._mean_over_processes()
+        self._host[: self._count].copy_(values, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        self._host_steps = range(step - self._count + 1, step + 1)
+        self._count = 0
+        mean: Tensor = values.mean()
+        return mean
+
+    def check(self) -> None:
+        """Wait for the window that was closed last, and stop the run if one of its losses is not finite."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        values = self._host[: len(self._host_steps)].tolist()
+        _stop_if_not_finite(values, self._host_steps)
+        if values:
+            self.known = sum(values) / len(values)
+
+    def open_window(self, step: int) -> Tensor:
+        """The losses since the last window was closed, looked at like the others. float32 [n]"""
+        self.check()
+        values = self._mean_over_processes().cpu()
+        _stop_if_not_finite(values.tolist(), range(step - self._count + 1, step + 1))
+        return values
+
+    def _mean_over_processes(self) -> Tensor:
+        values = self._values[: self._count].clone()
+        return self._accelerator.reduce(values, "mean") if self._count else values
+
+
+def _stop_if_not_finite(values: list[float], steps: range) -> None:
+    for step, loss in zip(steps, values, strict=True):
+        if loss - loss != 0.0:
+            raise NonFiniteLoss(
+                f"the loss is {loss} at step {step}: lower learning_rate or raise warm_up_epochs, and train "
+                "in a new folder"
+            )

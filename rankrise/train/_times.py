@@ -1,0 +1,68 @@
+"""When what happens: epochs turned into steps."""
+
+import math
+
+import numpy
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.train._settings import TrainSettings
+from rankrise.watch import Schedule
+
+
+class Times:
+    """The steps of a run; step s is the state after s updates.
+
+    >>> times = Times(TrainSettings(epochs=2, batch_size=10, evaluate_every=1), examples=105)
+    >>> times.epoch_steps, times.total, [step for step in range(1, 21) if times.evaluates(step)]
+    (10, 20, [10, 20])
+    """
+
+    def __init__(self, settings: TrainSettings, examples: int) -> None:
+        self.epoch_steps = examples // settings.batch_size
+        """The examples that fill no batch wait for the next epoch's order."""
+        if self.epoch_steps < 1:
+            raise RankriseError(
+                f"batch_size is {settings.batch_size}, more than the {examples} training examples: pass fewer"
+            )
+        self.total = self.step(settings.epochs)
+        self.warm_up = round(settings.warm_up_epochs * self.epoch_steps)
+        self._settings = settings
+        self._evaluations = {self.epoch_steps, *self._every(settings.evaluate_every)}
+        self._saves = self._every(settings.checkpoint_every)
+
+    def step(self, epoch: float) -> int:
+        """The step at which so many epochs are over, at least 1."""
+        return max(1, round(epoch * self.epoch_steps))
+
+    def epoch(self, step: int) -> float:
+        """How many epochs are over at a step."""
+        return step / self.epoch_steps
+
+    def logs(self, step: int) -> bool:
+        """Whether the mean loss is recorded here; validation belongs to a recorded step."""
+        return step % self._settings.log_every == 0 or step == self.total or self.evaluates(step)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the validation part is looked at here."""
+        return step in self._evaluations
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is due here."""
+        return step in self._saves
+
+    def schedule(self) -> Schedule:
+        """Stable ranks at steps that are dense early (half of them on a logarithmic clock) and then evenly
+        spread; full spectra at the epochs that were asked for, and at the end.
+        """
+        count = self._settings.measurements // 2
+        early = numpy.geomspace(1, self.total, count)
+        even = numpy.linspace(0, self.total, count + 1)
+        often = {0, *numpy.concatenate([early, even]).round().astype(int).tolist(), self.total}
+        spectra = {self.step(epoch) for epoch in self._settings.spectra_epochs}
+        return Schedule(
+            often=sorted(often), seldom=sorted({step for step in spectra if step < self.total} | {self.total})
+        )
+
+    def _every(self, epochs: float) -> set[int]:
+        times = math.ceil(self.total / self.epoch_steps / epochs)
+        return {min(self.step(number * epochs), self.total) for number in range(1, times + 1)}

@@ -1,0 +1,151 @@
+"""The vision transformer's layers, computed otherwise than the library does, to the same numbers."""
+
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+
+
+class Unsummed(NamedTuple):
+    """The residual stream before the output of a layer's part is added to it."""
+
+    stream: Tensor
+    branch: Tensor
+    """That output. [batch, tokens, d]"""
+    bias: Tensor
+    """The bias in `branch`, which gets its gradient where the sum is computed. [d]"""
+
+
+def project_by_product(model: Any) -> None:
+    """Make tokens of patches by a matrix product: the library's convolution without changes of layout."""
+    patches = model.vit.embeddings.patch_embeddings
+    patches.forward = MethodType(_forward_patches, patches)
+
+
+def _forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
+    """`ViTPatchEmbeddings.forward`. [batch, channels, height, width] -> [batch, patches, d]"""
+    weight, bias = patches.projection.weight, patches.projection.bias
+    height, width = weight.shape[2:]
+    grid = pixel_values.unflatten(3, (-1, width)).unflatten(2, (-1, height))
+    rows = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    return nn.functional.linear(rows, weight.flatten(1), bias)
+
+
+def read_class_token_only(model: Any) -> None:
+    """Let the last layer compute its class token alone, since the classifier reads nothing else.
+
+    The outputs and the gradients are the library's; of the last layer's work two fifths are left in the
+    paper's network, a sixth in ViT-B.
+    """
+    layer = model.vit.layers[-1]
+    layer.forward = MethodType(_forward_class_token, layer)
+
+
+def _forward_class_token(
+    layer: Any, hidden_states: Tensor | Unsummed, attention_mask: None = None, **_: Any
+) -> Tensor:
+    """`ViTLayer.forward` for the first token: it looks at all of them. [batch, tokens, d] -> [batch, 1, d]"""
+    attention = layer.attention
+    stream, normalised = _summed(hidden_states, layer.layernorm_before)
+    query = attention.q_proj(normalised[:, :1])
+    if isinstance(hidden_states, Unsummed) and stream.is_cuda:
+        from rankrise.train._gpu.class_attention import class_attention
+
+        packed, bias = _packed((attention.k_proj, attention.v_proj), normalised, attention.head_dim)
+        by_head = query.unflatten(-1, (-1, attention.head_dim)).squeeze(1)
+        mixed = class_attention(by_head, packed, bias, attention.scaling).unsqueeze(1)
+    else:
+        query, key, value = (
+            projected.unflatten(-1, (-1, attention.head_dim))
+            for projected in (query, attention.k_proj(normalised), attention.v_proj(normalised))
+        )
+        weights = ((query.to(normalised.dtype) * key).sum(-1, keepdim=True) * attention.scaling).softmax(1)
+        mixed = (weights * value).sum(1, keepdim=True)
+    token = stream[:, :1] + attention.o_proj(mixed.flatten(2))
+    return token + layer.mlp(layer.layernorm_after(token))
+
+
+def use_our_kernels(model: Any) -> None:
+    """Give every layer but the last one product for queries, keys and values, and kernels that read it.
+
+    The last, where it is handed a sum that is still to be made, takes kernels of ours as well.
+    """
+    if torch.cuda.is_available():
+        _check_triton()
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    for layer in model.vit.layers[:-1]:
+        # Sums are handed on where the kernel takes them, and where FSDP takes no bias away with its layer.
+        if alone and model.config.hidden_size.bit_count() == 1:
+            layer.forward = MethodType(_forward_layer, layer)
+        else:
+            layer.attention.forward = MethodType(_forward_attention, layer.attention)
+
+
+def _check_triton() -> None:
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise RankriseError(
+            f"attention is short, whose kernels need Triton, which cannot be imported ({error}): install it "
+            "with 'pip install triton', or pass --attention cudnn"
+        ) from error
+
+
+def _forward_layer(layer: Any, hidden_states: Tensor | Unsummed, *_: Any, **__: Any) -> Unsummed:
+    """`ViTLayer.forward`, whose last sum is left to the next layer's norm. [batch, tokens, d]"""
+    attention, mlp = layer.attention, layer.mlp
+    stream, normalised = _summed(hidden_states, layer.layernorm_before)
+    mixed = _mixed_by_heads(attention, normalised)
+    unsummed = Unsummed(stream, _bias_aside(attention.o_proj, mixed), attention.o_proj.bias)
+    stream, normalised = _summed(unsummed, layer.layernorm_after)
+    activation = mlp.activation_fn(mlp.fc1(normalised))
+    return Unsummed(stream, _bias_aside(mlp.fc2, activation), mlp.fc2.bias)
+
+
+def _summed(hidden_states: Tensor | Unsummed, norm: Any) -> tuple[Tensor, Tensor]:
+    """The residual stream and its layer norm."""
+    if isinstance(hidden_states, Tensor):
+        return hidden_states, norm(hidden_states)
+    stream, branch, bias = hidden_states
+    if stream.is_cuda:
+        from rankrise.train._gpu.residual_norm import residual_norm
+
+        return residual_norm(stream, branch, bias, norm)
+    stream = stream + branch
+    return stream, norm(stream)
+
+
+def _bias_aside(linear: Any, inputs: Tensor) -> Tensor:
+    """`linear`, whose bias gets no gradient here where a kernel computes it."""
+    bias = linear.bias.detach() if inputs.is_cuda else linear.bias
+    return nn.functional.linear(inputs, linear.weight, bias)
+
+
+def _forward_attention(attention: Any, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    """`ViTAttention.forward`. [batch, tokens, d]"""
+    return attention.o_proj(_mixed_by_heads(attention, hidden_states)), None
+
+
+def _mixed_by_heads(attention: Any, hidden_states: Tensor) -> Tensor:
+    """What the heads read, by one matrix product in place of three. [batch, tokens, heads * d_head]"""
+    parts = attention.q_proj, attention.k_proj, attention.v_proj
+    packed, bias = _packed(parts, hidden_states, attention.head_dim)
+    if hidden_states.is_cuda:
+        from rankrise.train._gpu.short_attention import short_attention
+
+        return short_attention(packed, bias, attention.scaling).flatten(2)
+    query, key, value = packed.transpose(1, 3).unbind(2)
+    mixed = nn.functional.scaled_dot_product_attention(query, key, value, scale=attention.scaling)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _packed(parts: Sequence[Any], hidden_states: Tensor, head_size: int) -> tuple[Tensor, Tensor]:
+    """The tokens' projections [batch, tokens, parts, heads, d_head], and their biases, aside as above."""
+    weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+    shape = (len(parts), -1, head_size)
+    held = bias.detach() if hidden_states.is_cuda else bias
+    return nn.functional.linear(hidden_states, weight, held).unflatten(-1, shape), bias.unflatten(0, shape)

@@ -1,0 +1,224 @@
+"""What did training change? Two checkpoints or models, to the size and the ranks of the change of every
+head."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._gram import frobenius_norm
+from rankrise.watch._heads import Layer, Layers, heads, unwrap
+from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
+from rankrise.watch._spectra import change_singular_values, difference_singular_values
+
+Source = nn.Module | str | Path
+Read = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One matrix and what became of it: a head's KQ = W_K W_Q^T or VO = W_V W_O^T, or a weight as it is
+    stored."""
+
+    layer: str
+    matrix: str
+    """KQ, VO or weight."""
+    head: int | None
+    """None for a whole weight."""
+    relative_change: float
+    """Frobenius norm of the change over that of the matrix before."""
+    largest: float
+    """Largest singular value of the change."""
+    stable_rank: float
+    effective_rank: float
+    energy_rank_90: int
+    """How many singular values hold 90 % of the change's energy; then 95 and 99 %."""
+    energy_rank_95: int
+    energy_rank_99: int
+    rank_above: int
+    """How many singular values exceed the comparison's threshold times the largest."""
+    full_rank: int
+    """The most that any of these ranks could be."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every row, the layers in the model's order, and what has to be said about how they were read."""
+
+    before: str
+    after: str
+    threshold: float
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    def select(self, matrix: str) -> list[Row]:
+        """The rows of one kind: "KQ", "VO" or "weight"."""
+        return [row for row in self.rows if row.matrix == matrix]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, as `rankrise compare --json` prints them."""
+        return asdict(self)
+
+
+def compare(
+    before: Source,
+    after: Source,
+    *,
+    all_matrices: bool = False,
+    threshold: float = 1e-3,
+    device: str | torch.device | None = None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Comparison:
+    """Ranks and size of the change of every head, and with `all_matrices` of every weight as it is stored.
+
+    Each is a model, the path of a safetensors file or folder (sharded or not) with its config, or a name on
+    the Hugging Face Hub. Weights are read and decomposed layer by layer, on `device` where one is given.
+    `progress` is called with the share that is done.
+
+    >>> from copy import deepcopy
+    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2)
+    >>> trained = deepcopy(model)
+    >>> with torch.no_grad():
+    ...     _ = trained.self_attn.in_proj_weight[0].add_(1.0)  # one direction of head 0's W_Q
+    >>> for row in compare(model, trained).select("KQ"):
+    ...     print(row.layer, row.head, row.rank_above)
+    self_attn 0 1
+    self_attn 1 0
+    """
+    if isinstance(before, nn.Module) and isinstance(after, nn.Module) and _same_storage(before, after):
+        raise RankriseError(
+            "The model before and the model after share their weights, so nothing can have changed: keep a "
+            "copy from before training (copy.deepcopy, or clones of the weights)."
+        )
+    first, second = heads(before), heads(after)
+    assert isinstance(first, Layers)
+    assert isinstance(second, Layers)
+    _same("attention layer", first.names, second.names)
+    weights = _common_matrices(before, after) if all_matrices else []
+    total = len(first) + len(weights)
+    rows: list[Row] = []
+    notes: dict[str, None] = {}
+    for index, name in enumerate(first.names):
+        old, new = first[index], second[index]
+        for matrix, sides in (("KQ", ("key", "query")), ("VO", ("value", "output"))):
+            rows += _head_rows(old, new, matrix, sides, threshold, device)
+        notes |= dict.fromkeys(f"{name}: {note}" for note in new.notes)
+        progress((index + 1) / total)
+    for index, (name, read_old, read_new) in enumerate(weights):
+        rows.append(_weight_row(name, _placed(read_old(), device), _placed(read_new(), device), threshold))
+        progress((len(first) + index + 1) / total)
+    return Comparison(_described(before), _described(after), threshold, tuple(rows), tuple(notes))
+
+
+def _head_rows(
+    old: Layer,
+    new: Layer,
+    matrix: str,
+    sides: tuple[str, str],
+    threshold: float,
+    device: str | torch.device | None,
+) -> list[Row]:
+    """One row a head, for the product of two of the layer's weights, named by `sides`."""
+    before, after = (
+        (_placed(getattr(layer, sides[0]), device), _placed(getattr(layer, sides[1]), device))
+        for layer in (old, new)
+    )
+    for side, was, now in zip(sides, before, after, strict=True):
+        _same_shape(f"{old.name}'s {side} weights [heads, d_model, d_head]", was, now)
+    values = change_singular_values(before, after, name=f"{old.name} ({matrix})").cpu()
+    norms = frobenius_norm(*before).cpu()
+    return [
+        _row(old.name, matrix, head, values[head], float(norms[head]), threshold)
+        for head in range(values.shape[0])
+    ]
+
+
+def _weight_row(name: str, old: Tensor, new: Tensor, threshold: float) -> Row:
+    old, new = old.flatten(1), new.flatten(1)
+    values = difference_singular_values(old, new, name=name).cpu()
+    norm = torch.linalg.vector_norm(torch.stack([part.double().norm() for part in old.split(4096)]))
+    return _row(name, "weight", None, values, float(norm), threshold)
+
+
+def _row(layer: str, matrix: str, head: int | None, values: Tensor, norm: float, threshold: float) -> Row:
+    change = float(torch.linalg.vector_norm(values))
+    return Row(
+        layer=layer,
+        matrix=matrix,
+        head=head,
+        relative_change=change / norm if norm else math.inf if change else 0.0,
+        largest=float(values[0]),
+        stable_rank=float(normalised_spectrum(values).square().sum()),
+        effective_rank=float(effective_rank(values)),
+        energy_rank_90=int(energy_rank(values, 0.90)),
+        energy_rank_95=int(energy_rank(values, 0.95)),
+        energy_rank_99=int(energy_rank(values, 0.99)),
+        rank_above=int(rank_above(values, threshold)),
+        full_rank=len(values),
+    )
+
+
+def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Read]]:
+    """Every weight matrix by name, with functions that read it; both sides must have the same."""
+    old, new = _matrices(before), _matrices(after)
+    _same("weight matrix", tuple(old), tuple(new))
+    for name, (shape, _) in old.items():
+        if shape != new[name][0]:
+            raise _different(f"{name} is {list(shape)}", list(new[name][0]))
+    return [(name, old[name][1], new[name][1]) for name in old]
+
+
+def _matrices(source: Source) -> dict[str, tuple[tuple[int, ...], Read]]:
+    """Shapes and readers of all weights with two or more axes (further ones are joined with the second)."""
+    if isinstance(source, nn.Module):
+        parameters = dict(unwrap(source).named_parameters())
+        return {
+            name: (tuple(weight.shape), partial(Tensor.detach, weight))
+            for name, weight in parameters.items()
+            if weight.ndim >= 2
+        }
+    checkpoint = Checkpoint.open(source)
+    return {
+        name: (checkpoint.shape(name), partial(checkpoint.read, name))
+        for name in checkpoint.names
+        if len(checkpoint.shape(name)) >= 2
+    }
+
+
+def _same(kind: str, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+    for index, (one, other) in enumerate(zip_longest(old, new, fillvalue="missing")):
+        if one != other:
+            raise _different(f"{kind} {index + 1} is {one}", other)
+
+
+def _same_shape(what: str, old: Tensor, new: Tensor) -> None:
+    if old.shape != new.shape:
+        raise _different(f"{what} are {list(old.shape)}", list(new.shape))
+
+
+def _different(before: str, after: object) -> RankriseError:
+    return RankriseError(
+        f"The two are of different architectures: {before} before and {after} after; compare two moments "
+        "of one model."
+    )
+
+
+def _same_storage(before: nn.Module, after: nn.Module) -> bool:
+    old, new = list(unwrap(before).parameters()), list(unwrap(after).parameters())
+    return len(old) == len(new) and all(a.data_ptr() == b.data_ptr() for a, b in zip(old, new, strict=True))
+
+
+def _placed(tensor: Tensor, device: str | torch.device | None) -> Tensor:
+    return tensor if device is None else tensor.to(device)
+
+
+def _described(source: Source) -> str:
+    return type(unwrap(source)).__name__ if isinstance(source, nn.Module) else str(source)

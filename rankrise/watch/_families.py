@@ -1,0 +1,244 @@
+"""The families of attention modules: how each one lays out its heads.
+
+A family is a function that looks at one module and returns its `Attention`, or None if the module is not of
+that family. Shapes that do not fit what the module says about itself are refused, not guessed at.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.watch import _roles as roles
+from rankrise.watch._marks import marks, refuse, unread_parts
+from rankrise.watch._projection import Projection, Unreadable, is_linear, linear
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The projections of one attention module, cut into heads: what a family returns.
+
+    `query` has one block for each head, `key` and `value` one for each group of heads that share them (as
+    many as heads without sharing), and `output` a single block. `scale` multiplies the logits, 1/sqrt(d_head)
+    unless given. `notes` say what stands between the projections and the logits.
+    """
+
+    query: Projection
+    key: Projection
+    value: Projection
+    output: Projection
+    scale: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+Family = Callable[[Any], Attention | None]
+
+
+def add_family(family: Family) -> Family:
+    """Teach `heads` the layout of your own module. Usable as a decorator; the latest is asked first.
+
+    >>> class Mine(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.mix, self.back = nn.Linear(8, 24), nn.Linear(8, 8)
+    >>> @add_family
+    ... def mine(module):
+    ...     if isinstance(module, Mine):
+    ...         query, key, value = linear(module.mix).cut(2).split(3)  # two heads, each [q, k, v]
+    ...         return Attention(query, key, value, linear(module.back))
+    >>> from rankrise import watch
+    >>> [tuple(layer.query.shape) for layer in watch.heads(nn.Sequential(Mine()))]
+    [(2, 8, 4)]
+    >>> remove_family(mine)
+    """
+    _added.insert(0, family)
+    return family
+
+
+def remove_family(family: Family) -> None:
+    """Forget a family that was added."""
+    _added.remove(family)
+
+
+def recognise(module: nn.Module) -> Attention | None:
+    """The first family's reading of this module; None if it looks like no attention that is known."""
+    for family in _added:
+        attention = family(module)
+        if attention is not None:
+            return attention
+    refuse(module)
+    for family in FAMILIES:
+        attention = family(module)
+        if attention is not None:
+            scale = roles.scale_of(module) if attention.scale is None else attention.scale
+            return replace(attention, scale=scale, notes=attention.notes + marks(module))
+    return None
+
+
+def looks_like_attention(module: nn.Module) -> bool:
+    """Whether a module that no family reads should be mentioned: by its class name, or by its projections."""
+    named = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
+    seeming = [name for name, child in module.named_children() if is_linear(child) and _INPUT.fullmatch(name)]
+    fused = any(roles.FUSED.fullmatch(name) for name in seeming)
+    return (named and any(True for _ in module.parameters())) or fused or len(seeming) > 1
+
+
+_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn")
+
+
+# Each family, the particular before the general.
+
+
+def torch_multihead(module: Any) -> Attention | None:
+    """`torch.nn.MultiheadAttention`: one (3E, E) weight, or three where keys and values have other sizes."""
+    if not isinstance(module, nn.MultiheadAttention):
+        return None
+    if type(module).__module__.startswith("torch.ao."):
+        raise Unreadable("it is quantised: dequantise the model first")
+    if module.in_proj_weight is not None:
+        parts = linear(module.in_proj_weight, module.in_proj_bias).split(3)
+    else:
+        biases = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        parts = tuple(linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))
+    query, key, value = (part.cut(module.num_heads) for part in parts)
+    notes = () if module.bias_k is None else ("a learned key and value stand beside those of the tokens",)
+    return Attention(query, key, value, linear(module.out_proj), notes=notes)
+
+
+def per_head(module: Any) -> Attention | None:
+    """Per head [q, k, v] in one projection: GPT-NeoX, Bloom, Persimmon, GPT-BigCode with many keys; and in
+    timm MaxViT and CoAtNet (`head_first`), TinyViT and EfficientFormer (values of another size than keys).
+    """
+    name = type(module).__name__
+    if name.startswith(("GPTNeoX", "Bloom", "Persimmon")) and hasattr(module, "query_key_value"):
+        fused, output = module.query_key_value, linear(module.dense)
+    elif name.startswith("GPTBigCode") and hasattr(module, "c_attn") and not module.multi_query:
+        fused, output = module.c_attn, linear(module.c_proj)
+    elif _known(module) and (getattr(module, "head_first", False) or hasattr(module, "val_dim")):
+        if not is_linear(getattr(module, "qkv", None)):
+            return None
+        fused, output = module.qkv, linear(module.proj)
+    else:
+        return None
+    sizes = (module.key_dim, module.key_dim, module.val_dim) if hasattr(module, "val_dim") else (3,)
+    query, key, value = linear(fused).cut(roles.heads_of(module, output)).split(*sizes)
+    return Attention(query, key, value, output)
+
+
+def falcon(module: Any) -> Attention | None:
+    """Falcon's three layouts, all of them per group [queries, key, value]."""
+    if not type(module).__name__.startswith("Falcon") or not hasattr(module, "query_key_value"):
+        return None
+    groups = 1 if module.multi_query and not module.new_decoder_architecture else module.num_kv_heads
+    together, size = module.num_heads // groups, module.head_dim
+    query, key, value = linear(module.query_key_value).cut(groups).split(together * size, size, size)
+    return Attention(query.cut(together), key, value, linear(module.dense))
+
+
+def codegen(module: Any) -> Attention | None:
+    """CodeGen: four blocks for four tensor-parallel devices, each [queries, values, keys] of its heads."""
+    if not type(module).__name__.startswith("CodeGen") or not hasattr(module, "qkv_proj"):
+        return None
+    parts = linear(module.qkv_proj).cut(4).split(3)
+    query, value, key = (part.cut(module.num_attention_heads // 4) for part in parts)
+    return Attention(query, key, value, linear(module.out_proj))
+
+
+def xlnet(module: Any) -> Attention | None:
+    """XLNet: bare parameters of shape [d_model, heads, d_head]."""
+    weights: list[Any] = [getattr(module, name, None) for name in ("q", "k", "v", "o")]
+    if not all(isinstance(weight, nn.Parameter) and weight.ndim == 3 for weight in weights):
+        return None
+    query, key, value = (linear(weight.flatten(1).T).cut(weight.shape[1]) for weight in weights[:3])
+    output = linear(weights[3].flatten(1))
+    return Attention(query, key, value, output, notes=("logits have further terms from relative positions",))
+
+
+def gated_query(module: Any) -> Attention | None:
+    """Qwen3-Next and its successors: a query projection twice as wide, per head [query, gate]."""
+    if not re.match(r"Qwen(3Next|3_5|4Exp)\w*Attention", type(module).__name__) or not hasattr(
+        module, "q_proj"
+    ):
+        return None
+    output, key, value = linear(module.o_proj), linear(module.k_proj), linear(module.v_proj)
+    query, _ = linear(module.q_proj).cut(output.weight.shape[1] // module.head_dim).split(2)
+    groups = key.width // module.head_dim
+    notes = ("the output of each head is gated by its input",)
+    return Attention(query, key.cut(groups), value.cut(groups), output, notes=notes)
+
+
+def standard(module: Any) -> Attention | None:
+    """Everything that keeps to the standard form: query, key, value and output; or a fused projection of the
+    first three, laid out one after the other; or a query and a fused key and value.
+
+    The output projection is beside them, or (BERT) in the `output` module beside the one that holds them.
+    """
+    holder, last = module, roles.role(module, roles.OUTPUT)
+    inputs = roles.inputs(holder)
+    if inputs is None:
+        inner = [
+            child
+            for child in module.children()
+            if roles.inputs(child) and not roles.role(child, roles.OUTPUT)
+        ]
+        beside = module._modules.get("output")
+        if len(inner) != 1 or beside is None:
+            return None
+        holder, last = inner[0], beside if is_linear(beside) else roles.role(beside, roles.OUTPUT)
+        inputs = roles.inputs(holder)
+        refuse(holder)
+    if inputs is None or last is None:
+        return None
+
+    output = linear(last)
+    heads = roles.heads_of(holder, output)
+    if len(inputs) == 1:
+        fused, size = linear(inputs[0], _fused_bias(holder)), output.weight.shape[1] // heads
+        groups = heads if fused.width == 3 * heads * size else roles.groups_of(holder) or heads
+        query, key, value = fused.split(heads * size, groups * size, groups * size)
+    elif len(inputs) == 2:
+        query, groups = linear(inputs[0]), heads
+        key, value = linear(inputs[1]).split(2)
+    else:
+        query = linear(inputs[0], _bias(holder, "q_bias"))
+        key, value = linear(inputs[1]), linear(inputs[2], _bias(holder, "v_bias"))
+        groups = key.width // query.cut(heads).width
+    said = roles.head_size(holder)
+    if said is not None and query.width != heads * said:
+        raise Unreadable(
+            f"it says it has {heads} heads of size {said}, and its query projection has width {query.width}"
+        )
+    notes = marks(holder) + unread_parts(holder, (*inputs, last))
+    if len(inputs) == 1 and not _known(holder):
+        notes = (
+            f"the one projection of {type(holder).__name__} is read as all queries, all keys, all values",
+            *notes,
+        )
+    return Attention(
+        query.cut(heads), key.cut(groups), value.cut(groups), output, roles.scale_of(holder), notes
+    )
+
+
+FAMILIES: tuple[Family, ...] = (torch_multihead, per_head, falcon, codegen, xlnet, gated_query, standard)
+_added: list[Family] = []
+
+
+def _known(module: nn.Module) -> bool:
+    """Whether a module comes from a library whose fused projections have been gone through."""
+    return type(module).__module__.split(".")[0] in ("transformers", "timm", "litgpt", "vit_pytorch")
+
+
+def _bias(module: Any, name: str) -> Tensor | None:
+    """A bias that BEiT, EVA and VideoMAE keep beside the layer that it belongs to."""
+    bias = getattr(module, name, None)
+    return bias.flatten() if isinstance(bias, Tensor) else None
+
+
+def _fused_bias(module: Any) -> Tensor | None:
+    """The bias of BEiT's and EVA's fused projection: there is none on the keys."""
+    query, value = _bias(module, "q_bias"), _bias(module, "v_bias")
+    return None if query is None or value is None else torch.cat([query, torch.zeros_like(query), value])

@@ -1,0 +1,220 @@
+"""Every attention head of a model in one form: `heads(model)`, and the layers that it gives."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._families import FAMILIES, Attention, looks_like_attention, recognise
+from rankrise.watch._pretrained import Loaded, open_pretrained
+from rankrise.watch._projection import WRAPPERS, Unreadable, shapes_only
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The heads of one attention module; the products are `KQ = key @ query.mT` and `VO = value @ output.mT`.
+
+    `query`, `key`, `value` and `output` are [heads, d_model, d_head], for tokens in rows. Head h has the
+    logits `scale * (x @ query[h] + query_bias[h]) @ (y @ key[h] + key_bias[h]).T` for tokens x that look at
+    tokens y, and adds `weights @ (y @ value[h] + value_bias[h]) @ output[h].T` to the module's output;
+    `output_bias` is added once. In cross attention, `key` and `value` may have another d_model than `query`;
+    values may have another size than keys.
+
+    The tensors are views of the model's weights where strides allow it, in their own dtype and on their
+    device: clone what is to be kept while training goes on. A key or value that several query heads share is
+    repeated for each, and `group[h]` is the number of the one that head h uses. `notes` say what else stands
+    between these weights and the model's logits, such as rotary positions.
+    """
+
+    name: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    group: tuple[int, ...]
+    scale: float
+    query_bias: Tensor | None = None
+    key_bias: Tensor | None = None
+    value_bias: Tensor | None = None
+    output_bias: Tensor | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Layers(Sequence[Layer]):
+    """The attention layers of a model. Each is read when it is asked for, and none is held."""
+
+    names: tuple[str, ...]
+    _modules: tuple[nn.Module, ...]
+    _loaded: Loaded
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Layers": ...
+    def __getitem__(self, index: int | slice) -> "Layer | Layers":
+        if isinstance(index, slice):
+            return Layers(self.names[index], self._modules[index], self._loaded)
+        name, module = self.names[index], self._modules[index]
+        with _naming(name), self._loaded(module, name):
+            attention = recognise(module)
+            assert attention is not None
+            return _layer(name, attention)
+
+
+def heads(model: nn.Module | str | Path) -> Layers:
+    """Read every attention head of a model, or of a checkpoint on disk, layer by layer.
+
+    `model` is a PyTorch module, also inside DDP, FSDP2, `torch.compile` or PEFT; or the path of a folder or
+    file of safetensors with its `config.json`; or the name of a model on the Hugging Face Hub. Of a
+    checkpoint, only one attention layer is in memory at a time.
+
+    Modules that look like attention and cannot be read are named in a warning, with the reason; if there
+    are no others, in an error. docs/heads.md lists the families, and how to add one.
+
+    >>> for layer in heads(nn.TransformerEncoderLayer(d_model=8, nhead=2)):
+    ...     print(layer.name, tuple(layer.query.shape), tuple((layer.key @ layer.query.mT).shape))
+    self_attn (2, 8, 4) (2, 8, 8)
+    """
+    if isinstance(model, nn.Module):
+        return _layers(unwrap(model), lambda module, name: contextlib.nullcontext())
+    return _layers(*open_pretrained(model))
+
+
+def unwrap(model: Any) -> nn.Module:
+    """The user's own module inside what training wraps around it.
+
+    >>> import torch
+    >>> inner = nn.Linear(2, 2)
+    >>> unwrap(torch.compile(nn.DataParallel(inner))) is inner
+    True
+    """
+    while True:
+        if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        elif type(model).__name__ in _PARALLEL:
+            model = model.module
+        elif "_orig_mod" in model._modules:  # torch.compile
+            model = model._orig_mod
+        else:
+            return model
+
+
+_PARALLEL = (
+    "DataParallel",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "DeepSpeedEngine",
+    "_FabricModule",
+)
+
+
+def _layers(model: nn.Module, loaded: Loaded) -> Layers:
+    """Recognise the attention modules of a model by their shapes, and account for those that are not."""
+    found: dict[str, nn.Module] = {}
+    reasons: dict[str, str] = {}
+    inside: str | None = None
+    for path, module in model.named_modules():
+        if inside is not None and _below(path, inside):
+            continue
+        try:
+            with shapes_only(), _naming(path):
+                attention = recognise(module)
+                if attention is not None:
+                    _layer(path, attention)
+                    found[path], inside = module, path
+                elif looks_like_attention(module):
+                    reasons[path] = "its projections are laid out in no way that is known here"
+        except Unreadable as refusal:
+            reasons[path] = str(refusal)
+    for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
+        del reasons[path]  # a block around an attention module, which is read or mentioned itself
+
+    unread = _grouped(
+        {path: (type(model.get_submodule(path)).__name__, why) for path, why in reasons.items()}
+    )
+    if not found:
+        raise RankriseError(
+            f"No attention head of {type(model).__name__} can be read (looked for the families "
+            f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
+            f"{unread or 'none'}. Add a family for your own module with watch.add_family."
+        )
+    if unread:
+        warnings.warn(
+            f"{len(found)} attention layers of {type(model).__name__} are read, and {len(reasons)} left out: "
+            f"{unread}.",
+            stacklevel=3,
+        )
+    return Layers(tuple(map(_clean, found)), tuple(found.values()), loaded)
+
+
+def _layer(name: str, attention: Attention) -> Layer:
+    """The canonical form, with every shape checked."""
+    query, key, value, output = attention.query, attention.key, attention.value, attention.output
+    count, groups = query.blocks, key.blocks
+    if value.blocks != groups or count % groups:
+        raise Unreadable(f"it has {count} query heads, {groups} key heads and {value.blocks} value heads")
+    if query.width != key.width:
+        raise Unreadable(f"its query heads have size {query.width} and its key heads {key.width}")
+    if output.blocks != 1 or output.weight.shape[1] != count * value.width:
+        takes = output.weight.shape[1]
+        raise Unreadable(
+            f"its {count} value heads of size {value.width} do not fit an output projection from {takes}"
+        )
+    group = tuple(head // (count // groups) for head in range(count))
+
+    def repeated(shared: Tensor) -> Tensor:
+        """A view where no group is repeated or there is only one; no strides can say it otherwise."""
+        return shared[:, None].expand(groups, count // groups, *shared.shape[1:]).flatten(0, 1)
+
+    return Layer(
+        name=name,
+        query=query.weight,
+        key=repeated(key.weight.mT).mT,
+        value=repeated(value.weight.mT).mT,
+        output=output.weight[0].unflatten(0, (count, -1)).transpose(1, 2),
+        group=group,
+        scale=query.width**-0.5 if attention.scale is None else attention.scale,
+        query_bias=query.bias,
+        key_bias=None if key.bias is None else repeated(key.bias),
+        value_bias=None if value.bias is None else repeated(value.bias),
+        output_bias=None if output.bias is None else output.bias[0],
+        notes=tuple(dict.fromkeys(attention.notes)),
+    )
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Put the module's name before the sentence of an error about its weights."""
+    try:
+        yield
+    except RankriseError as error:
+        raise RankriseError(f"{_clean(name)}: {error}") from None
+
+
+def _clean(path: str) -> str:
+    """The name of a module without what wraps it."""
+    return ".".join(part for part in path.split(".") if part not in (*WRAPPERS, "base_layer"))
+
+
+def _grouped(unread: dict[str, tuple[str, str]]) -> str:
+    """Each kind of module and reason once, with the first module of that kind and how many more there are."""
+    paths: dict[tuple[str, str], list[str]] = {}
+    for path, kind_and_reason in unread.items():
+        paths.setdefault(kind_and_reason, []).append(_clean(path))
+    more = {key: f" and {len(these) - 1} more" if len(these) > 1 else "" for key, these in paths.items()}
+    return "; ".join(
+        f"{these[0]}{more[kind, reason]} ({kind}): {reason}" for (kind, reason), these in paths.items()
+    )
+
+
+def _below(path: str, above: str) -> bool:
+    return path != above and (not above or path.startswith(f"{above}."))

@@ -1,0 +1,140 @@
+"""From a checkpoint and its config to a model without weights, which is filled one layer at a time."""
+
+import contextlib
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.optional import require
+from rankrise.watch._checkpoint import Checkpoint, advice_inside, read_json
+
+Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
+"""A context in which the module of that name has its weights."""
+
+Read = Callable[[str], dict[str, Tensor]]
+"""The tensors below the module of that name, by their whole names."""
+
+
+def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
+    """The model of a checkpoint, on the meta device, and a context in which one module has its weights."""
+    checkpoint = Checkpoint.open(source)
+    config = checkpoint.folder / "config.json"
+    if not config.exists():
+        raise RankriseError(
+            f"{str(source)!r} has no config.json beside its weights, so its heads cannot be told apart: "
+            f"build the model and give it to watch.heads instead{advice_inside(Path(source))}."
+        )
+    described = read_json(config)
+    if "model_type" in described:
+        model, read = _transformers(checkpoint)
+    elif "architecture" in described:
+        model, read = _timm(checkpoint, described)
+    else:
+        raise RankriseError(
+            f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
+            "the model and give it to watch.heads instead."
+        )
+
+    method = described.get("quantization_config", {}).get("quant_method")
+    quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
+
+    @contextlib.contextmanager
+    def loaded(module: nn.Module, name: str) -> Iterator[None]:
+        tensors = read(name)
+        with contextlib.ExitStack() as emptied:
+            for path, parameter in list(module.named_parameters()):
+                tensor = tensors.pop(f"{name}.{path}", None)
+                if tensor is None:
+                    raise RankriseError(f"{str(source)!r} has no tensor for {name}.{path}{quantised}.")
+                if tensor.is_floating_point() and tensor.shape != parameter.shape:
+                    raise RankriseError(
+                        f"{name}.{path} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config "
+                        f"makes it {tuple(parameter.shape)}."
+                    )
+                owner, _, leaf = path.rpartition(".")
+                parameters = module.get_submodule(owner)._parameters
+                emptied.callback(parameters.__setitem__, leaf, parameter)
+                parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
+            yield
+
+    return model, loaded
+
+
+def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> tuple[nn.Module, Read]:
+    timm = require("timm", extra="timm", purpose="Reading a timm checkpoint")
+    with torch.device("meta"):
+        model = timm.create_model(
+            described["architecture"],
+            num_classes=described.get("num_classes", 1000),
+            **described.get("model_args", {}),
+        )
+
+    def read(name: str) -> dict[str, Tensor]:
+        return {
+            stored: checkpoint.read(stored) for stored in checkpoint.names if stored.startswith(f"{name}.")
+        }
+
+    return model, read
+
+
+def _transformers(checkpoint: Checkpoint) -> tuple[nn.Module, Read]:
+    """Transformers' class, and its own table of what became of the names and layouts of old checkpoints."""
+    transformers = require(
+        "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
+    )
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        dot_natural_key,
+        rename_source_key,
+    )
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=False)
+        named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+        with torch.device("meta"):
+            model = named.from_config(config) if named is transformers.AutoModel else named(config)
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:200]
+        raise RankriseError(
+            f"transformers {transformers.__version__} cannot build the model of "
+            f"{str(checkpoint.folder / 'config.json')!r} ({sentence}): build it and give it to watch.heads."
+        ) from error
+
+    state = model.state_dict()
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    converter_of = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    sources: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+    for stored in sorted(checkpoint.names, key=dot_natural_key):
+        target, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, state)
+        if target not in state and stored in state:
+            target, pattern = stored, None
+        sources[target].append((stored, pattern))
+
+    def read(name: str) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        for target, parts in sources.items():
+            if not target.startswith(f"{name}."):
+                continue
+            (stored, pattern), *_ = parts
+            if pattern is None:
+                tensors[target] = checkpoint.read(stored)
+                continue
+            converter: Any = copy.deepcopy(converter_of[pattern])
+            for stored, pattern in parts:
+                converter.add_tensor(target, stored, pattern, checkpoint.read(stored))
+            for made, value in converter.convert(target, model=model, config=config).items():
+                tensors[made] = value[0] if isinstance(value, list) else value
+        return tensors
+
+    return model, read

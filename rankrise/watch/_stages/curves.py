@@ -1,0 +1,47 @@
+"""The curves of a tracked run in which stages are looked for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankrise.watch._stages.steps import Direction, Scale
+from rankrise.watch._track.load import TrackedRun
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Something that may step: `values` (n,) at training steps `steps` (n,).
+
+    `alone` says whether a step of this curve makes a stage without another's.
+    """
+
+    name: str
+    steps: np.ndarray
+    values: np.ndarray
+    direction: Direction = "up"
+    scale: Scale = "log"
+    alone: bool = True
+
+
+def curves_of(run: TrackedRun) -> list[Curve]:
+    """The loss; for every layer and product the median stable rank of its heads (what a typical head does)
+    and the total of their leading singular values (what any of them does); for every product the stable rank
+    of all heads together.
+    """
+    recorded = run.steps()
+    curves = []
+    if "loss" in recorded:
+        curves.append(Curve("loss", recorded["step"], recorded["loss"], direction="down"))
+    for product in run.products:
+        ranks, values = run.stable_rank(product), np.nansum(run.top(product), axis=(2, 3))
+        for place, layer in enumerate(run.layers):
+            name, heads = f"{layer['name']} {product}", ranks[:, place]
+            heads = heads[:, ~np.isnan(heads).all(0)]
+            typical = np.median(heads, axis=1) if heads.size else np.zeros(len(heads))
+            curves += [
+                Curve(f"{name} stable rank", run.measured, typical, alone=False),
+                Curve(f"{name} singular values", run.measured, values[:, place], scale="linear", alone=False),
+            ]
+        total = np.nansum(ranks, axis=(1, 2))
+        curves.append(Curve(f"all {product} stable rank", run.measured, total, alone=False))
+    return curves

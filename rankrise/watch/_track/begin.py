@@ -1,0 +1,153 @@
+"""The beginning of a tracked run, and its continuation: run.json and the initial weights, written once and
+verified ever after."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import to_json, write_json
+from rankrise.foundations.provenance import command_line, machine, now, versions
+from rankrise.runs import FORMAT
+from rankrise.watch._checkpoint import read_json
+from rankrise.watch._track.record import INITIAL, RUN, sha256, write_tensors
+from rankrise.watch._track.weights import Tensors, Unit
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """`info` is what run.json holds, `initial` the weights by unit and role where they are measured; `same`
+    says whether the model has those weights now; `found` is what run.json held, if the run is continued."""
+
+    info: dict[str, Any]
+    initial: dict[str, Tensors]
+    same: bool
+    found: dict[str, Any] | None = None
+
+    @property
+    def resumed(self) -> bool:
+        return self.found is not None
+
+
+def begin(
+    folder: Path, units: Sequence[Unit], weights: Mapping[str, Tensors], about: dict[str, Any]
+) -> Beginning:
+    """Begin a run in `folder`, or continue the one that is there if it is this model's.
+
+    `weights` are the model's own, where they are measured; `about` has the model, settings, note and extra.
+    """
+    try:
+        to_json(about["extra"])
+    except TypeError as error:
+        raise RankriseError(
+            f"extra cannot be written as JSON ({error}): pass numbers, texts, lists."
+        ) from error
+    info = {
+        "format": FORMAT,
+        "kind": "tracked",
+        "model": about["model"],
+        "settings": about["settings"],
+        "layers": [_layer(unit) for unit in units if unit.is_layer],
+        "matrices": [
+            {"name": unit.name, "shape": list(weights[unit.name]["matrix"].shape)}
+            for unit in units
+            if not unit.is_layer
+        ],
+        "initial_sha256": "",
+        "versions": versions("transformers", "peft"),
+        "machine": machine(about["device"]),
+        "command": command_line(),
+        "started": now(),
+        "resumed": [],
+        "finished": None,
+        "note": about["note"],
+        "extra": about["extra"],
+    }
+    if (folder / RUN).exists():
+        return _continue(folder, info, weights, units)
+    named = {unit.key(role): tensor for unit in units for role, tensor in weights[unit.name].items()}
+    write_tensors(folder / INITIAL, named)
+    info["initial_sha256"] = sha256(folder / INITIAL)
+    write_json(folder / RUN, info)
+    return Beginning(info, dict(weights), same=True)
+
+
+def _continue(
+    folder: Path, asked: dict[str, Any], weights: Mapping[str, Tensors], units: Sequence[Unit]
+) -> Beginning:
+    info = found = read_json(folder / RUN)
+    if info.get("format") != FORMAT or info.get("kind") != "tracked":
+        raise RankriseError(
+            f"{folder} holds a run of format and kind {info.get('format')!r}, {info.get('kind')!r}, and no "
+            f"{FORMAT!r}, 'tracked': pass another folder."
+        )
+    _refuse_another_model(folder, info, asked)
+    path = folder / INITIAL
+    if not path.is_file() or sha256(path) != info["initial_sha256"]:
+        missing = "has changed" if path.is_file() else "is not there"
+        raise RankriseError(
+            f"{path} {missing} since the run began, which cannot be continued: restore it, or pass another "
+            "folder."
+        )
+    initial: dict[str, Tensors] = {}
+    same = True
+    try:
+        with safe_open(path, framework="pt") as opened:
+            for unit in units:
+                initial[unit.name] = {}
+                for role, tensor in weights[unit.name].items():
+                    stored = opened.get_tensor(unit.key(role)).to(tensor.device)
+                    same = same and stored.dtype == tensor.dtype and torch.equal(stored, tensor)
+                    if stored.shape != tensor.shape:
+                        raise RankriseError(_different(folder, unit.key(role), stored.shape, tensor.shape))
+                    initial[unit.name][role] = stored
+    except SafetensorError as error:
+        raise RankriseError(f"{path} cannot be read ({error}): pass another folder.") from error
+    kept = {name: info[name] for name in ("initial_sha256", "started")}
+    kept["resumed"] = [*info.get("resumed", []), now()]
+    kept |= {name: asked[name] or info[name] for name in ("note", "extra")}
+    info = asked | kept
+    write_json(folder / RUN, info)
+    return Beginning(info, initial, same, found)
+
+
+def _refuse_another_model(folder: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Names and sizes of layers and matrices have to be those of the run; the first difference is told."""
+    for kind in ("layers", "matrices"):
+        for place in range(max(len(found[kind]), len(asked[kind]))):
+            old, new = (side[kind][place] if place < len(side[kind]) else None for side in (found, asked))
+            for name in ("name", "tracked_heads", "groups", "d_model", "d_head", "shape"):
+                values = [None if side is None else side.get(name) for side in (old, new)]
+                if values[0] != values[1]:
+                    where = (old or new or {})["name"]
+                    raise RankriseError(_different(folder, f"{name} of {where}", *values))
+    old, new = found["settings"]["products"], asked["settings"]["products"]
+    if old != new:
+        raise RankriseError(_different(folder, "products", old, new))
+
+
+def _different(folder: Path, what: str, old: object, new: object) -> str:
+    return (
+        f"{folder} holds a run of another model: {what} was {_shown(old)} and is now {_shown(new)}; pass "
+        "another folder."
+    )
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else str(list(value) if isinstance(value, torch.Size) else value)
+
+
+def _layer(unit: Unit) -> dict[str, Any]:
+    return {
+        "name": unit.name,
+        "heads": unit.all_heads,
+        "tracked_heads": list(unit.heads),
+        "groups": list(unit.group),
+        "d_model": unit.d_model,
+        "d_head": unit.d_head,
+        "notes": list(unit.notes),
+    }

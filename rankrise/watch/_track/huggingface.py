@@ -1,0 +1,94 @@
+"""The tracker as a callback of transformers' `Trainer`."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rankrise.watch._track.tracker import RankTracker
+
+
+class RankCallback(TrainerCallback):
+    """Tracks the model while `Trainer.train()` runs, and goes on where a checkpoint is resumed.
+
+    A step is one of the optimizer, however many batches it accumulates. Loss, learning rate, gradient norm
+    and evaluation metrics come when the `Trainer` logs them (`logging_steps`).
+    """
+
+    def __init__(self, folder: str | Path, **settings: Any) -> None:
+        self.folder, self.settings = folder, settings
+        self.tracker: RankTracker | None = None
+        self._resumed_at = 0
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        assert model is not None
+        if self.tracker is not None:  # an earlier call of train() was interrupted
+            self.tracker.close(finished=False)
+        self.tracker = RankTracker(model, self.folder, **self.settings)
+        self._resumed_at = state.global_step
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.tracker is not None:
+            self.tracker.step(state.global_step)
+            self._flush_before_save(control)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if self.tracker is None or logs is None:
+            return
+        if "train_runtime" in logs:  # a summary at the end, before the best checkpoint may be loaded
+            self._close()
+            return
+        if state.global_step == self._resumed_at > 0:  # an evaluation before the first step, recorded already
+            return
+        self.tracker.step(
+            state.global_step,
+            **{
+                name: float(value)
+                for name, value in logs.items()
+                if isinstance(value, int | float) and name != "step"
+            },
+        )
+        self._flush_before_save(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._flush_before_save(control)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.tracker is not None:
+            self.tracker.flush()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self.tracker is not None:
+            tracker, self.tracker = self.tracker, None
+            tracker.close()
+
+    def _flush_before_save(self, control: TrainerControl) -> None:
+        """The record must not end before a checkpoint that a run can be resumed from."""
+        if self.tracker is not None and control.should_save:
+            self.tracker.flush()

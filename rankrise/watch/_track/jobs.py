@@ -1,0 +1,61 @@
+"""What the worker does for a tracker: it waits for what is on its way, measures, and writes it down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankrise.watch._track.measure import Change, initial_values, measure
+from rankrise.watch._track.record import Record, write_tensors
+from rankrise.watch._track.rows import row_of, spectra_of, summary_of
+from rankrise.watch._track.scalars import Scalars
+from rankrise.watch._track.staging import Place, Staging
+from rankrise.watch._track.streams import Streams
+from rankrise.watch._track.weights import Tensors, Unit
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs on the worker's thread, and all that they need of the tracker."""
+
+    units: Sequence[Unit]
+    initial: dict[str, Tensors]
+    staging: Staging
+    scalars: Scalars
+    record: Record
+    streams: Streams
+    top: int
+
+    def write_step(self, step: int, row: dict[str, Any]) -> None:
+        """Loss and metrics of a step, once they are there."""
+        numbers = {name: self.scalars.resolve(number) for name, number in row.items()}
+        self.record.steps.append(step, numbers)
+        self.streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
+
+    def write_initial(self) -> None:
+        """Spectra of the initial products."""
+        with self.staging.beside():
+            values = {
+                unit.key(product): found.float()
+                for unit in self.units
+                for product, found in initial_values(unit, self.initial[unit.name]).items()
+            }
+        write_tensors(self.record.spectra_path(None), values)
+
+    def measure(self, step: int, moment: float, full: bool, place: Place) -> None:
+        """The change of every unit at a step; of one that is recorded already, what it lacks."""
+        spectra = self.record.spectra_path(step)
+        known = self.record.ranks.last == step
+        with self.staging.arrived(place) as weights:
+            if known and spectra.exists():
+                return
+            changes = [
+                Change(unit, self.initial[unit.name], weights[unit.name])
+                for unit in self.units
+                if unit.name in weights
+            ]
+            results = measure(changes, self.top, full)
+        if full:
+            write_tensors(spectra, spectra_of(self.units, results))
+        if not known:
+            self.record.ranks.append(step, {"time": moment, **row_of(self.units, results)})
+            self.streams.write(step, summary_of(self.units, results))

@@ -1,0 +1,70 @@
+"""Measured numbers as they are written: a line of ranks.jsonl, a file of spectra, a few means for streams."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from rankrise.watch._track.measure import Measured, Results
+from rankrise.watch._track.weights import Tensors, Unit
+
+CURVES = ("stable_rank", "norm", "top")
+DIGITS = 6
+
+
+def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
+    """{"KQ": {"stable_rank": [[per head] per layer], "norm": ..., "top": ...}, "VO": ..., "matrices": ...}.
+
+    A layer that could not be read has nan.
+    """
+    row: dict[str, Any] = {}
+    layers = [unit for unit in units if unit.is_layer]
+    for product, _ in layers[0].products if layers else []:
+        found = [results.get((unit.name, product), _unknown(len(unit.heads))) for unit in layers]
+        row[product] = {name: [_rounded(getattr(one, name)) for one in found] for name in CURVES}
+    matrices = {
+        unit.name: results.get((unit.name, "matrix"), _unknown(1)) for unit in units if not unit.is_layer
+    }
+    if matrices:
+        row["matrices"] = {
+            name: {curve: _rounded(getattr(one, curve))[0] for curve in CURVES}
+            for name, one in matrices.items()
+        }
+    return row
+
+
+def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
+    """All singular values by the names that they have in a file of spectra."""
+    return {
+        unit.key(product): (one.values if unit.is_layer else one.values[0]).float()
+        for unit in units
+        for product in unit.measured
+        if (one := results.get((unit.name, product))) is not None and one.values is not None
+    }
+
+
+def summary_of(units: Sequence[Unit], results: Results) -> dict[str, float]:
+    """Means over the heads of each layer, and over all layers: a few series, not one for each head."""
+    means: dict[str, float] = {}
+    over_all: dict[str, list[Tensor]] = {}
+    for unit in units:
+        for product in unit.measured:
+            for name in ("stable_rank", "norm") if (unit.name, product) in results else ():
+                numbers = getattr(results[unit.name, product], name)
+                means[f"{product}/{name}/{unit.name}"] = numbers.mean().item()
+                if unit.is_layer:
+                    over_all.setdefault(f"{product}/{name}/mean", []).append(numbers)
+    return means | {name: torch.cat(parts).mean().item() for name, parts in over_all.items()}
+
+
+def _unknown(heads: int) -> Measured:
+    nan = torch.full((heads,), torch.nan)
+    return Measured(nan, nan, nan[:, None], None)
+
+
+def _rounded(numbers: Tensor) -> list[Any]:
+    """With six significant digits, nested as the tensor is."""
+    flat = [float(f"{number:.{DIGITS}g}") for number in numbers.flatten().tolist()]
+    return numpy.array(flat).reshape(numbers.shape).tolist()

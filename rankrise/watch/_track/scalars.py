@@ -1,0 +1,71 @@
+"""Loss and metrics of a step: taken without waiting for the device that computes them."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+
+Number = float | int | Tensor
+# Numbers on their way from the device. More than that wait on the device itself.
+ROOM = 4096
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """A number that will be at `place` of the pinned memory once `event` has happened."""
+
+    place: int
+    event: torch.cuda.Event
+
+
+class Scalars:
+    """Copies of numbers that are still being computed, in pinned memory that is used again and again."""
+
+    def __init__(self) -> None:
+        self._room: Tensor | None = None
+        self._free: deque[int] = deque(range(ROOM))
+
+    def take(self, name: str, number: Number) -> float | int | Tensor | _Coming:
+        """The number as it is now, without waiting for it; for `resolve`, later and on another thread."""
+        if isinstance(number, Tensor):
+            if number.numel() != 1:
+                raise RankriseError(
+                    f"{name} is a tensor of shape {list(number.shape)}: pass a number, such as its mean."
+                )
+            number = number.detach().reshape(())
+            if number.device.type != "cuda":
+                return number.item() if number.device.type == "cpu" else number.clone()
+            return self._copied(number)
+        if isinstance(number, (int, float)):
+            return number
+        try:
+            return float(number)  # such as NumPy's
+        except (TypeError, ValueError):
+            raise RankriseError(f"{name} is {number!r}: pass a number or a tensor with one.") from None
+
+    def resolve(self, number: float | int | Tensor | _Coming) -> float | int:
+        """The number, once it is there."""
+        if isinstance(number, Tensor):
+            return number.item()
+        if not isinstance(number, _Coming):
+            return number
+        assert self._room is not None
+        number.event.synchronize()
+        value = self._room[number.place].item()
+        self._free.append(number.place)
+        return value
+
+    def _copied(self, number: Tensor) -> Tensor | _Coming:
+        if self._room is None:
+            self._room = torch.empty(ROOM, dtype=torch.float64, device="cpu", pin_memory=True)
+        try:
+            place = self._free.popleft()
+        except IndexError:
+            return number.clone()
+        self._room[place].copy_(number, non_blocking=True)
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.current_stream(number.device))
+        return _Coming(place, event)

@@ -1,0 +1,128 @@
+"""A run's numbers as they come, in TensorBoard, Weights & Biases or trackio: means over heads, and the loss.
+
+A stream opens when its first number is written, on the process that writes; one that fails is left out from
+then on, and training goes on.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rankrise.foundations.optional import require
+
+
+class Stream(Protocol):
+    """Something that takes the numbers of a step, by name."""
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Streams:
+    """All streams of a run. One that fails is told to `on_error`, and gets no more numbers."""
+
+    def __init__(self, streams: Iterable[Stream], on_error: Callable[[str, Exception, str], None]) -> None:
+        self._streams = list(streams)
+        self._on_error = on_error
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """To every stream, without what is not finite."""
+        finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
+        for stream in list(self._streams) if finite else ():
+            self._attempt(stream, stream.write, step, finite)
+
+    def close(self) -> None:
+        for stream in list(self._streams):
+            self._attempt(stream, stream.close)
+
+    def _attempt(self, stream: Stream, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:
+            self._streams.remove(stream)
+            name = type(stream).__name__
+            self._on_error(
+                f"writing to {name}", error, f"{name} gets no more numbers, and the record goes on"
+            )
+
+
+class TensorBoard:
+    """Event files for TensorBoard; a resumed run hides what it had written of the steps that it repeats."""
+
+    def __init__(self, folder: str | Path) -> None:
+        require("tensorboard", extra="tensorboard", purpose="Streaming to TensorBoard")
+        self.folder = Path(folder)
+        self._writer: Any = None
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder), purge_step=step)
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """A W&B run: the one that is going on in this process, or a new one, with the step of training as axis.
+
+    Numbers come under "rankrise/" with their own step, because W&B's counter only goes forward and other code
+    may be moving it.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._library = require("wandb", extra="wandb", purpose="Streaming to Weights & Biases")
+        self._settings = settings
+        self._run: Any = None
+        self._started = False
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._run is None:
+            self._started = self._library.run is None
+            self._run = self._library.init(**self._settings) if self._started else self._library.run
+            self._run.define_metric("rankrise/*", step_metric="rankrise/step")
+        named = {f"rankrise/{name}": number for name, number in numbers.items()}
+        self._run.log({"rankrise/step": step, **named})
+
+    def close(self) -> None:
+        if self._started:
+            self._run.finish()
+
+
+class Trackio:
+    """A trackio run."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._library = require("trackio", extra="trackio", purpose="Streaming to trackio")
+        self._settings = settings
+        self._run: Any = None
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._run is None:
+            self._run = self._library.init(**self._settings)
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+
+def tensorboard(folder: str | Path) -> TensorBoard:
+    """A stream for `RankTracker(streams=[...])`: event files for `tensorboard --logdir FOLDER`."""
+    return TensorBoard(folder)
+
+
+def wandb(**settings: Any) -> WeightsAndBiases:
+    """A stream to Weights & Biases; settings are those of `wandb.init`, such as project, name, id, resume."""
+    return WeightsAndBiases(**settings)
+
+
+def trackio(project: str, **settings: Any) -> Trackio:
+    """A stream to trackio; further settings are those of `trackio.init`, such as name and resume."""
+    return Trackio(project=project, **settings)

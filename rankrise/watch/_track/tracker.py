@@ -1,0 +1,343 @@
+"""RankTracker: the rank growth of every head of a live training run, in any loop."""
+
+import atexit
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import distributed, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
+from rankrise.foundations.provenance import now
+from rankrise.watch._heads import unwrap
+from rankrise.watch._track.begin import begin
+from rankrise.watch._track.jobs import Jobs
+from rankrise.watch._track.record import RUN, Lock, Record
+from rankrise.watch._track.scalars import Number, Scalars
+from rankrise.watch._track.schedule import Schedule
+from rankrise.watch._track.staging import Reading, Staging, first_reading
+from rankrise.watch._track.streams import Stream, Streams
+from rankrise.watch._track.troubles import Troubles, log
+from rankrise.watch._track.weights import PRODUCTS, Choice, find_units, listed
+from rankrise.watch._track.worker import Worker, spare_cores
+
+
+class RankTracker:
+    """Follow the rank of every head's change since initialisation while a model trains.
+
+    Create it before the first step, with the model where it trains; call `step` after `optimizer.step()` and
+    `close` at the end. The folder is a record that `watch.load` reads, at any time.
+
+    >>> import tempfile
+    >>> from rankrise import watch
+    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=8)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tracker = watch.RankTracker(model, folder)
+    ...     for step in range(1, 4):
+    ...         loss = model(torch.ones(3, 5, 8)).square().mean()
+    ...         loss.backward()
+    ...         optimizer.step()
+    ...         tracker.step(step, loss=loss)
+    ...     tracker.close()
+    ...     watch.load(folder).stable_rank("KQ").shape  # steps, layers, heads
+    (3, 1, 2)
+
+    What is tracked: `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other
+    weight `matrices` (name patterns, such as "*.mlp.*"); when: `schedule`. `top` leading singular values are
+    kept. The initial weights are kept, and changes measured, on the `model`'s device or the "cpu".
+
+    It never changes training. A failure is logged and training goes on; `strict` raises it instead.
+    A folder that holds this run already is continued: the rows from the first `step` on are replaced. `note`
+    and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        folder: str | Path,
+        *,
+        schedule: Schedule = Schedule(),  # noqa: B008 (it is frozen)
+        products: str | Iterable[str] = ("KQ", "VO"),
+        layers: int | str | Iterable[int | str] | None = None,
+        heads: int | Iterable[int] | None = None,
+        matrices: str | Iterable[str] = (),
+        top: int = 8,
+        keep: Literal["model", "cpu"] = "model",
+        strict: bool = False,
+        note: str = "",
+        extra: Mapping[str, Any] | None = None,
+        streams: Iterable[Stream] = (),
+    ) -> None:
+        if keep not in ("model", "cpu") or top < 1:
+            raise RankriseError(
+                f"keep is {keep!r} and top is {top}: pass 'model' or 'cpu', and a number of 1 or more."
+            )
+        choice = Choice(
+            listed(products),
+            None if layers is None else listed(layers),
+            None if heads is None else listed(heads),
+            listed(matrices),
+        )
+        self.folder = Path(folder)
+        self._model, self._schedule, self._top = model, schedule, top
+        self._troubles = Troubles(strict)
+        self._streams = Streams(streams, self._troubles.note)
+        self._last: int | None = None
+        self._on = self._closed = False
+        self._off = ""  # why nothing is recorded, if something should be
+        self._units = find_units(model, choice)
+        if _rank() != 0:
+            self._take_part()
+        else:
+            reading = first_reading(self._units, keep)
+            about = {
+                "model": type(unwrap(model)).__name__,
+                "settings": {
+                    "schedule": schedule.to_dict(),
+                    "products": [product for product in PRODUCTS if product in choice.products],
+                    "top": top,
+                    "keep": keep,
+                },
+                "device": reading.devices[self._units[0].name],
+                "note": note,
+                "extra": dict(extra or {}),
+            }
+            self._open(reading, keep, about)
+
+    def step(self, step: int, loss: Number | None = None, **metrics: Number) -> None:
+        """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
+
+        `loss` and `metrics` are recorded with the step: numbers, or tensors with one, which are not waited
+        for. Of a step that is given several times, they are put together, and the later value of a name
+        counts. A step below the last one means that training went back: what was recorded from there on is
+        dropped, with a warning.
+        """
+        if self._capturing():
+            return
+        numbers = metrics if loss is None else {"loss": loss, **metrics}
+        try:
+            self._step(_number_of(step), numbers)
+        except Exception as error:
+            self._troubles.note("a step", error)
+        self._troubles.check()
+
+    def flush(self) -> None:
+        """Wait until all steps so far are on disk: call it before the trainer saves a checkpoint."""
+        if self._on:
+            self._worker.wait()
+            self._attempt("writing to disk", self._record.sync)
+            self._troubles.check()
+
+    def close(self, finished: bool = True) -> None:
+        """End the record, on every process. Calling it again does nothing.
+
+        The last step is measured in full if it has not been, so call it while the model has the weights of
+        that step. With `finished=False` it is not, and the run stands as one that was broken off.
+        """
+        self._end(finished)
+        self._troubles.check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        stopped = "" if kind is None else next(iter(str(error).splitlines()), kind.__name__)
+        self._end(finished=kind is None, stopped=stopped)
+        if kind is None:
+            self._troubles.check()
+
+    def __repr__(self) -> str:
+        layers = [unit for unit in self._units if unit.is_layer]
+        products = " and ".join(dict.fromkeys(name for unit in layers for name, _ in unit.products))
+        heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
+        parts = [f"{products} of {heads} heads in {len(layers)} layers"] * bool(layers)
+        parts += [f"{others} other matrices"] * bool(others)
+        model = type(unwrap(self._model)).__name__
+        state = f", off: {self._off}" if self._off else ", closed" * self._closed
+        return f"RankTracker({' and '.join(parts)} of {model}, in {self.folder}{state})"
+
+    def _open(self, reading: Reading, keep: str, about: dict[str, Any]) -> None:
+        """Everything that only the process which writes needs."""
+        lock = None
+        try:
+            lock = Lock(self.folder)
+            self._beginning = begin(self.folder, self._units, reading.weights, about)
+            self._staging = Staging(self._units, reading, keep, self._troubles.note)
+            self._record = Record(self.folder)
+        except BaseException as error:
+            if lock is not None:
+                lock.release()
+            if not isinstance(error, OSError) or self._troubles.strict:
+                raise
+            self._turn_off(f"opening {self.folder}", error)
+            return
+        self._lock, self._scalars = lock, Scalars()
+        self._jobs = Jobs(
+            self._units,
+            self._beginning.initial,
+            self._staging,
+            self._scalars,
+            self._record,
+            self._streams,
+            self._top,
+        )
+        self._worker = Worker(spare_cores(self._staging.on_accelerator), self._troubles.note)
+        self._process = os.getpid()
+        self._on = True
+        atexit.register(self._leave)
+        log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
+
+    def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
+        if self._closed:
+            raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
+        last, self._last = self._last, step
+        due = step != last and self._schedule.due(step)
+        if self._on and (last is None or step < last):
+            self._go_back(step, last)
+        if due and not self._on:
+            self._take_part()
+        if not self._on:
+            return
+        moment = round(time.time(), 3)
+        if due:  # before anything that can fail on this process alone: others may wait for its part
+            self._take(step, moment)
+        if numbers:
+            row = {"time": moment} | {name: self._scalars.take(name, n) for name, n in numbers.items()}
+            self._worker.put("writing a step", partial(self._jobs.write_step, step, row))
+
+    def _take(self, step: int, moment: float) -> None:
+        full = self._schedule.full(step)
+        if full and self._staging.busy >= max(1, self._staging.count // 2):
+            full = False
+            self._troubles.skip("full spectra")
+        place = self._staging.take()
+        if place is None:
+            self._troubles.skip("measurements")
+        else:
+            self._worker.put("measuring", partial(self._jobs.measure, step, moment, full, place))
+
+    def _take_part(self) -> None:
+        """Another process keeps the record, and gathers what is sharded: so does this one."""
+        for unit in self._units:
+            if unit.sharded:
+                unit.read()
+
+    def _go_back(self, step: int, last: int | None) -> None:
+        """The run starts at `step`, or goes on there after `last`: drop what was recorded from there on."""
+        self._worker.wait()
+        try:
+            if last is None:
+                self._refuse_another_run(step)
+            dropped = self._record.cut(step)
+        except (RankriseError, OSError) as error:
+            self._close(finished=None)
+            self._turn_off("continuing the run", error, refused=last is None)
+            return
+        if last is not None:
+            log.warning(
+                "Tracking: step went back from %d to %d: %d rows from step %d on are dropped; pass a step "
+                "that counts on over epochs.",
+                *(last, step, dropped, step),
+            )
+        elif not self._record.spectra_path(None).exists():
+            self._worker.put("measuring the initial weights", self._jobs.write_initial)
+
+    def _refuse_another_run(self, step: int) -> None:
+        if not self._beginning.same and not self._record.has_before(step):
+            self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, self._beginning.found))
+            raise RankriseError(
+                f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
+                f"it went on at step {step}: pass another folder, or delete this one."
+            )
+
+    def _measure_last(self) -> None:
+        """The last step in full. Only the worker knows what there is of it already, so that every process
+        takes part in gathering, in any case."""
+        if self._last is None or self._capturing():
+            return
+        if not self._on:
+            self._take_part()
+            return
+        self._worker.wait()  # until a place is free
+        place = self._staging.take()
+        assert place is not None
+        moment = round(time.time(), 3)
+        self._worker.put("measuring", partial(self._jobs.measure, self._last, moment, True, place))
+
+    def _turn_off(self, doing: str, error: RankriseError | OSError, refused: bool = False) -> None:
+        self._off = f"{doing} failed ({error})"
+        if refused and isinstance(error, RankriseError):
+            self._troubles.refuse(error)
+        else:
+            self._troubles.note(doing, error, "nothing of this run is recorded")
+
+    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self._troubles.note(doing, error)
+
+    def _capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: nothing that happens now is meant."""
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def _end(self, finished: bool, stopped: str = "") -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if finished:
+            self._attempt("measuring", self._measure_last)
+        self._close(finished, stopped)
+
+    def _close(self, finished: bool | None, stopped: str = "") -> None:
+        """`finished` is None if the folder is another run's: then nothing of it is touched. `stopped` is what
+        broke the run off, kept until it is continued."""
+        if not self._on:
+            return
+        self._on = False
+        atexit.unregister(self._leave)
+        self._worker.close()
+        self._streams.close()
+        self._attempt("writing to disk", self._record.sync)
+        if finished is not None:
+            counts = self._troubles.counts
+            ending = {"finished": now() if finished else None, "left_out": dict(counts)}
+            info = self._beginning.info | ending | ({"stopped": stopped} if stopped else {})
+            self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, info))
+        self._attempt("closing", self._record.close)
+        self._lock.release()
+
+    def _leave(self) -> None:
+        """At the end of the process without `close`: everything so far is written, and the run unfinished."""
+        if os.getpid() == self._process:
+            self._close(finished=False)
+
+
+def _number_of(step: object) -> int:
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise RankriseError(f"step is {step!r}: pass a whole number of 0 or more that counts on over epochs.")
+    return number
+
+
+def _rank() -> int:
+    """The number of this process among those that train the model together."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0")) if distributed.is_torchelastic_launched() else 0

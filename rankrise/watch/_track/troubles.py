@@ -1,0 +1,72 @@
+"""What goes wrong inside a tracker: told once a cause, counted, and in the way of training only if asked."""
+
+import logging
+import re
+from collections import Counter
+
+from rankrise.foundations.errors import RankriseError
+
+log = logging.getLogger("rankrise")
+
+
+class Troubles:
+    """Failures by what was being done. With `strict`, `check` raises the first one instead."""
+
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self._first: Exception | None = None
+        self._told: set[tuple[object, ...]] = set()
+        self.counts: Counter[str] = Counter()
+
+    def note(self, doing: str, error: Exception, advice: str = "") -> None:
+        """A failure: logged the first time that this failed for this cause."""
+        self.counts[doing] += 1
+        if self.strict and self._first is None:  # otherwise it would keep alive what its frames hold
+            self._first = error
+        cause = (doing, *_cause(error))
+        if cause not in self._told and not self.strict:
+            self._told.add(cause)
+            remedy = advice or _advice(error)
+            log.error(
+                "Tracking: %s failed (%s: %s). Training goes on; %s. Said once for this cause.",
+                *(doing, type(error).__name__, error, remedy),
+                exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
+            )
+
+    def skip(self, what: str) -> None:
+        """Something was left out because measuring takes longer than the training between: logged once."""
+        self.counts[what] += 1
+        if self.counts[what] == 1:
+            log.warning(
+                "Tracking falls behind: measuring takes longer than the training between measured steps, so "
+                "%s are left out from time to time; pass a Schedule with fewer steps to choose which. Said "
+                "once; run.json counts them.",
+                what,
+            )
+
+    def refuse(self, error: RankriseError) -> None:
+        """What must not go on, `strict` or not: `check` raises it."""
+        self._first = error
+
+    def check(self) -> None:
+        """Raise what was refused or, with `strict`, the first failure; once."""
+        if self._first is not None:
+            error, self._first = self._first, None
+            raise error
+
+
+def _cause(error: Exception) -> tuple[object, ...]:
+    """The kind of a failure: messages that differ in numbers, or in the file that was written, are the same.
+
+    >>> _cause(RuntimeError("step 7 failed")) == _cause(RuntimeError("step 8 failed"))
+    True
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return type(error), error.errno
+    return type(error), re.sub(r"0x[0-9a-f]+|\d+", "#", str(error))
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return "what was written stays readable, and tracking goes on as soon as the folder can be written"
+    return "tracking goes on without what is missing"

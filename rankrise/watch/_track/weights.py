@@ -1,0 +1,293 @@
+"""What is tracked, and how its weights leave the model: views where possible, read afresh where not."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._families import Attention, recognise
+from rankrise.watch._heads import heads, unwrap
+from rankrise.watch._projection import WRAPPERS, is_linear, linear, shapes_only
+
+PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
+"""The left and the right factor of each product."""
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of a model's weights are tracked. Layers are numbers or name patterns, matrices name patterns."""
+
+    products: tuple[str, ...] = ("KQ", "VO")
+    layers: tuple[int | str, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    matrices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not set(self.products) <= set(PRODUCTS) or not (self.products or self.matrices):
+            raise RankriseError(f"products is {self.products}: pass some of {', '.join(PRODUCTS)}.")
+        if self.heads is not None and (not self.heads or list(self.heads) != sorted(set(self.heads))):
+            raise RankriseError(f"heads is {list(self.heads)}: pass numbers of heads in ascending order.")
+
+
+def listed(asked: Any) -> tuple[Any, ...]:
+    """One number or name, or several, as several.
+
+    >>> listed("KQ"), listed(range(2))
+    (('KQ',), (0, 1))
+    """
+    return (asked,) if isinstance(asked, (str, int)) else tuple(asked)
+
+
+@dataclass(eq=False)
+class Unit:
+    """One attention layer, or one other matrix, that is tracked.
+
+    `group[i]` is the number of the key and value that the tracked head `heads[i]` uses.
+    """
+
+    name: str
+    model: nn.Module
+    path: str
+    module: nn.Module
+    fresh: Callable[[nn.Module], Tensors]
+    """Reads key and value [groups, d, d_head], query and output [heads, d, d_head]; or the matrix [m, n]."""
+    roles: tuple[str, ...] = ("matrix",)
+    heads: tuple[int, ...] = ()
+    group: tuple[int, ...] = ()
+    all_heads: int = 0
+    d_model: int = 0
+    d_head: int = 0
+    notes: tuple[str, ...] = ()
+    _views: Tensors = field(default_factory=dict)
+    _owners: list["_Owner"] = field(default_factory=list)
+
+    @property
+    def is_layer(self) -> bool:
+        return self.roles != ("matrix",)
+
+    def key(self, role: str) -> str:
+        """The name of a tensor of it, in files."""
+        return f"{self.name}.{role}".lstrip(".") if self.is_layer else self.name
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The groups that the tracked heads use."""
+        return tuple(dict.fromkeys(self.group))
+
+    @property
+    def products(self) -> list[tuple[str, tuple[str, str]]]:
+        return [(product, roles) for product, roles in PRODUCTS.items() if set(roles) <= set(self.roles)]
+
+    @property
+    def measured(self) -> list[str]:
+        """What numbers there are of it."""
+        return [product for product, _ in self.products] if self.is_layer else ["matrix"]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether every process has to take part in reading it."""
+        return any(isinstance(parameter, DTensor) for parameter in self.module.parameters())
+
+    @property
+    def live(self) -> bool:
+        """Whether `read` gives views of the model's parameters."""
+        return bool(self._views)
+
+    def read(self) -> Tensors:
+        """Its weights as they are now: views where strides allow it. Parameters that have moved since the
+        last time are found again; sharded ones are gathered, adapters merged into a copy."""
+        self._refuse_absence()
+        if self._views and all(owner.has_stayed(self.module) for owner in self._owners):
+            return self._views
+        tensors = self.fresh(self.module)
+        self._remember(tensors)
+        return tensors
+
+    def _refuse_absence(self) -> None:
+        """The module may be wrapped in another one meanwhile, but it has to be part of the model."""
+        if _submodule(self.model, self.path) is self.module:
+            return
+        for path, module in self.model.named_modules():
+            if module is self.module:
+                self.path = path
+                return
+        raise RankriseError(
+            f"{self.name} is no longer a part of the model: the tracker follows the layers of the beginning."
+        )
+
+    def _remember(self, tensors: Tensors) -> None:
+        """Keep the tensors for later steps if all are views of parameters."""
+        found = {
+            parameter.untyped_storage().data_ptr(): _Owner(
+                path, module, name, parameter, parameter.data_ptr()
+            )
+            for path, module in self.module.named_modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None and not isinstance(parameter, DTensor)
+        }
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
+        live = addresses <= found.keys()
+        self._views = tensors if live else {}
+        self._owners = [found[address] for address in addresses] if live else []
+
+
+@dataclass(frozen=True, eq=False)
+class _Owner:
+    """The parameter that a view is of: where it was, and at which address its values."""
+
+    path: str
+    module: nn.Module
+    name: str
+    parameter: Tensor
+    address: int
+
+    def has_stayed(self, above: nn.Module) -> bool:
+        return (
+            self.module._parameters.get(self.name) is self.parameter
+            and self.parameter.data_ptr() == self.address
+            and _submodule(above, self.path) is self.module
+        )
+
+
+def _submodule(model: nn.Module, path: str) -> nn.Module | None:
+    module: nn.Module | None = model
+    for name in path.split(".") if path else ():
+        module = None if module is None else module._modules.get(name)
+    return module
+
+
+def find_units(model: nn.Module, choice: Choice) -> list[Unit]:
+    """Everything of `model` that `choice` asks for, in the order of its modules. No weight is read yet.
+
+    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=8)
+    >>> for unit in find_units(model, Choice(("KQ",), matrices=("linear*",))):
+    ...     print(unit.name, {name: tuple(tensor.shape) for name, tensor in unit.read().items()})
+    self_attn {'key': (2, 8, 4), 'query': (2, 8, 4)}
+    linear1.weight {'matrix': (8, 8)}
+    linear2.weight {'matrix': (8, 8)}
+    """
+    return [*_layers(model, choice), *_matrices(unwrap(model), choice.matrices)]
+
+
+def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
+    if not choice.products:
+        return
+    found, root = heads(model), unwrap(model)
+    paths = {module: path for path, module in root.named_modules()}
+    roles = tuple(role for product in PRODUCTS if product in choice.products for role in PRODUCTS[product])
+    for index in _selected(found.names, choice.layers):
+        name, module = found.names[index], found._modules[index]
+        with shapes_only():
+            attention = recognise(module)
+        assert attention is not None
+        count = attention.query.blocks
+        chosen = tuple(range(count)) if choice.heads is None else choice.heads
+        if not 0 <= chosen[0] <= chosen[-1] < count:
+            raise RankriseError(f"heads is {list(chosen)}, but {name} has {count} heads, counted from 0.")
+        group = tuple(head // (count // attention.key.blocks) for head in chosen)
+        yield Unit(
+            name,
+            root,
+            paths[module],
+            module,
+            _layer_reader(roles, chosen, tuple(dict.fromkeys(group))),
+            roles,
+            heads=chosen,
+            group=group,
+            all_heads=count,
+            d_model=attention.query.weight.shape[1],
+            d_head=attention.query.width,
+            notes=tuple(dict.fromkeys(attention.notes)),
+        )
+
+
+def _layer_reader(
+    roles: tuple[str, ...], chosen: tuple[int, ...], groups: tuple[int, ...]
+) -> Callable[[nn.Module], Tensors]:
+    def read(module: nn.Module) -> Tensors:
+        attention = recognise(module)
+        if attention is None:
+            raise RankriseError(f"a {type(module).__name__} is no attention that is known here any more.")
+        return {role: _rows(_by_head(attention, role), _numbers(role)) for role in roles}
+
+    def _numbers(role: str) -> tuple[int, ...]:
+        return groups if role in ("key", "value") else chosen
+
+    return read
+
+
+def _by_head(attention: Attention, role: str) -> Tensor:
+    if role != "output":
+        return getattr(attention, role).weight
+    return attention.output.weight[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
+
+
+def _rows(tensor: Tensor, numbers: tuple[int, ...]) -> Tensor:
+    """Those rows: a view where they follow one another."""
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return tensor[numbers[0] : numbers[-1] + 1]
+    return torch.stack([tensor[number] for number in numbers])
+
+
+def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[int]:
+    """The numbers of the layers that are asked for by number or name pattern."""
+    if asked is None:
+        return list(range(len(names)))
+    chosen: set[int] = set()
+    for one in asked:
+        if isinstance(one, str):
+            hits = [index for index, name in enumerate(names) if fnmatchcase(name, one)]
+        else:
+            hits = [one] if 0 <= one < len(names) else []
+        if not hits:
+            raise RankriseError(
+                f"layers has {one!r}, which is none of the {len(names)} attention layers "
+                f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
+            )
+        chosen.update(hits)
+    return sorted(chosen)
+
+
+def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
+    """Weights with two sizes whose names fit a pattern: of layers that `linear` reads (adapters merged), and
+    plain ones."""
+    missing = set(patterns)
+    inside: list[str] = []
+    for path, module in model.named_modules():
+        if any(path.startswith(f"{above}.") for above in inside):
+            continue
+        whole = is_linear(module) and not isinstance(module, (nn.Sequential, nn.ModuleList))
+        names = ["weight"] if whole else [name for name, _ in module.named_parameters(recurse=False)]
+        if whole:
+            inside.append(path)
+        for parameter in names:
+            name = _clean(f"{path}.{parameter}".lstrip("."))
+            fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
+            if not fitting or not (whole or module._parameters[parameter].ndim == 2):
+                continue
+            missing -= fitting
+            yield Unit(name, model, path, module, _matrix_reader(None if whole else parameter))
+    if missing:
+        raise RankriseError(
+            f"matrices has {sorted(missing)[0]!r}, which fits no weight matrix of {type(model).__name__}: "
+            "pass patterns such as '*.mlp.*' of names as in model.named_parameters()."
+        )
+
+
+def _matrix_reader(parameter: str | None) -> Callable[[nn.Module], Tensors]:
+    def read(module: nn.Module) -> Tensors:
+        source = module if parameter is None else module._parameters[parameter]
+        assert source is not None
+        return {"matrix": linear(source).weight[0].mT}
+
+    return read
+
+
+def _clean(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in (*WRAPPERS, "base_layer"))

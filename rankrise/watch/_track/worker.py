@@ -1,0 +1,55 @@
+"""A thread beside training that takes jobs in their order and leaves the cores to training."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rankrise.watch._batches import use_threads
+
+
+class Worker:
+    """Runs jobs one after another, on `cores` cores; `on_error` gets what they raise."""
+
+    def __init__(self, cores: int, on_error: Callable[[str, Exception], None]) -> None:
+        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._cores, self._on_error = cores, on_error
+        self._thread = threading.Thread(target=self._work, name="rankrise-tracker", daemon=True)
+        self._thread.start()
+
+    def put(self, doing: str, job: Callable[[], Any]) -> None:
+        """`doing` says what the job is, for a message if it fails."""
+        self._jobs.put((doing, job))
+
+    def wait(self) -> None:
+        """Until every job that was put before this is done."""
+        done = threading.Event()
+        self.put("waiting", done.set)
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        """Until every job is done; there can be no more."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        use_threads(self._cores)
+        with torch.no_grad():
+            while (job := self._jobs.get()) is not None:
+                doing, function = job
+                try:
+                    function()
+                except Exception as error:
+                    self._on_error(doing, error)
+
+
+def spare_cores(on_accelerator: bool) -> int:
+    """Beside an accelerator a quarter of the host's cores, at most four; one where training needs them."""
+    if not on_accelerator:
+        return 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(4, allowed // 4))
