@@ -2,12 +2,31 @@
 
 - :mod:`rankrise.predict` says which coordinate of a diagonal network is learned when.
 - :mod:`rankrise.watch` measures the rank of what a transformer's attention heads have learned.
+- :mod:`rankrise.train` trains transformers as recipes say, tracked.
+- :mod:`rankrise.runs` opens what was recorded.
 
-The parts are imported where they are used (``from rankrise import predict``), so that the command line
-answers at once.
+Each part is imported when it is first asked for, so that `import rankrise` and the command line answer at
+once.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.errors import RankriseError
 
+if TYPE_CHECKING:
+    from rankrise import predict, runs, train, watch
+
 __version__ = "0.1.0"
-__all__ = ["RankriseError", "__version__"]
+__all__ = ["RankriseError", "__version__", "predict", "runs", "train", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """A part of the package, by its name."""
+    if name in __all__:
+        return importlib.import_module(f"rankrise.{name}")
+    raise AttributeError(f"module 'rankrise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
