@@ -5,22 +5,27 @@ from pathlib import Path
 
 from pages import Open
 
-from rankrise.show.report import write_report
+from rankrise.show.report.modules import assemble, web_source
 
-CLOSE_ENDS = """() => {
-    const plot = new Plot({ name: "close", title: "close", xLabel: "x", height: 290 });
-    document.querySelector("main").append(plot.figure);
-    const ends = { a: 1.02, b: 1.01, c: 1, d: 5 };
-    const line = ([label, y]) => ({ label, direct: true, xs: [0, 1], ys: [0, y] });
-    plot.show({ lines: Object.entries(ends).map(line) });
-}"""
+CLOSE_ENDS = """import { Plot } from "./plot.js";
+const plot = new Plot({ name: "close", title: "close", xLabel: "x", height: 290 });
+document.querySelector("main").append(plot.figure);
+const ends = { a: 1.02, b: 1.01, c: 1, d: 5 };
+const line = ([label, y]) => ({ label, direct: true, xs: [0, 1], ys: [0, y] });
+plot.show({ lines: Object.entries(ends).map(line) });
+document.documentElement.dataset.ready = "yes";
+"""
 
 
 def test_lines_that_end_close_together_have_their_names_one_below_the_other(
-    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+    open_page: Open, tmp_path: Path
 ) -> None:
-    page = open_page(write_report([tracked["unit"]], tmp_path / "page.html"))
-    page.evaluate(CLOSE_ENDS)
+    script = assemble("test.js", lambda name: CLOSE_ENDS if name == "test.js" else web_source(name))
+    path = tmp_path / "page.html"
+    path.write_text(
+        f'<!doctype html><meta charset="utf-8"><main></main><script type="module">{script}</script>'
+    )
+    page = open_page(path)
     selector = "svg[aria-label='close'] .labels text"
     page.locator(selector).first.wait_for()
     named = page.eval_on_selector_all(

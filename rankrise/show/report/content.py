@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Content:
-    """HTML for the page's places, the payload for its scripts, and which scripts of its kind there are.
+    """HTML for the page's places, and the payload for its script.
 
     `sections` are the ids and titles of the kind's own sections, for the navigation.
     """
@@ -17,4 +17,3 @@ class Content:
     settings: str
     payload: Any
     sections: tuple[tuple[str, str], ...]
-    scripts: tuple[str, ...]

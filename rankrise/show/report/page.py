@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -15,10 +14,10 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
 from rankrise.runs import of_one_kind
 from rankrise.show.report.content import Content
+from rankrise.show.report.modules import assemble, web_source
 from rankrise.show.report.toy import toy_content
 from rankrise.show.report.tracked import tracked_content
 
-SHARED = ("dom", "curves", "state", "axes", "plot", "plotdata", "layout", "choices", "theme")
 CONTENTS = {"toy": toy_content, "tracked": tracked_content}
 
 
@@ -38,17 +37,16 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
 
 def render(kind: str, content: Content) -> str:
     """The page as HTML."""
-    scripts = [*SHARED, *(f"{kind}/{name}" for name in content.scripts)]
-    script = "\n" + "\n".join(_source(f"{name}.js") for name in scripts)
+    script = f"\n{assemble(f'{kind}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [("claims", "Claims"), *content.sections, ("settings", "Settings"), ("cite", "Cite")]
-    return Template(_source("page.html")).substitute(
+    return Template(web_source("page.html")).substitute(
         title=escape(f"{', '.join(content.names)} – gradual rank increase"),
-        style=_source("style.css"),
+        style=web_source("style.css"),
         nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections),
         story=content.story,
         claims=content.claims,
-        sections=_source(f"{kind}/sections.html"),
+        sections=web_source(f"{kind}/sections.html"),
         settings=content.settings,
         version=escape(rankrise.__version__),
         payload=embedded(content.payload),
@@ -65,7 +63,3 @@ def embedded(value: Any) -> str:
     """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _source(name: str) -> str:
-    return (files("rankrise.show.report") / "web" / name).read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ SECTIONS = (
     ("full", "Full weights"),
     ("perturbations", "Perturbations"),
 )
-SCRIPTS = ("path", "runs", "explore", "controls", "stagetable", "sections", "main")
 
 
 def toy_content(folders: Sequence[Path]) -> Content:
@@ -34,5 +33,4 @@ def toy_content(folders: Sequence[Path]) -> Content:
         ),
         payload={"runs": [gather(run) for run in runs]},
         sections=SECTIONS,
-        scripts=SCRIPTS,
     )

@@ -18,7 +18,6 @@ SECTIONS = (
     ("found", "Stages"),
     ("runs", "Runs"),
 )
-SCRIPTS = ("runs", "controls", "ranks", "heads", "spectra", "training", "runlist", "main")
 
 
 def tracked_content(folders: Sequence[Path]) -> Content:
@@ -33,7 +32,6 @@ def tracked_content(folders: Sequence[Path]) -> Content:
         settings=settings_tables([(one.name, one.run.info, _settings(one)) for one in members]),
         payload={"runs": gather_all(studies), "first": members.index(studies[0].main[0])},
         sections=SECTIONS,
-        scripts=SCRIPTS,
     )
 
 

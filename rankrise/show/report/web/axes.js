@@ -1,7 +1,9 @@
 // Scales and ticks.
 
+import { fixed, number, power } from "./dom.js";
+
 /** A map from values to pixels, linear or logarithmic, with its inverse and its ticks. */
-function scale(domain, pixels, logarithmic, count) {
+export function scale(domain, pixels, logarithmic, count) {
   const bend = logarithmic ? Math.log10 : (value) => value;
   const unbend = logarithmic ? (value) => 10 ** value : (value) => value;
   const [low, high] = domain.map(bend);
@@ -43,7 +45,7 @@ function decades(low, high, count) {
 }
 
 /** The smallest interval around the values in view, with a little room, never empty. */
-function extent(values, logarithmic, floor) {
+export function extent(values, logarithmic, floor) {
   let low = Infinity;
   let high = -Infinity;
   for (const value of values) {

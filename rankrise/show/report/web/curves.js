@@ -2,7 +2,7 @@
 // A curve is kept as [index, value, index, value, …] with indices into its times: only the points a straight line misses.
 
 /** {xs, ys} of a kept curve. */
-function unpack(times, kept) {
+export function unpack(times, kept) {
   const xs = new Float64Array(kept.length / 2);
   const ys = new Float64Array(kept.length / 2);
   for (let i = 0; i < xs.length; i += 1) {
@@ -13,7 +13,7 @@ function unpack(times, kept) {
 }
 
 /** The number of entries of a sorted list that are at most x. */
-function countUpTo(sorted, x) {
+export function countUpTo(sorted, x) {
   let low = 0;
   let high = sorted.length;
   while (low < high) {
@@ -25,7 +25,7 @@ function countUpTo(sorted, x) {
 }
 
 /** The value of a curve at x: on the line between its points, or on the step before; null outside. */
-function valueAt(curve, x) {
+export function valueAt(curve, x) {
   const { xs, ys } = curve;
   if (!xs.length || x < xs[0] || x > xs[xs.length - 1]) return null;
   const after = countUpTo(xs, x);

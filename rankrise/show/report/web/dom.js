@@ -3,12 +3,12 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /** h("p", {class: "note"}, "some ", h("em", {}, "text")): an HTML element. */
-function h(tag, attributes = {}, ...children) {
+export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
 /** The same for SVG. */
-function s(tag, attributes = {}, ...children) {
+export function s(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
@@ -23,7 +23,7 @@ function fill(element, attributes, children) {
 }
 
 /** A number as people write it: 0.3296, 12.4, 3.1e−5; a dash where there is none. */
-function number(value, digits = 4) {
+export function number(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
@@ -35,40 +35,40 @@ function number(value, digits = 4) {
 }
 
 /** A number with a fixed count of decimals, for columns. */
-function fixed(value, decimals) {
+export function fixed(value, decimals) {
   return value === null || value === undefined || !Number.isFinite(value)
     ? number(value)
     : value.toFixed(decimals).replace("-", "−");
 }
 
-function percent(value) {
+export function percent(value) {
   return value === null ? "–" : `${number(100 * value, 2)} %`;
 }
 
-function signed(value, decimals = 3) {
+export function signed(value, decimals = 3) {
   return (value > 0 ? "+" : "") + fixed(value, decimals);
 }
 
 /** 10 to a power in plain text: power(-32) is "10⁻³²". */
-function power(exponent) {
+export function power(exponent) {
   const raised = { "-": "⁻", ".": "·" };
   "⁰¹²³⁴⁵⁶⁷⁸⁹".split("").forEach((digit, index) => (raised[index] = digit));
   return "10" + String(exponent).replace(/[-.0-9]/g, (sign) => raised[sign]);
 }
 
 /** An initialisation scale by its logarithm, in plain text: 10⁻³², 2.5·10⁻³. */
-function scaleText(log10Alpha) {
+export function scaleText(log10Alpha) {
   const exponent = Math.floor(log10Alpha + 1e-9);
   const factor = 10 ** (log10Alpha - exponent);
   return Math.abs(factor - 1) < 1e-6 ? power(exponent) : `${number(factor, 3)}·${power(exponent)}`;
 }
 
-function plural(count, one, many = one + "s") {
+export function plural(count, one, many = one + "s") {
   return `${count} ${count === 1 ? one : many}`;
 }
 
 /** A table from its head and rows; cells are text or elements, numbers are set in columns. */
-function table(caption, head, rows) {
+export function table(caption, head, rows) {
   const cell = (value, index) =>
     index === 0 ? h("th", { scope: "row" }, String(value)) : h("td", {}, value instanceof Node ? value : String(value));
   return h(

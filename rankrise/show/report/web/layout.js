@@ -1,21 +1,23 @@
 // Places on the page, and products as books set them.
 
+import { h } from "./dom.js";
+
 /** Shades for lines in order: from the first to the last of the palette. */
-function spread(index, count) {
+export function spread(index, count) {
   return count < 2 ? 0 : Math.round((9 * index) / (count - 1));
 }
 
 /** W_K W_Qᵀ, the product of full matrices. */
-function fullProduct([left, right]) {
+export function fullProduct([left, right]) {
   return [...symbol("W", left), " ", ...symbol("W", right), h("sup", {}, "⊤")];
 }
 
-function symbol(letter, index) {
+export function symbol(letter, index) {
   return [h("var", {}, letter), h("sub", {}, index)];
 }
 
 /** A place for each run beside the others: `make(run)` gives what is shown there. */
-function sideBySide(section, runs, make) {
+export function sideBySide(section, runs, make) {
   const holder = h("div", { class: "runs" });
   for (const run of runs) {
     const heading = runs.length > 1 ? h("h3", { class: "run-name" }, run.name) : null;
@@ -24,6 +26,6 @@ function sideBySide(section, runs, make) {
   document.getElementById(section).append(holder);
 }
 
-function absent(text) {
+export function absent(text) {
   return h("p", { class: "absent" }, text);
 }

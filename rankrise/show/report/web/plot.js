@@ -1,5 +1,11 @@
 // A line plot in SVG: drag to zoom, hover to read, click to set the time; keys do the same; its numbers lie beneath it.
 
+import { extent, scale } from "./axes.js";
+import { countUpTo, valueAt } from "./curves.js";
+import { h, s } from "./dom.js";
+import { fillPlotData } from "./plotdata.js";
+import { Zoom } from "./state.js";
+
 const HEIGHT = 230;
 const NARROWEST = 200;
 const MOST_LETTERS = 12;
@@ -7,7 +13,7 @@ const LETTER_HEIGHT = 12;
 let plotCount = 0;
 
 /** The CSS classes of a line: its shade in the order of learning, and its style. */
-function colourOf({ shade, style = "" }) {
+export function colourOf({ shade, style = "" }) {
   return shade === undefined ? style : `${shade === null ? "idle" : `shade-${shade}`} ${style}`;
 }
 
@@ -17,7 +23,7 @@ function colourOf({ shade, style = "" }) {
  * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
  * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded. A rule is a thin upright line {at, label, interval}.
  */
-class Plot {
+export class Plot {
   constructor(options) {
     this.options = options;
     this.content = { lines: [], rules: [], summary: "" };

@@ -1,7 +1,9 @@
 // The numbers beneath a plot: a line each as a table, and every point as CSV.
 
+import { h, number, table } from "./dom.js";
+
 /** The table and the button that saves, put into a plot's details when they are opened. */
-function fillPlotData(plot) {
+export function fillPlotData(plot) {
   const { data, options, content } = plot;
   if (!data.open || data.querySelector("table")) return;
   const rows = content.lines.map(({ name, label, ys }) => {

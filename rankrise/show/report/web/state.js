@@ -1,15 +1,15 @@
 // What the reader has chosen. Parts of the page subscribe to what they show.
 
-const state = {};
+export const state = {};
 const listeners = [];
 
 /** Call `update` now and whenever one of the named choices changes. */
-function watch(names, update) {
+export function watch(names, update) {
   listeners.push([names, update]);
   update();
 }
 
-function choose(changes) {
+export function choose(changes) {
   const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
   for (const [names, update] of listeners) {
@@ -18,7 +18,7 @@ function choose(changes) {
 }
 
 /** A range of x that several plots share: null is everything. */
-class Zoom {
+export class Zoom {
   constructor() {
     this.range = null;
     this.full = [0, 1];

@@ -1,7 +1,7 @@
 // The page's theme.
 
 /** Light, dark, or as the system has it. */
-function themeChoice() {
+export function themeChoice() {
   const button = document.getElementById("theme");
   const root = document.documentElement;
   const dark = () =>

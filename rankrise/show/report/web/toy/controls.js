@@ -1,10 +1,15 @@
 // α, seed, time and view: ordinary inputs and buttons, so that keys and screen readers work as everywhere.
 
+import { checkbox, zoomButtons } from "../choices.js";
+import { fixed, h, scaleText } from "../dom.js";
+import { choose, state, watch } from "../state.js";
+import { timeZoom } from "./clock.js";
+
 const SECONDS_TO_PLAY = 24;
 
 Object.assign(state, { alpha: null, seed: null, time: 0, staircase: true, logLoss: false, playing: false });
 
-function controls(runs) {
+export function controls(runs) {
   const seeds = runs.flatMap((run) => [...run.seeds.values()]);
   const paths = seeds.flatMap((seed) => [...seed.flows.keys(), ...seed.descents.map((descent) => descent.log10Alpha)]);
   const alphas = [...new Set(paths)].sort((a, b) => b - a);
@@ -105,6 +110,6 @@ function viewChoices() {
   return [
     checkbox("staircase", "Algorithm 1 (dashed)"),
     checkbox("logLoss", "loss on a log scale"),
-    zoomButtons("rescaled time", "time", () => state.time),
+    zoomButtons(timeZoom, "rescaled time", "time", () => state.time),
   ];
 }

@@ -1,11 +1,18 @@
 // The stages: what the flow does, what Algorithm 1 says, and a slider through rescaled time.
 
-const RESCALED = "rescaled time t / log(1/α)";
-const RECENT = 6;
-const timeZoom = new Zoom();
-const timePlot = { xLabel: RESCALED, xLabelShort: "rescaled time", zoom: timeZoom, onPick: (time) => choose({ time }) };
+import { extent, scale } from "../axes.js";
+import { valueAt } from "../curves.js";
+import { fixed, h, number, s, scaleText, signed, table } from "../dom.js";
+import { absent, sideBySide } from "../layout.js";
+import { colourOf, Plot } from "../plot.js";
+import { state, watch } from "../state.js";
+import { timePlot, timeZoom } from "./clock.js";
+import { controls } from "./controls.js";
+import { diagonalProduct } from "./runs.js";
 
-function explore(runs) {
+const RECENT = 6;
+
+export function explore(runs) {
   const ends = runs.flatMap((run) => [...run.seeds.values()].map((seed) => seed.until));
   timeZoom.full = [0, ends.length ? Math.max(...ends) : 1];
   controls(runs);

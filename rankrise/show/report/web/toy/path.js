@@ -1,7 +1,9 @@
 // What a toy run's curves say: Algorithm 1's staircase, and a flow or a descent.
 
+import { countUpTo, unpack } from "../curves.js";
+
 /** Algorithm 1 of one seed: stages, plateau points and staircases. */
-class Staircase {
+export class Staircase {
   constructor(seed, until) {
     this.stages = seed.stages;
     this.initialLoss = seed.initial_loss;
@@ -63,7 +65,7 @@ class Staircase {
 }
 
 /** A flow or a gradient descent: its curves, and which coordinates are active when. */
-class Path {
+export class Path {
   constructor(record) {
     this.log10Alpha = record.log10_alpha;
     this.message = record.message;

@@ -1,6 +1,10 @@
 // The runs this page was made from, as the payload carries them.
 
-class Run {
+import { symbol } from "../layout.js";
+import { state } from "../state.js";
+import { Path, Staircase } from "./path.js";
+
+export class Run {
   constructor(record) {
     this.name = record.name;
     this.threshold = record.threshold;
@@ -65,6 +69,6 @@ class Seed {
 }
 
 /** w_K ⊙ w_Q, the diagonal product of a kind, as text is set in a book. */
-function diagonalProduct([left, right]) {
+export function diagonalProduct([left, right]) {
   return [...symbol("w", left), " ⊙ ", ...symbol("w", right)];
 }

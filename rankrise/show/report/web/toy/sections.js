@@ -1,7 +1,14 @@
 // The other experiments: smaller initialisations, gradient descent, full weights, perturbations.
 
+import { unpack, valueAt } from "../curves.js";
+import { fixed, h, number, percent, plural, power, scaleText, signed } from "../dom.js";
+import { absent, fullProduct, sideBySide, spread } from "../layout.js";
+import { Plot } from "../plot.js";
+import { state, watch, Zoom } from "../state.js";
+import { timePlot } from "./clock.js";
+
 /** Every α at once: the loss, and how far each stage is from its T. */
-function convergence(runs) {
+export function convergence(runs) {
   sideBySide("convergence-here", runs, (run) => {
     const losses = new Plot({
       ...timePlot,
@@ -84,7 +91,7 @@ function median(values) {
 }
 
 /** The finding in one picture: how many coordinates are active when. */
-function rank(runs) {
+export function rank(runs) {
   sideBySide("glance-here", runs, (run) => {
     const plot = new Plot({
       ...timePlot,
@@ -102,7 +109,7 @@ function rank(runs) {
 }
 
 /** Gradient descent against the flow, at the chosen α. */
-function descent(runs) {
+export function descent(runs) {
   sideBySide("descent-here", runs, (run) => {
     const tip = (what) => (time, line) => line && [line.name, `${what} ${number(valueAt(line, time))} at ${number(time)}`];
     const losses = new Plot({
@@ -148,7 +155,7 @@ function threeWays(run, what, withDescents = true) {
 }
 
 /** Weights that are full matrices: singular values, one after another. */
-function fullWeights(runs) {
+export function fullWeights(runs) {
   sideBySide("full-here", runs, (run) => {
     const holder = h("div", { class: "triple" });
     watch(["seed"], () => {
@@ -196,7 +203,7 @@ function singularValue(index, dimension, count) {
 }
 
 /** Strict minima and noise robustness: a perturbed run beside the run itself. */
-function perturbations(runs) {
+export function perturbations(runs) {
   const titles = { "strict-minima": "Strict minima", "noise-robustness": "Noise robustness" };
   sideBySide("perturbations-here", runs, (run) => {
     const holder = h("div", { class: "pair" });

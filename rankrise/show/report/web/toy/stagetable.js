@@ -1,6 +1,10 @@
 // Every stage in numbers: what Algorithm 1 says, and when the flow does it.
 
-function stageTable(runs) {
+import { fixed, h, number, plural, scaleText, signed, table } from "../dom.js";
+import { absent, sideBySide } from "../layout.js";
+import { choose, state, watch } from "../state.js";
+
+export function stageTable(runs) {
   sideBySide("table-here", runs, (run) => {
     const holder = h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `Stages of ${run.name}` });
     watch(["alpha", "seed"], () => {

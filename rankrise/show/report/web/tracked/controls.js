@@ -1,16 +1,15 @@
 // Run, layer, head, step and view: ordinary inputs and buttons, so that keys and screen readers work as everywhere.
 
-Object.assign(state, { run: 0, layer: -1, head: -1, place: 0, logTime: true, logLoss: false, normalised: true, logValues: false });
-const timeZoom = new Zoom();
-const timePlot = {
-  zoom: timeZoom,
-  allLabels: true,
-  logX: () => state.logTime,
-  onPick: (moment) => choose({ place: here().nearest(moment) }),
-};
+import { checkbox, zoomButtons } from "../choices.js";
+import { h } from "../dom.js";
+import { choose, state, watch } from "../state.js";
+import { timeZoom } from "./clock.js";
+import { here, present } from "./runs.js";
 
-function controls(runs, first) {
-  chosenRuns = runs;
+Object.assign(state, { run: 0, layer: -1, head: -1, place: 0, logTime: true, logLoss: false, normalised: true, logValues: false });
+
+export function controls(runs, first) {
+  present(runs);
   Object.assign(state, { run: first, place: Math.max(0, runs[first].steps.length - 1) });
   watch(["run", "logTime"], () => {
     const { times } = here();
@@ -80,6 +79,6 @@ function viewChoices() {
     checkbox("logLoss", "loss on a log scale"),
     checkbox("normalised", "spectra over their largest"),
     checkbox("logValues", "spectra on a log scale"),
-    zoomButtons("training", "step", () => here().times[state.place]),
+    zoomButtons(timeZoom, "training", "step", () => here().times[state.place]),
   ];
 }

@@ -1,6 +1,11 @@
 // Layers by heads at the chosen step: a table, so that it can be read, pressed and printed.
 
-function heads() {
+import { fixed, h, number } from "../dom.js";
+import { absent, fullProduct } from "../layout.js";
+import { choose, state, watch } from "../state.js";
+import { here } from "./runs.js";
+
+export function heads() {
   const holder = h("div", { class: "pair" });
   watch(["run", "place", "layer", "head"], () => {
     const run = here();

@@ -1,5 +1,14 @@
 // Read the payload and fill the page.
 
+import { themeChoice } from "../theme.js";
+import { controls } from "./controls.js";
+import { heads } from "./heads.js";
+import { glance, ranks } from "./ranks.js";
+import { runList } from "./runlist.js";
+import { Run } from "./runs.js";
+import { spectra } from "./spectra.js";
+import { stages, training } from "./training.js";
+
 const payload = JSON.parse(document.getElementById("payload").textContent);
 const runs = payload.runs.map((record) => new Run(record));
 

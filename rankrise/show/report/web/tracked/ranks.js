@@ -1,10 +1,18 @@
 // Stable rank through training: at a glance, and layer by layer.
 
-const LOOKS = { KQ: "kq", VO: "vo dashed" };
+import { valueAt } from "../curves.js";
+import { h, number, plural } from "../dom.js";
+import { fullProduct, spread } from "../layout.js";
+import { Plot } from "../plot.js";
+import { state, watch } from "../state.js";
+import { follow, timePlot } from "./clock.js";
+import { here, mean } from "./runs.js";
+
+export const LOOKS = { KQ: "kq", VO: "vo dashed" };
 const MOST_HEADS = 24;
 
 /** Both products, mean over every head of the run. */
-function glance(runs) {
+export function glance(runs) {
   const plot = new Plot({
     ...timePlot,
     name: "Stable rank of the change, all heads",
@@ -36,13 +44,8 @@ function rankTip(moment, line) {
   return [line.module ? `${line.name}, ${line.module}` : line.name, `stable rank ${number(value, 3)}${spread}`, run.moment(run.steps[place])];
 }
 
-/** The slider's step on a plot of time. */
-function follow(plot) {
-  watch(["place", "run"], () => plot.setCursor(here().times[state.place] ?? null));
-}
-
 /** A plot for each product: every layer's mean, or one layer with its band and its heads. */
-function ranks() {
+export function ranks() {
   const holder = h("div", { class: "pair" });
   const plots = new Map(["KQ", "VO"].map((product) => [product, rankPlot(product)]));
   watch(["run"], () => holder.replaceChildren(...here().products.map((product) => plots.get(product).figure)));

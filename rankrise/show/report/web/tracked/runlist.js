@@ -1,6 +1,14 @@
 // The runs beside one another: what they ended with, and their ranks by initialisation scale.
 
-function runList(runs) {
+import { valueAt } from "../curves.js";
+import { h, number, table } from "../dom.js";
+import { fullProduct, spread } from "../layout.js";
+import { Plot } from "../plot.js";
+import { choose, watch } from "../state.js";
+import { LOOKS } from "./ranks.js";
+import { here, mean } from "./runs.js";
+
+export function runList(runs) {
   const place = document.getElementById("runs-here");
   const scores = ["accuracy", "perplexity"].filter((metric) => runs.some((run) => run.training[metric]));
   const rows = runs.map((run, index) => {

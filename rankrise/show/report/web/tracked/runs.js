@@ -1,6 +1,9 @@
 // The tracked runs this page was made from, as the payload carries them.
 
-class Run {
+import { number } from "../dom.js";
+import { state } from "../state.js";
+
+export class Run {
   constructor(record) {
     Object.assign(this, record);
     this.empty = !record.steps.length;
@@ -69,13 +72,18 @@ class Run {
   }
 }
 
-function mean(values) {
+export function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 }
 
-/** The run that the reader has chosen. */
-let chosenRuns = [];
+const shown = [];
 
-function here() {
-  return chosenRuns[state.run];
+/** The runs this page shows, in their order. */
+export function present(runs) {
+  shown.push(...runs);
+}
+
+/** The run that the reader has chosen. */
+export function here() {
+  return shown[state.run];
 }

@@ -1,6 +1,13 @@
 // Singular values: of the initial product, and of its change at steps of training.
 
-function spectra() {
+import { valueAt } from "../curves.js";
+import { h, number } from "../dom.js";
+import { absent, fullProduct } from "../layout.js";
+import { Plot } from "../plot.js";
+import { state, watch } from "../state.js";
+import { here, mean } from "./runs.js";
+
+export function spectra() {
   const holder = h("div", { class: "pair" });
   const plots = new Map(["KQ", "VO"].map((product) => [product, spectrumPlot(product)]));
   watch(["run"], () => {

@@ -1,5 +1,13 @@
 // Loss, accuracy or perplexity (on further texts too), and learning rate; and the stages in numbers.
 
+import { valueAt } from "../curves.js";
+import { h, number, plural, table } from "../dom.js";
+import { absent } from "../layout.js";
+import { Plot } from "../plot.js";
+import { state, watch } from "../state.js";
+import { follow, timePlot } from "./clock.js";
+import { here } from "./runs.js";
+
 const METRICS = {
   loss: "Training loss",
   validation_loss: "Validation loss",
@@ -14,7 +22,7 @@ function metricTitle(metric) {
   return METRICS[metric] ?? `Perplexity${kind === "word_perplexity" ? " by words" : ""}, ${text}`;
 }
 
-function training(runs) {
+export function training(runs) {
   const holder = h("div", { class: "pair" });
   const metrics = new Set([...Object.keys(METRICS), ...runs.flatMap((run) => Object.keys(run.training))]);
   const plots = new Map([...metrics].map((metric) => [metric, metricPlot(metric)]));
@@ -52,7 +60,7 @@ function metricPlot(metric) {
 }
 
 /** Every stage found: when, how sure, and in which curves. */
-function stages() {
+export function stages() {
   const holder = h("div", { class: "run" });
   watch(["run"], () => {
     const run = here();
