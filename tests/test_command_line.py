@@ -16,7 +16,7 @@ def test_predict_prints_its_stages_as_json(capsys):
     times = [stage["time"] for stage in result["stages"]]
     assert times == sorted(times)
     assert times[0] > 0
-    assert set(result["assumptions"]) == {"nondegeneracy", "strict minima", "noise robustness"}
+    assert set(result["assumptions"]) == {"nondegeneracy", "strict_minima", "noise_robustness"}
 
 
 @pytest.mark.parametrize("network", ["transformer", "linear"])

@@ -44,7 +44,7 @@ def flow(
     from rankrise.commands.network import build, print_stages
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.stages import flow_to_dict, save_flow, stages_to_dict
+    from rankrise.show.stages import flow_to_dict, save_flow
 
     loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
     u0, v0 = theory.random_initialisation(loss.size, seed + 1, device)
@@ -54,7 +54,7 @@ def flow(
     comparison = theory.compare(stages, solved)
     result = {
         **flow_to_dict(solved),
-        "algorithm_1": stages_to_dict(stages, loss.label),
+        "algorithm_1": stages.to_dict(loss.label),
         "largest_time_error": comparison.largest_time_error,
         "largest_point_error": comparison.largest_point_error,
         "support_grows_by_at_most_one": comparison.support_grows_by_at_most_one,

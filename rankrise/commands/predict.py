@@ -42,12 +42,12 @@ def predict(
     from rankrise.commands.network import build, print_stages
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.stages import save_stages, stages_to_dict
+    from rankrise.show.stages import save_stages
 
     loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
     with bar("Algorithm 1", loss.size, unit="stages") as move_to:
         stages = theory.greedy(loss, loss.size, until=until, device=device, progress=move_to)
-    result = stages_to_dict(stages, loss.label)
+    result = stages.to_dict(loss.label)
     if check and len(stages):
         result["assumptions"] = theory.check_assumptions(loss, loss.size, stages).to_dict()
     paths = []
@@ -58,8 +58,8 @@ def predict(
         print(to_json(result))
         return
     print_stages(stages, loss.label)
-    for name, assumption in result.get("assumptions", {}).items():
+    for assumption in result.get("assumptions", {}).values():
         verdict = "holds" if assumption["holds"] else "does not hold"
-        print(f"{name}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
+        print(f"{assumption['name']}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
     for path in paths:
         print(path)

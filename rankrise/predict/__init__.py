@@ -7,7 +7,7 @@ tests what the theorem assumes.
 
 from rankrise.predict._assumptions import Assumption, Assumptions, check_assumptions
 from rankrise.predict._flow import Crossing, Flow, gradient_flow
-from rankrise.predict._greedy import Stage, Stages, greedy
+from rankrise.predict._greedy import greedy
 from rankrise.predict._networks import (
     DiagonalHead,
     DiagonalLinear,
@@ -19,6 +19,7 @@ from rankrise.predict._networks import (
     random_initialisation,
 )
 from rankrise.predict._perturbation import Perturbation, noise_robustness_experiment, strict_minima_experiment
+from rankrise.predict._stages import Stage, Stages
 from rankrise.predict._theorem import Comparison, StageComparison, Trend, compare
 
 __all__ = [

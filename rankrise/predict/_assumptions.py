@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.predict._greedy import Stages
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
+from rankrise.predict._stages import Stages
 
 _SAME_POINT = 1e-3
 """How far apart, as a part of the largest weight, two ends count as the same point."""
@@ -45,9 +45,8 @@ class Assumptions:
     noise_robustness: Assumption
 
     def to_dict(self) -> dict[str, Any]:
-        """The three as plain values, by their names."""
-        three = (self.nondegeneracy, self.strict_minima, self.noise_robustness)
-        return {assumption.name: asdict(assumption) for assumption in three}
+        """The three as JSON has them: the one spelling of assumptions in files and on the terminal."""
+        return asdict(self)
 
     @property
     def hold(self) -> bool:

@@ -1,9 +1,7 @@
 """Algorithm 1: the stages in which a diagonal network learns, in the limit of a vanishing initialisation."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, overload
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,66 +9,11 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
+from rankrise.predict._stages import Ending, Stage, Stages
 
 _SEED_SIZE = 1e-4
 _FLAT = 1e-9
 _TIE = 1e-9
-
-Ending = Literal["nothing moves", "until", "max stages", "not converged"]
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """One stage: at rescaled time `time` (T_k) `coordinate` (i_k) becomes active with `sign`, and the network
-    moves to `point`.
-
-    `point` (p,) is the stationary point of the plateau that follows and `loss` the loss on it; `left` are
-    coordinates that fell back to zero on the way; `runner_up` is the time at which another coordinate would
-    have been next, had this one not moved; `tied` are those that would have been so at the same time, in
-    which case the theorem does not say what happens (nondegeneracy).
-    """
-
-    time: float
-    coordinate: int
-    sign: int
-    loss: float
-    point: Tensor
-    left: tuple[int, ...]
-    runner_up: float
-    tied: tuple[int, ...]
-
-    @property
-    def support(self) -> tuple[int, ...]:
-        """The coordinates active on this stage's plateau."""
-        return tuple(self.point.nonzero()[:, 0].tolist())
-
-
-@dataclass(frozen=True, eq=False)
-class Stages(Sequence[Stage]):
-    """The stages in order of time, and why there are no more: `ending`, with a sentence in `message`.
-
-    `initial_loss` is the loss at `a = 0`, on the plateau before the first stage.
-    """
-
-    stages: tuple[Stage, ...]
-    initial_loss: float
-    ending: Ending
-    message: str
-
-    @overload
-    def __getitem__(self, index: int) -> Stage: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Stage, ...]: ...
-    def __getitem__(self, index: int | slice) -> Stage | tuple[Stage, ...]:
-        return self.stages[index]
-
-    def __len__(self) -> int:
-        return len(self.stages)
-
-    @property
-    def ties(self) -> tuple[int, ...]:
-        """The numbers of the stages whose coordinate was tied with another."""
-        return tuple(number for number, stage in enumerate(self.stages) if stage.tied)
 
 
 def greedy(

@@ -9,7 +9,7 @@ import torch
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._flow import Flow
-from rankrise.predict._greedy import Stages
+from rankrise.predict._stages import Stages
 
 
 @dataclass(frozen=True)

@@ -13,29 +13,6 @@ from rankrise.predict import Flow, Stages
 Label = Callable[[int], str]
 
 
-def stages_to_dict(stages: Stages, label: Label) -> dict[str, Any]:
-    """Everything Algorithm 1 found, as plain values."""
-    return {
-        "ending": stages.ending,
-        "message": stages.message,
-        "initial_loss": stages.initial_loss,
-        "stages": [
-            {
-                "time": stage.time,
-                "coordinate": stage.coordinate,
-                "label": label(stage.coordinate),
-                "sign": stage.sign,
-                "loss": stage.loss,
-                "left": list(stage.left),
-                "tied": list(stage.tied),
-                "runner_up": stage.runner_up,
-                "point": stage.point.tolist(),
-            }
-            for stage in stages
-        ],
-    }
-
-
 def flow_to_dict(flow: Flow) -> dict[str, Any]:
     """A flow as plain values: its steps, and when each coordinate became active."""
     return {

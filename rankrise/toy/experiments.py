@@ -134,9 +134,9 @@ def _assumptions(run: Run, piece: Piece, report: Report) -> None:
     stages = run.stages(piece.seed)
     if len(stages):
         noise = run.settings.noise_robustness_std
-        checked = asdict(
-            predict.check_assumptions(network, network.size, stages, noise=noise, seed=piece.seed)
-        )
+        checked = predict.check_assumptions(
+            network, network.size, stages, noise=noise, seed=piece.seed
+        ).to_dict()
     else:
         checked = {"nothing to check": stages.message}
     write_json(run.folder / piece.file, checked)

@@ -70,26 +70,9 @@ class Run:
         piece = Piece("stages", seed)
         record, points = self._json(piece), self._tensors(f"{piece.name}.safetensors")[0]["points"]
         try:
-            return predict.Stages(
-                tuple(
-                    predict.Stage(
-                        time=stage["time"],
-                        coordinate=stage["coordinate"],
-                        sign=stage["sign"],
-                        loss=stage["loss"],
-                        point=point,
-                        left=tuple(stage["left"]),
-                        runner_up=float(stage["runner_up"]),
-                        tied=tuple(stage["tied"]),
-                    )
-                    for stage, point in zip(record["stages"], points, strict=True)
-                ),
-                initial_loss=record["initial_loss"],
-                ending=record["ending"],
-                message=record["message"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(piece.file, repr(error)) from error
+            return predict.Stages.from_dict(record, points)
+        except RankriseError as error:
+            raise self._damaged(piece.file, str(error)) from error
 
     def flow(self, seed: int, alpha: str) -> predict.Flow:
         """The exact flow at a scale, as it was solved."""
@@ -205,14 +188,10 @@ def write_stages(folder: Path, seed: int, network: Network, stages: predict.Stag
     points = [stage.point for stage in stages]
     tensors = {"points": torch.stack(points) if points else torch.zeros(0, network.size, dtype=torch.float64)}
     _write_tensors(folder / f"{piece.name}.safetensors", tensors, {})
-    columns = ("time", "coordinate", "sign", "loss", "left", "runner_up", "tied")
-    record = {
-        "ending": stages.ending,
-        "message": stages.message,
-        "initial_loss": stages.initial_loss,
-        "labels": [network.label(coordinate) for coordinate in range(network.size)],
-        "places": [network.place(coordinate) for coordinate in range(network.size)],
-        "stages": [{column: getattr(stage, column) for column in columns} for stage in stages],
+    coordinates = range(network.size)
+    record = stages.to_dict(points=False) | {
+        "labels": [network.label(coordinate) for coordinate in coordinates],
+        "places": [network.place(coordinate) for coordinate in coordinates],
     }
     write_json(folder / piece.file, record)
 
