@@ -26,13 +26,13 @@ from torch import Tensor, nn
 
 from rankrise import watch
 from rankrise.foundations.files import to_json, write_json
+from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.train._data import ImageData, ImagePart, Tokens
 from rankrise.train._image_classification import ImageClassification
 from rankrise.train._kernels import chosen_kernels
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._rate import set_rate
-from rankrise.train._settings import TrainSettings, read_recipe
 from rankrise.train._sources import DeviceImages
 from rankrise.train._step import compiled, graphed, optimiser_of, written_step
 from rankrise.train._task import Task

@@ -18,16 +18,11 @@ import numpy as np
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
+from rankrise.recipes.train_settings import science_of
 from rankrise.watch._stages import FORMAT as STAGES_FORMAT
 
 PRODUCTS = ("KQ", "VO")
 VARIED = ("seed", "initialisation_scale")
-NOT_SCIENCE = (
-    "data_folder", "check_data", "workers", "micro_batch_size", "compile", "cuda_graph", "attention",
-    "deterministic", "evaluate_every", "log_every", "checkpoint_every", "measurements", "spectra_epochs",
-    "also_validate",
-)  # fmt: skip
-"""Settings of a recipe in which runs may differ and still be alike: how they were computed and recorded."""
 
 FAMILIES = {
     "cifar100": "CIFAR-100",
@@ -144,8 +139,8 @@ class Member:
     def settings(self) -> tuple[object, ...]:
         """What runs must share to differ in scale and seed only: layers, heads and the rest of the recipe."""
         shapes = tuple((one["heads"], one["d_model"], one["d_head"]) for one in self.run.layers)
-        science = (item for item in self.recipe.items() if item[0] not in (*VARIED, *NOT_SCIENCE))
-        rest = sorted((name, str(value)) for name, value in science)
+        science = science_of(self.recipe) if self.recipe else {}
+        rest = sorted((name, str(value)) for name, value in science.items() if name not in VARIED)
         return shapes, tuple(rest)
 
     @property

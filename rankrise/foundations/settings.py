@@ -1,7 +1,8 @@
-"""Settings from recipes and flags: a frozen dataclass with some of its values replaced, by name."""
+"""Settings: a frozen dataclass whose fields say what they are, and whose values recipes and flags replace."""
 
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -9,6 +10,124 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.spelling import nearest
 
 Settings = TypeVar("Settings")
+
+Kind = Literal["science", "computation", "record", "machine"]
+"""What a setting changes.
+
+- science: what is learned. Runs are alike only where they agree in it.
+- computation: how the same thing is computed. Alike runs may differ in it; a run keeps it when it is resumed.
+- record: what is written down. Likewise.
+- machine: where things lie and how many hands there are. A run may be resumed with another value.
+"""
+Of = Literal["both", "images", "text"]
+"""The data for which a setting says something."""
+
+LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
+"""What torch can hold."""
+WORDS = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("a text", "names"),
+    bool: ("yes or no", "yes and no"),
+}
+"""What a user is asked for, by type: one, and several."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a field says of itself."""
+
+    kind: Kind = "science"
+    of: Of = "both"
+    above: float | None = None
+    """Each number is greater than this."""
+    at_least: float | None = None
+    at_most: float | None = None
+    each_once: bool = False
+    """Of a list: it has one value or more, and none of them twice."""
+
+
+def setting(
+    default: Any,
+    *,
+    kind: Kind = "science",
+    of: Of = "both",
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    each_once: bool = False,
+) -> Any:
+    """A field of settings with its default, what it is, and the numbers that it may be.
+
+    >>> @dataclass(frozen=True)
+    ... class Example:
+    ...     layers: int = setting(6, at_least=1)
+    ...     folder: str = setting("data", kind="machine")
+    ...     def __post_init__(self) -> None:
+    ...         check(self)
+    >>> names_of(Example, "machine")
+    ['folder']
+    >>> Example(layers=0)
+    Traceback (most recent call last):
+    rankrise.RankriseError: layers is 0: pass a whole number of 1 or more.
+    """
+    meaning = Meaning(kind, of, above, at_least, at_most, each_once)
+    return field(default=default, metadata={"meaning": meaning})
+
+
+def meanings(settings: Any) -> dict[str, Meaning]:
+    """What every field of settings, an object or its class, says of itself."""
+    return {one.name: one.metadata.get("meaning", Meaning()) for one in fields(settings)}
+
+
+def names_of(settings: Any, *kinds: Kind) -> list[str]:
+    """The settings that are of one of these kinds."""
+    return [name for name, meaning in meanings(settings).items() if meaning.kind in kinds]
+
+
+def check(settings: Any) -> None:
+    """Refuse values that the fields do not allow; lists become tuples. For a dataclass's `__post_init__`."""
+    types = get_type_hints(type(settings))
+    for name, meaning in meanings(settings).items():
+        wanted, value = types[name], getattr(settings, name)
+        many = get_origin(wanted) is tuple
+        if many:
+            wanted, value = get_args(wanted)[0], tuple(value)
+            object.__setattr__(settings, name, value)
+        values = value if many else (value,)
+        if get_origin(wanted) is Literal:
+            _check_words(name, values, get_args(wanted))
+        if wanted in (int, float):
+            _check_numbers(name, values, wanted, meaning, many)
+        if meaning.each_once and (not values or len(set(values)) < len(values)):
+            shown = ", ".join(map(str, values)) or "empty"
+            raise RankriseError(f"{name} is {shown}: pass one or more, each once.")
+
+
+def _check_words(name: str, words: Iterable[str], known: Iterable[str]) -> None:
+    for word in words:
+        if word not in known:
+            raise RankriseError(f"{name} is {word!r}, which is not known: choose from {', '.join(known)}.")
+
+
+def _check_numbers(
+    name: str, numbers: Iterable[float], kind: type[int] | type[float], meaning: Meaning, many: bool
+) -> None:
+    """Refuse a number that is out of its range or, without one, too large for 64 bits."""
+    above, at_least, at_most = meaning.above, meaning.at_least, meaning.at_most
+    if at_most is None:
+        at_most = LARGEST[kind]
+    low = f" above {above:g}" if above is not None else ""
+    low = f" of {at_least:g} or more" if at_least is not None else low
+    for number in numbers:
+        enough = (above is None or number > above) and (at_least is None or number >= at_least)
+        if enough and number <= at_most:
+            continue
+        asked = f"{'whole ' if kind is int else ''}number"
+        asked = f"{asked}s{low}" if many else f"a {asked}{low}"
+        asked += f", at most {at_most:g}" if number > at_most else ""
+        shown = str(number).removesuffix(".0")
+        raise RankriseError(f"{name} {'has' if many else 'is'} {shown}: pass {asked}.")
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
@@ -21,21 +140,21 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         recipe = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise RankriseError(f"the recipe {path} cannot be read ({why}): pass a YAML file") from error
-    except yaml.YAMLError as error:
+        raise RankriseError(f"the recipe {path} cannot be read ({why}): pass a YAML file.") from error
+    except (yaml.YAMLError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise RankriseError(
-            f"the recipe {path} is no YAML ({first}): write one 'name: value' a line"
+            f"the recipe {path} is not YAML ({first}): write one 'name: value' per line."
         ) from error
     if not isinstance(recipe, dict):
-        raise RankriseError(f"the recipe {path} holds no settings: write one 'name: value' a line")
+        raise RankriseError(f"the recipe {path} holds no settings: write one 'name: value' per line.")
     lines: dict[Any, int] = {}
     for key, _ in yaml.compose(text, yaml.SafeLoader).value:  # of a name given twice, YAML keeps the last
         line = key.start_mark.line + 1
         if key.value in lines:
             raise RankriseError(
                 f"the recipe {path} gives {key.value} twice, in lines {lines[key.value]} and {line}: keep "
-                "one of them"
+                "one of them."
             )
         lines[key.value] = line
     return recipe
@@ -44,7 +163,6 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: str) -> Settings:
     """`settings`, a dataclass, with the values that `source` gives, as text or as values of their types.
 
-    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Example:
     ...     sizes: tuple[int, ...] = (1,)
@@ -53,12 +171,12 @@ def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: st
     Example(sizes=(2, 3), rate=1.0)
     """
     types = get_type_hints(type(settings))
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
+    values = {name: getattr(settings, name) for name in meanings(settings)}
     for name, value in given.items():
         if name not in values:
             meant = nearest(str(name), values)
-            advice = f"did you mean {meant}?" if meant else f"pass one of {', '.join(values)}"
-            raise RankriseError(f"{source} gives {name!r}, which is no setting of {kind}: {advice}")
+            advice = f"did you mean {meant}?" if meant else f"pass one of {', '.join(values)}."
+            raise RankriseError(f"{source} gives {name!r}, which is not a setting of {kind}: {advice}")
         values[name] = _converted(name, value, types[name], source)
     return type(settings)(**values)
 
@@ -70,29 +188,21 @@ def as_json(settings: Any) -> dict[str, Any]:
     }
 
 
-def check_words(name: str, words: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a word that is not known."""
-    for word in words:
-        if word not in known:
-            raise RankriseError(f"{name} is {word!r}, which is not known: choose from {', '.join(known)}")
-
-
 def _converted(name: str, value: Any, wanted: Any, source: str) -> Any:
     """`value` in the type `wanted`; lists may be written as text with commas."""
     many = get_origin(wanted) is tuple
-    kind = get_args(wanted)[0] if many else str if get_origin(wanted) is Literal else wanted
+    kind = get_args(wanted)[0] if many else wanted
+    kind = str if get_origin(kind) is Literal else kind
     try:
         if many:
             items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
             items = items if isinstance(items, list | tuple) else [items]
             return tuple(_plain(item, kind) for item in items)
         return _plain(value, kind)
-    except (TypeError, ValueError) as error:
-        word = {int: "whole number", float: "number", str: "text", bool: "yes or no"}[kind]
-        asked = (
-            f"a list of {word}s".replace("texts", "names") if many else f"a {word}".replace("a yes", "yes")
-        )
-        raise RankriseError(f"{source} gives {name} as {value!r}: pass {asked}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        one, several = WORDS[kind]
+        asked = f"a list of {several}" if many else one
+        raise RankriseError(f"{source} gives {name} as {value!r}: pass {asked}.") from error
 
 
 def _plain(value: Any, kind: type) -> Any:

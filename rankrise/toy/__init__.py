@@ -1,8 +1,8 @@
 """Toy: the paper's experiments on small networks, as runs kept in folders."""
 
+from rankrise.recipes.toy_settings import QUICK, ToySettings, read_recipe
 from rankrise.toy.record import MissingPiece, PerturbedCurve, Run, open_run
 from rankrise.toy.run import run_toy, work_of
-from rankrise.toy.settings import QUICK, ToySettings, read_recipe
 
 __all__ = [
     "QUICK",

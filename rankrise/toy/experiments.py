@@ -8,6 +8,8 @@ import torch
 
 from rankrise import predict
 from rankrise.foundations.files import write_json
+from rankrise.recipes.scale import log10_of
+from rankrise.recipes.toy_settings import ToySettings
 from rankrise.toy.descent import ACTIVE, gradient_descent
 from rankrise.toy.full import train_full_weights
 from rankrise.toy.network import initialisation_of, network_of
@@ -21,8 +23,6 @@ from rankrise.toy.record import (
     write_perturbations,
     write_stages,
 )
-from rankrise.toy.scale import log10_of
-from rankrise.toy.settings import ToySettings
 
 Report = Callable[[float], None]
 """Called with the part of the piece that is done, from 0 to 1."""

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.toy.settings import ToySettings
+from rankrise.recipes.toy_settings import ToySettings
 
 Network = predict.DiagonalHead | predict.DiagonalTransformer
 

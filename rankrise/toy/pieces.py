@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rankrise.toy.scale import log10_of
-from rankrise.toy.settings import ToySettings
+from rankrise.recipes.scale import log10_of
+from rankrise.recipes.toy_settings import ToySettings
 
 Kind = Literal[
     "stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"

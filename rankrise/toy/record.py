@@ -15,12 +15,12 @@ from rankrise import predict
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing, write_json
 from rankrise.predict._coordinates import Coordinates
+from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import check_kind, run_file
 from rankrise.toy.descent import ACTIVE, Descent
 from rankrise.toy.full import FullWeights
 from rankrise.toy.network import Network
 from rankrise.toy.pieces import Piece, pieces_of
-from rankrise.toy.settings import ToySettings
 
 
 class MissingPiece(RankriseError):

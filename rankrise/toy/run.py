@@ -12,11 +12,11 @@ from typing import Any
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
 from rankrise.foundations.provenance import machine, now, versions
+from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import FORMAT
 from rankrise.toy.experiments import compute
 from rankrise.toy.pieces import Piece, cost, needs, pieces_of
 from rankrise.toy.record import Run, open_run
-from rankrise.toy.settings import ToySettings
 
 Progress = Callable[[float, int], None]
 """Called with the work that is done, in the unit of `work_of`, and the number of finished pieces."""

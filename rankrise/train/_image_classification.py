@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._data import (
     ImageData,
     ImagePart,
@@ -17,7 +18,6 @@ from rankrise.train._data import (
     read_hugging_face,
     read_image_folder,
 )
-from rankrise.train._settings import TrainSettings
 from rankrise.train._sources import DeviceImages, ImageSource, StreamedImages
 from rankrise.train._vision_model import vision_transformer
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.optional import require
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._model import attend_without_mask, scale_layers
-from rankrise.train._settings import TrainSettings
 
 TOKEN_MAPPER = ("transformer.wte.", "transformer.wpe.")
 """What turns token numbers into vectors, never scaled; the output projection is tied to the first of them."""

@@ -16,11 +16,12 @@ from torch import Tensor
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.settings import names_of
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._checkpoint import load_checkpoint, save_checkpoint
 from rankrise.train._kernels import chosen_kernels
 from rankrise.train._losses import RecentLosses
 from rankrise.train._rate import rate_at, set_rate
-from rankrise.train._settings import MACHINE, TrainSettings
 from rankrise.train._sources import Batch
 from rankrise.train._step import Step, compiled, graphed, optimiser_of, written_score, written_step
 from rankrise.train._task import Task, task_of
@@ -176,7 +177,7 @@ def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RankriseError(f"{folder} holds no run of 'rankrise train': pass another folder") from error
     for name, value in settings.to_dict().items():
-        if name in MACHINE:
+        if name in names_of(TrainSettings, "machine"):
             continue
         if name not in recipe:
             raise RankriseError(

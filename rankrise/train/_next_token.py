@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._data import (
     Text,
     Tokens,
@@ -18,7 +19,6 @@ from rankrise.train._data import (
     tokenised,
 )
 from rankrise.train._language_model import language_model
-from rankrise.train._settings import TrainSettings
 from rankrise.train._token_blocks import TokenBlocks
 
 

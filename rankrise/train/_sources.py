@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._augmentation import cut
 from rankrise.train._data import ImageData, Pictures, fitted, mean_and_deviation, random_crop
 from rankrise.train._order import INDEX, epoch_plan, plain_plan
-from rankrise.train._settings import TrainSettings
 
 Batch = tuple[Tensor, ...]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._sources import Batch
 from rankrise.train._task import Task
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._image_classification import image_classification
 from rankrise.train._next_token import next_token_prediction
-from rankrise.train._settings import TrainSettings
 from rankrise.train._sources import Batch
 
 

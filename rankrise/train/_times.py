@@ -5,7 +5,7 @@ import math
 import numpy
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.watch import Schedule
 
 
@@ -64,5 +64,7 @@ class Times:
         )
 
     def _every(self, epochs: float) -> set[int]:
+        if epochs * self.epoch_steps < 1:
+            return set(range(1, self.total + 1))
         times = math.ceil(self.total / self.epoch_steps / epochs)
         return {min(self.step(number * epochs), self.total) for number in range(1, times + 1)}

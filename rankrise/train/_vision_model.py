@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from rankrise.foundations.optional import require
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._model import attend_without_mask, scale_layers
-from rankrise.train._settings import TrainSettings
 from rankrise.train._vision_layers import project_by_product, read_class_token_only, use_our_kernels
 
 TOKEN_MAPPER = ("vit.embeddings.",)

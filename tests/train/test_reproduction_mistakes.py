@@ -93,5 +93,5 @@ def test_training_never_starts_from_pretrained_weights(monkeypatch):
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs[:, 1:].flatten())
     assert float(loss) == pytest.approx(numpy.log(1000), abs=0.1)  # it knows nothing
     for name in ("pretrained", "checkpoint", "model_name_or_path"):
-        with pytest.raises(RankriseError, match=f"gives '{name}', which is no setting of a training run"):
+        with pytest.raises(RankriseError, match=f"gives '{name}', which is not a setting of a training run"):
             TrainSettings().changed({name: "gpt2"}, "an example")

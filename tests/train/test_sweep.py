@@ -16,7 +16,7 @@ import pytest
 import sweep_workers
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train.sweep import run_sweep
 from rankrise.train.sweep.record import part_done
 from rankrise.train.sweep.work import TrainRun
@@ -161,7 +161,7 @@ def test_workers_stop_cleanly_with_the_sweep(tmp_path: Path, number: signal.Sign
     script = tmp_path / "script.py"
     script.write_text(
         "import signal, sys, sweep_workers\n"
-        "from rankrise.train._settings import TrainSettings\n"
+        "from rankrise.recipes.train_settings import TrainSettings\n"
         "from rankrise.train.sweep import run_sweep\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -6,7 +6,7 @@ import pytest
 
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train.sweep import plan, read_sets
 
 
@@ -46,7 +46,7 @@ def test_plans_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--set", "layer=1,2"], "'layer', which is no setting"),
+        (["--set", "layer=1,2"], "'layer', which is not a setting"),
         (["--set", "layers=1,two"], "layers as 'two'"),
         (["--set", "layers=1,0"], "layers is 0"),
         (["--set", "layers"], "SETTING=VALUE"),

@@ -12,7 +12,6 @@ from tiny_text import hub_of, stories_of, write_for
 
 from rankrise import watch
 from rankrise.commands import main
-from rankrise.foundations.errors import RankriseError
 from rankrise.train import TrainSettings, read_recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -92,25 +91,6 @@ def test_every_recipe_opens_with_what_it_is_and_its_command(recipe):
 
 def test_the_default_settings_are_the_recipe_of_cifar_10():
     assert read_recipe(next(path for path in RECIPES if path.stem == "vit-cifar10")) == TrainSettings()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"epochs": 0}, "epochs is 0.0: pass a number above 0"),
-        ({"spectra_epochs": (1.0, -1.0)}, "spectra_epochs has -1: pass numbers above 0"),
-        ({"heads": "many"}, "an example gives heads as 'many': pass a whole number"),
-        ({"patch_size": 5}, "patch_size is 5, which does not divide image_size 32"),
-        ({"data": "mnist"}, "data is 'mnist', which is not known: choose from cifar10"),
-        ({"cuda_graph": "perhaps"}, "gives cuda_graph as 'perhaps': pass yes or no"),
-        ({"data": "image-folder"}, "data is image-folder but data_name is empty"),
-        ({"layerz": 3}, r"gives 'layerz', which is no setting of a training run: did you mean layers\?$"),
-        ({"colour": 3}, "'colour', which is no setting of a training run: pass one of data, data_folder, "),
-    ],
-)
-def test_bad_settings_are_named(given, message):
-    with pytest.raises(RankriseError, match=message):
-        TrainSettings().changed(given, "an example")
 
 
 def test_the_command_says_what_went_wrong(tmp_path, capsys):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json, write_json
+from rankrise.foundations.settings import names_of
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._loop import run_in
-from rankrise.train._settings import MACHINE, TrainSettings
 from rankrise.train.sweep.plan import PlannedRun
 
 FORMAT = "rankrise-sweep/1"
@@ -72,7 +73,7 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
         )
     for name, wanted in _values(described).items():
         there = found.get(name)
-        moved = name in MACHINE and len(wanted) == len(there or []) == 1
+        moved = name in names_of(TrainSettings, "machine") and len(wanted) == len(there or []) == 1
         if there != wanted and not moved and not _grown(name, there or [], wanted):
             raise RankriseError(
                 f"{folder} holds a sweep with {name} {_listed(there)}, not {_listed(wanted)}: "

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankrise.train._settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train.sweep.plan import PlannedRun, plan
 from rankrise.train.sweep.processes import Processes
 from rankrise.train.sweep.record import (

@@ -6,8 +6,8 @@ from contextlib import chdir
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._loop import Interrupted, train
-from rankrise.train._settings import TrainSettings
 
 TrainRun = Callable[[dict[str, Any], str], None]
 """Trains with some settings in a folder. Workers import it by its name, so it is a function of a module."""

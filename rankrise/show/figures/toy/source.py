@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from rankrise import predict
+from rankrise.recipes.scale import log10_of
 from rankrise.toy import MissingPiece, Run
 from rankrise.toy.pieces import pieces_of
-from rankrise.toy.scale import log10_of
 
 POINTS = 401
 

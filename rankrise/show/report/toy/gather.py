@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from rankrise import predict
+from rankrise.recipes.scale import log10_of
+from rankrise.recipes.toy_settings import ToySettings
 from rankrise.show.report.thin import significant_list, thinned
 from rankrise.toy.descent import ACTIVE, Descent
 from rankrise.toy.full import FullWeights
 from rankrise.toy.pieces import Piece
 from rankrise.toy.record import PerturbedCurve, Run
-from rankrise.toy.scale import log10_of
-from rankrise.toy.settings import ToySettings
 
 DETAILED = 8
 """How many perturbations of an experiment carry all their curves; the others carry distances only."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rankrise import RankriseError
+from rankrise.recipes.scale import log10_of, scale_name
 from rankrise.toy import QUICK, ToySettings, read_recipe
-from rankrise.toy.scale import log10_of, scale_name
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

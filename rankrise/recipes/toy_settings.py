@@ -3,100 +3,71 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rankrise.foundations import settings as recipe
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.settings import as_json, check, replaced, setting
 from rankrise.predict._networks import Objective
-from rankrise.toy.scale import log10_of, scale_name
+from rankrise.recipes.scale import log10_of, scale_name
 
-EXPERIMENTS = ("stages", "flow", "descent", "full", "strict-minima", "noise-robustness")
+Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
 
 
 @dataclass(frozen=True)
 class ToySettings:
     """Every setting of a toy run; the defaults are the paper's (Section 5, Appendix C) where it has them."""
 
-    dimension: int = 50
+    dimension: int = setting(50, at_least=1, at_most=10**6)
     """Embedding dimension d."""
-    tokens: int = 10
+    tokens: int = setting(10, at_least=1, at_most=10**6)
     """Tokens in a sample."""
-    samples: int = 1000
+    samples: int = setting(1000, at_least=1, at_most=10**9)
     """Training samples, isotropic Gaussian tokens."""
-    layers: int = 1
+    layers: int = setting(1, at_least=1, at_most=1000)
     """Layers. One layer of one head is Eq. 1; anything more is the diagonal transformer of Example 3.2."""
-    heads: int = 1
+    heads: int = setting(1, at_least=1, at_most=10**6)
     """Heads in a layer."""
     objective: Objective = "squared"
     """squared, cross-entropy or hard-cross-entropy."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = setting((0,), at_least=0, each_once=True)
     """Each seed draws its own data, teacher and initialisation."""
-    alphas: tuple[str, ...] = ("1e-1", "1e-2", "1e-4", "1e-8", "1e-16", "1e-32")
+    alphas: tuple[str, ...] = setting(("1e-1", "1e-2", "1e-4", "1e-8", "1e-16", "1e-32"), each_once=True)
     """Initialisation scales, largest first."""
-    until: float = 2.0
+    until: float = setting(2.0, above=0)
     """Rescaled time t / log(1/alpha) at which flow, descent and Algorithm 1 stop."""
-    tolerance: float = 1e-5
+    tolerance: float = setting(1e-5, above=0)
     """Error allowed in a step of the exact flow."""
-    step: float = 0.005
+    step: float = setting(0.005, above=0)
     """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper has none;
     at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the teacher."""
-    other_steps: tuple[float, ...] = (0.02,)
+    other_steps: tuple[float, ...] = setting((0.02,), above=0)
     """More steps, at the smallest scale only, to see that step size is what separates descent from flow."""
     full_scale: str = "1e-8"
     """Standard deviation of the entries of the full W_K, W_Q, W_V, W_O at the start."""
-    full_until: float = 2.0
+    full_until: float = setting(2.0, above=0)
     """Rescaled time t / log(1/full_scale) at which training of the full weights stops."""
-    perturbed_times: int = 5
+    perturbed_times: int = setting(5, at_least=1, at_most=10**6)
     """How many random times the strict-minima experiment perturbs."""
-    strict_minima_std: float = 0.05
+    strict_minima_std: float = setting(0.05, above=0)
     """Standard deviation of its noise, on each weight above the threshold."""
-    noise_robustness_std: float = 0.01
+    noise_robustness_std: float = setting(0.01, above=0)
     """Standard deviation of the noise in the noise-robustness experiment."""
-    threshold: float = 1e-5
+    threshold: float = setting(1e-5, above=0)
     """The size above which a coordinate is nonnegligible in both."""
-    duration: float = 20.0
+    duration: float = setting(20.0, above=0)
     """How long training goes on after a perturbation, in time t: the paper's 1000 epochs at step 0.02."""
-    experiments: tuple[str, ...] = EXPERIMENTS
+    experiments: tuple[Experiment, ...] = setting(get_args(Experiment), each_once=True)
     """Which experiments to run."""
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "alphas", "other_steps", "experiments"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "full_scale", scale_name(self.full_scale))
         object.__setattr__(
             self, "alphas", tuple(sorted(map(scale_name, self.alphas), key=log10_of, reverse=True))
         )
-        for name in ("dimension", "tokens", "samples", "layers", "heads", "perturbed_times"):
-            if getattr(self, name) < 1:
-                raise RankriseError(f"{name} is {getattr(self, name)}: pass a whole number of 1 or more")
-        for name in (
-            "until",
-            "tolerance",
-            "step",
-            "full_until",
-            "strict_minima_std",
-            "noise_robustness_std",
-            "threshold",
-            "duration",
-        ):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise RankriseError(f"{name} is {getattr(self, name)}: pass a number above 0")
-        recipe.check_words("objective", [self.objective], get_args(Objective))
-        recipe.check_words("experiments", self.experiments, EXPERIMENTS)
-        for name in ("seeds", "alphas", "experiments"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise RankriseError(
-                    f"{name} is {', '.join(map(str, values)) or 'empty'}: pass one or more, each once"
-                )
-        if not all(0 < step < float("inf") and step != self.step for step in self.other_steps):
-            raise RankriseError(
-                f"other_steps is {self.other_steps}: pass numbers above 0 other than step, or nothing"
-            )
-        if any(seed < 0 for seed in self.seeds):
-            raise RankriseError(
-                f"seeds is {', '.join(map(str, self.seeds))}: pass whole numbers of 0 or more"
-            )
+        check(self)
+        if self.step in self.other_steps:
+            raise RankriseError(f"other_steps has {self.step:g}, which is step: pass others, or nothing.")
 
     @property
     def smallest_alpha(self) -> str:
@@ -105,7 +76,7 @@ class ToySettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting, as JSON has it."""
-        return recipe.as_json(self)
+        return as_json(self)
 
     def changed(self, given: Mapping[str, Any], source: str) -> "ToySettings":
         """These settings with some of them replaced by what `source` gives, as text or as values.
@@ -113,7 +84,7 @@ class ToySettings:
         >>> ToySettings().changed({"alphas": "1e-2, 1e-4", "seeds": [1, 2], "until": 3}, "an example").alphas
         ('1e-2', '1e-4')
         """
-        return recipe.replaced(self, given, source, "a toy run")
+        return replaced(self, given, source, "a toy run")
 
 
 def read_recipe(path: str | Path) -> ToySettings:

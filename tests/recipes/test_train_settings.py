@@ -1,0 +1,64 @@
+"""Settings of a training run: what each field says it is, and which values are refused."""
+
+import pytest
+
+from rankrise import RankriseError
+from rankrise.foundations.settings import meanings, names_of
+from rankrise.recipes.train_settings import TrainSettings, science_of
+
+SEEN_IN_RECORDS = {
+    "data", "data_name", "stream", "tokenizer", "sequence_length", "image_size", "augmentation", "patch_size",
+    "layers", "heads", "hidden_size", "mlp_size", "head_size", "initialisation_scale", "seed", "epochs",
+    "warm_up_epochs", "batch_size", "learning_rate", "weight_decay", "clip", "precision",
+}  # fmt: skip
+"""The settings of science in the records under results/, whose grouping must stay."""
+
+
+def test_the_settings_of_science_in_old_records_are_still_of_science() -> None:
+    assert set(names_of(TrainSettings, "science")) >= SEEN_IN_RECORDS
+    assert names_of(TrainSettings, "machine") == ["data_folder", "check_data", "workers"]
+
+
+def test_settings_of_text_are_not_told_of_images_and_the_reverse() -> None:
+    images, text = TrainSettings().to_dict(), TrainSettings(data="made-text", head_size=64).to_dict()
+    assert "patch_size" in images
+    assert "tokenizer" not in images
+    assert "patch_size" not in text
+    assert "tokenizer" in text
+    assert images.keys() | text.keys() == meanings(TrainSettings).keys()
+
+
+def test_a_record_of_an_earlier_version_is_alike_where_its_missing_settings_had_their_default() -> None:
+    now = TrainSettings().to_dict()
+    earlier = {name: value for name, value in now.items() if name != "clip"}
+    assert science_of(earlier) == science_of(now)
+    assert science_of(earlier) != science_of(now | {"clip": 1.0})
+    assert science_of(now | {"compile": "none", "measurements": 3, "data_folder": "x"}) == science_of(now)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0: pass a number above 0."),
+        ({"epochs": float("nan")}, "epochs is nan: pass a number above 0."),
+        ({"epochs": 1e300}, r"epochs is 1e\+300: pass a number above 0, at most 1e\+06."),
+        ({"layers": 0}, "layers is 0: pass a whole number of 1 or more."),
+        ({"layers": 10**5}, "layers is 100000: pass a whole number of 1 or more, at most 1000."),
+        ({"seed": 10**400}, "seed is 10*: pass a whole number of 0 or more, at most "),
+        ({"evaluate_every": 1e-9}, "evaluate_every is 1e-09: pass a number of 1e-06 or more."),
+        ({"spectra_epochs": (1.0, -1.0)}, "spectra_epochs has -1: pass numbers above 0."),
+        ({"heads": "many"}, "an example gives heads as 'many': pass a whole number."),
+        ({"patch_size": 5}, "patch_size is 5, which does not divide image_size 32"),
+        ({"data": "mnist"}, "data is 'mnist', which is not known: choose from cifar10"),
+        ({"cuda_graph": "perhaps"}, "gives cuda_graph as 'perhaps': pass yes or no."),
+        ({"data": "image-folder"}, "data is image-folder but data_name is empty"),
+        ({"layerz": 3}, r"gives 'layerz', which is not a setting of a training run: did you mean layers\?$"),
+        (
+            {"colour": 3},
+            "'colour', which is not a setting of a training run: pass one of data, data_folder, ",
+        ),
+    ],
+)
+def test_bad_settings_are_named(given: dict[str, object], message: str) -> None:
+    with pytest.raises(RankriseError, match=message):
+        TrainSettings().changed(given, "an example")
