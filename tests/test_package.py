@@ -1,28 +1,82 @@
-"""The front of the package: `import rankrise` is light, and reaches every part."""
+"""What a stranger installs: the wheel and the source archive have what they should, and the README runs."""
 
+import os
+import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
 
 import pytest
 
 import rankrise
 
-LIGHT = """
-import sys, rankrise, rankrise.commands
-rankrise.commands.main(["--version"])
-print(*sorted({"torch", "numpy", "matplotlib", "rich"} & {*sys.modules}))
-"""
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
 
 
-def test_every_part_is_an_attribute_and_listed():
-    parts = {*rankrise.__all__} - {"RankriseError", "__version__"}
-    assert {"predict", "watch", "train", "runs"} <= parts <= {*dir(rankrise)}
-    for part in parts:
-        assert getattr(rankrise, part).__name__ == f"rankrise.{part}"
-    with pytest.raises(AttributeError, match="no attribute 'prdict'"):
-        _ = rankrise.prdict
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source archive."""
+    folder = tmp_path_factory.mktemp("built")
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    return folder
 
 
-def test_the_command_line_answers_without_importing_what_is_slow():
-    result = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == [f"rankrise {rankrise.__version__}", ""]
+@pytest.fixture(scope="module")
+def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment: it has the wheel, and sees the libraries of this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    install = ["install", "--no-index", "--no-deps", "--quiet", str(*built.glob("*.whl"))]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+    place = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    # A folder named in a .pth file comes last on the path, and its own .pth files, such as that of an
+    # editable install, are not read: this environment's rankrise stays out.
+    (Path(place.stdout.strip()) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin"
+
+
+def output(command: list[str | Path], folder: Path) -> str:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_has_types_and_the_page_s_files_and_nothing_beside_the_package(built: Path) -> None:
+    names = zipfile.ZipFile(str(*built.glob("*.whl"))).namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "rankrise",
+        f"rankrise-{rankrise.__version__}.dist-info",
+    }
+    assert {"rankrise/py.typed", "rankrise/show/report/web/page.html"} <= set(names)
+
+
+def test_the_source_archive_can_be_tested_and_leaves_the_records_out(built: Path) -> None:
+    with tarfile.open(str(*built.glob("*.tar.gz"))) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "pyproject.toml", "Makefile", "tests/test_package.py"} <= names
+    assert not [name for name in names if name.startswith(("results/", "docs/images/"))]
+
+
+def test_the_first_example_of_the_readme_runs_from_the_wheel(environment: Path, tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert example is not None
+    where = "import rankrise; print(rankrise.__file__)"
+    assert output([environment / "python", "-c", where], tmp_path).startswith(str(environment.parent))
+    assert output([environment / "python", "-c", example[1]], tmp_path).strip()
+
+
+def test_the_command_is_installed_and_tells_the_one_version(environment: Path, tmp_path: Path) -> None:
+    assert rankrise.__version__ in output([environment / "rankrise", "--version"], tmp_path)
