@@ -29,6 +29,9 @@ def train(
     hidden_size: int | None = None,
     mlp_size: int | None = None,
     head_size: int | None = None,
+    qkv_bias: bool | None = None,
+    dropout: float | None = None,
+    initialisation: str | None = None,
     initialisation_scale: float | None = None,
     seed: int | None = None,
     epochs: float | None = None,
@@ -36,6 +39,7 @@ def train(
     batch_size: int | None = None,
     micro_batch_size: int | None = None,
     learning_rate: float | None = None,
+    final_learning_rate: float | None = None,
     weight_decay: float | None = None,
     clip: float | None = None,
     precision: str | None = None,
@@ -76,6 +80,9 @@ def train(
         hidden_size: embedding dimension.
         mlp_size: hidden units of the feed-forward layers.
         head_size: dimension of a head's keys, queries and values.
+        qkv_bias: whether queries, keys and values have biases, yes or no.
+        dropout: part of the values that dropout sets to 0.
+        initialisation: linear, normal or truncated-normal.
         initialisation_scale: factor on every layer's initial weights; token mapper and layer norms stay.
         seed: draws the initial weights, the order of the data and the augmentation.
         epochs: passes through the training data.
@@ -83,6 +90,7 @@ def train(
         batch_size: examples in a step, over all processes together.
         micro_batch_size: examples that a process takes at once; 0 for all of its share.
         learning_rate: Adam's learning rate after the warm-up.
+        final_learning_rate: what the learning rate falls to at the end.
         weight_decay: decoupled weight decay, on matrices only.
         clip: largest norm of the gradient; 0 for any.
         precision: fp32 or bf16.

@@ -15,6 +15,7 @@ Data = Literal[
 TEXT = ("text", "made-text", "hugging-face-text")
 """Those that are text; the others are images."""
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
+Initialisation = Literal["linear", "normal", "truncated-normal"]
 Precision = Literal["fp32", "bf16"]
 Compile = Literal["none", "model", "max-autotune"]
 AttentionKernel = Literal["auto", "flash", "cudnn", "efficient", "math", "short"]
@@ -59,6 +60,14 @@ class TrainSettings:
     """Hidden units of the feed-forward layers."""
     head_size: int = setting(128, at_least=1, at_most=2**20)
     """Dimension of a head's keys, queries and values."""
+    qkv_bias: bool = setting(False, of="images")
+    """Of images: whether queries, keys and values have biases."""
+    dropout: float = setting(0.0, at_least=0, at_most=0.99)
+    """Part of the values that dropout sets to 0 in training: in the embeddings, in the attention weights and
+    after each part of a layer, as GPT-2 has it."""
+    initialisation: Initialisation = setting("linear", of="images")
+    """Of images: linear (torch's own default for nn.Linear), normal (standard deviation 0.02, biases 0, as
+    transformers has it) or truncated-normal (the same, cut off at two standard deviations)."""
     initialisation_scale: float = setting(1.0, above=0)
     """Factor on every layer's initial weights; the token mapper and the layer norms are left alone."""
     seed: int = setting(0, at_least=0)
@@ -66,13 +75,15 @@ class TrainSettings:
     epochs: float = setting(500.0, above=0, at_most=1e6)
     """Passes through the training data."""
     warm_up_epochs: float = setting(15.0, at_least=0, at_most=1e6)
-    """Passes during which the learning rate grows linearly; then it falls to 0 as a cosine."""
+    """Passes during which the learning rate grows linearly; then it falls as a cosine."""
     batch_size: int = setting(512, at_least=1, at_most=2**30)
     """Examples in a step, over all processes together."""
     micro_batch_size: int = setting(0, kind="computation", at_least=0, at_most=2**30)
     """Examples that a process takes at once, where its share of a batch does not fit; 0: all of them."""
     learning_rate: float = setting(1e-4, above=0)
     """Adam's learning rate after the warm-up."""
+    final_learning_rate: float = setting(0.0, at_least=0)
+    """What the learning rate falls to at the end."""
     weight_decay: float = setting(0.0, at_least=0)
     """AdamW's decoupled weight decay, on matrices only."""
     clip: float = setting(0.0, at_least=0)

@@ -21,8 +21,8 @@ def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
     """A `GPT2LMHeadModel` with the library's initialisation, its layers scaled; never pretrained.
 
     The library draws weights and both embeddings from a normal distribution of standard deviation 0.02, that
-    of the projections into the residual stream divided by sqrt(2 layers); biases are 0. There is no dropout.
-    Its logits have columns beyond the vocabulary, which mean nothing: cut them off.
+    of the projections into the residual stream divided by sqrt(2 layers); biases are 0. Its logits have
+    columns beyond the vocabulary, which mean nothing: cut them off.
     """
     transformers = require("transformers", extra="train", purpose="training")
     configuration = transformers.GPT2Config(
@@ -32,9 +32,9 @@ def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
         n_head=settings.heads,
         n_embd=settings.hidden_size,
         n_inner=settings.mlp_size,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
+        resid_pdrop=settings.dropout,
+        embd_pdrop=settings.dropout,
+        attn_pdrop=settings.dropout,
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,

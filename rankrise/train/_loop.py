@@ -115,6 +115,7 @@ def train(
     if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
         step_of, score_of = graphed(step_of, score_of, before_capture=tracker.flush)
 
+    final = settings.final_learning_rate / settings.learning_rate
     losses = RecentLosses(settings.log_every, accelerator)
     metrics: dict[str, float] = {}
 
@@ -138,7 +139,7 @@ def train(
         batches = _batches(task, settings, times, accelerator, first=last)
 
         for step in range(last + 1, times.total + 1):
-            rate = settings.learning_rate * rate_at(step - 1, times.total, times.warm_up)
+            rate = settings.learning_rate * rate_at(step - 1, times.total, times.warm_up, final)
             set_rate(optimiser, rate)
             losses.add(step_of(next(batches)))
 

@@ -76,16 +76,21 @@ def written_score(settings: TrainSettings, accelerator: Any, model: nn.Module, s
     """The score of a validation batch.
 
     A compiled network looks at it as it does in training, since one without gradients would have to be
-    compiled as well; there is no dropout to switch off. Several processes would wait for the gradients.
+    compiled as well; with dropout it has to be. Several processes would wait for the gradients.
     """
-    as_in_training = settings.compile != "none" and accelerator.num_processes == 1
+    alone = accelerator.num_processes == 1
+    as_in_training = settings.compile != "none" and alone and settings.dropout == 0
 
     def score(batch: Batch) -> Tensor:
-        with (
-            torch.set_grad_enabled(as_in_training),
-            torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"),
-        ):
-            scored: Tensor = score_of(model, *batch)
+        model.train(as_in_training)
+        try:
+            with (
+                torch.set_grad_enabled(as_in_training),
+                torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"),
+            ):
+                scored: Tensor = score_of(model, *batch)
+        finally:
+            model.train()
         return scored
 
     return score

@@ -144,8 +144,13 @@ def _mixed_by_heads(attention: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _packed(parts: Sequence[Any], hidden_states: Tensor, head_size: int) -> tuple[Tensor, Tensor]:
-    """The tokens' projections [batch, tokens, parts, heads, d_head], and their biases, aside as above."""
-    weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+    """The tokens' projections [batch, tokens, parts, heads, d_head], and their biases, aside as above.
+
+    Where there are none, zeros stand for them.
+    """
+    weight = torch.cat([part.weight for part in parts])
+    missing = parts[0].bias is None
+    bias = weight.new_zeros(len(weight)) if missing else torch.cat([part.bias for part in parts])
     shape = (len(parts), -1, head_size)
     held = bias.detach() if hidden_states.is_cuda else bias
     return nn.functional.linear(hidden_states, weight, held).unflatten(-1, shape), bias.unflatten(0, shape)

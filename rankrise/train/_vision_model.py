@@ -15,11 +15,9 @@ TOKEN_MAPPER = ("vit.embeddings.",)
 
 
 def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> nn.Module:
-    """A `ViTForImageClassification` with the library's initialisation, its layers scaled.
+    """A `ViTForImageClassification`, begun as the settings say, its layers scaled.
 
-    The library draws weights, class token and position embeddings from a normal distribution of standard
-    deviation 0.02 (the latter two truncated at 2, which never acts); biases are 0. It reads the class off the
-    class token, after a last layer norm, without a pooler.
+    It reads the class off the class token, after a last layer norm, without a pooler.
     """
     transformers = require("transformers", extra="train", purpose="training")
     configuration = transformers.ViTConfig(
@@ -32,23 +30,50 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
         hidden_size=settings.hidden_size,
         intermediate_size=settings.mlp_size,
         head_dim=settings.head_size,
+        qkv_bias=settings.qkv_bias,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
         attn_implementation="sdpa",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model: Any = transformers.ViTForImageClassification(configuration)
+        if settings.initialisation != "normal":
+            begin_projections(model, settings.initialisation)
     scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
     attend_without_mask(model.vit.layers)
     project_by_product(model)
-    read_class_token_only(model)
+    if settings.dropout == 0:
+        read_class_token_only(model)
     if settings.attention == "short" and our_kernels_serve(settings):
         use_our_kernels(model)
     network: nn.Module = model
     return network
 
 
+@torch.no_grad()
+def begin_projections(model: nn.Module, initialisation: str) -> None:
+    """Draw the linear layers anew, the patch projection among them, as "linear" or "truncated-normal".
+
+    The library has drawn everything from a normal distribution of standard deviation 0.02, with biases 0:
+    class token and position embeddings stay so.
+
+    >>> layer = nn.Sequential(nn.Linear(400, 100))
+    >>> begin_projections(layer, "truncated-normal")
+    >>> bool(layer[0].weight.abs().max() <= 0.04), layer[0].bias.abs().sum().item()
+    (True, 0.0)
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            module.reset_parameters()
+            if initialisation == "truncated-normal":
+                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
 def our_kernels_serve(settings: TrainSettings) -> bool:
-    """Whether they take these sizes, in bfloat16."""
+    """Whether they take these sizes, in bfloat16; they know no dropout."""
     patches = (settings.image_size // settings.patch_size) ** 2
     sizes_fit = patches in (16, 64) and settings.head_size in (16, 32, 64, 128)
-    return sizes_fit and settings.precision == "bf16"
+    return sizes_fit and settings.precision == "bf16" and settings.dropout == 0

@@ -46,6 +46,12 @@ def test_numbers_are_those_of_the_full_products(tmp_path):
         numpy.testing.assert_allclose(run.stable_rank(name), ranks, rtol=2e-5)
         numpy.testing.assert_allclose(run.norm(name), torch.linalg.vector_norm(values, dim=-1), rtol=2e-5)
         assert run.top(name).shape == (5, 2, 3, 5)
+        held = (values.square().cumsum(-1) / values.square().sum(-1, keepdim=True))[..., None]
+        counts = (held < torch.tensor([0.9, 0.95, 0.99])).sum(-2) + 1
+        numpy.testing.assert_array_equal(run.energy_rank(name), counts)
+        shares = values / values.sum(-1, keepdim=True)
+        entropy = -(shares * shares.log()).nan_to_num().sum(-1)
+        numpy.testing.assert_allclose(run.entropy_rank(name), entropy.exp(), rtol=1e-3)
         numpy.testing.assert_allclose(run.top(name), values[..., :5], rtol=1e-4, atol=1e-6 * values.max())
         spectra = numpy.stack(run.spectrum(name, 4))
         numpy.testing.assert_allclose(spectra, values[3][..., : spectra.shape[-1]], atol=1e-5 * values.max())

@@ -12,7 +12,7 @@ from torch import nn
 from rankrise.train._data import Tokens
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
-from rankrise.train._step import compiled, optimiser_of, written_step
+from rankrise.train._step import compiled, optimiser_of, written_score, written_step
 from rankrise.train._token_blocks import TokenBlocks
 
 VOCABULARY = 100
@@ -148,3 +148,15 @@ def test_micro_batches_make_the_same_step():
     assert losses == pytest.approx(others, rel=1e-6)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+def test_dropout_acts_in_training_and_not_in_validation():
+    task = made_task(dropout=0.5)
+    model = task.model().train()
+    batch = next(task.batches(0, 0, 8, slice(None)))
+    drawn = [float(task.loss(model, *batch).detach()) for _ in range(2)]
+    assert drawn[0] != drawn[1]
+    score = written_score(task._settings, Accelerator(cpu=True), model, task.score)
+    blocks = next(task.validation_batches(8, slice(None)))
+    torch.testing.assert_close(score(blocks), score(blocks), rtol=0, atol=0)
+    assert model.training

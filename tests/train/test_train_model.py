@@ -20,10 +20,13 @@ def library_model(model: nn.Module) -> nn.Module:
     return other
 
 
-@pytest.mark.parametrize(("attention", "hidden_size"), [("auto", 16), ("short", 16), ("short", 24)])
-def test_what_is_left_undone_changes_neither_outputs_nor_gradients(tiny, attention, hidden_size):
+@pytest.mark.parametrize(
+    ("attention", "hidden_size", "qkv_bias"),
+    [("auto", 16, False), ("short", 16, False), ("short", 16, True), ("short", 24, True)],
+)
+def test_what_is_left_undone_changes_neither_outputs_nor_gradients(tiny, attention, hidden_size, qkv_bias):
     """The last layer's other tokens, masks, and with `short` two of three matrix products."""
-    changes = {"attention": attention, "hidden_size": hidden_size}
+    changes = {"attention": attention, "hidden_size": hidden_size, "qkv_bias": qkv_bias}
     settings = replace(tiny, layers=3, head_size=16, precision="bf16", **changes)
     ours = vision_transformer(settings, channels=3, classes=7).double()
     theirs = library_model(ours)
@@ -61,6 +64,7 @@ def test_the_defaults_are_the_papers_network():
         ({"patch_size": 2}, False),
         ({"head_size": 48}, False),
         ({"precision": "fp32"}, False),
+        ({"dropout": 0.1}, False),
     ],
 )
 def test_our_kernel_serves_the_papers_network_and_leaves_others_to_the_library(changed, serves):
@@ -93,7 +97,6 @@ def test_the_scale_is_on_every_layer_but_the_token_mapper_and_the_norms(tiny):
         kept = "embeddings" in name or "layernorm" in name
         assert torch.equal(scaled[name], weight if kept else 0.25 * weight), name
     assert any("embeddings.patch_embeddings.projection.weight" in name for name in whole)
-    assert float(whole["classifier.weight"].detach().std()) == pytest.approx(0.02, rel=0.3)
 
 
 def test_the_initial_weights_depend_on_the_seed_alone(tiny):
@@ -106,3 +109,38 @@ def test_the_initial_weights_depend_on_the_seed_alone(tiny):
     other = vision_transformer(replace(tiny, seed=1), channels=1, classes=10).state_dict()
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+@pytest.mark.parametrize(
+    ("initialisation", "std", "largest", "biases"),
+    [
+        ("linear", 64**-0.5 / 3**0.5, 64**-0.5, True),
+        ("normal", 0.02, 0.2, False),
+        ("truncated-normal", 0.02 * 0.88, 0.04, False),  # 0.88: what the cut at two deviations leaves
+    ],
+)
+def test_linear_layers_begin_as_asked(tiny, qkv_bias, initialisation, std, largest, biases):
+    settings = replace(tiny, hidden_size=64, initialisation=initialisation, qkv_bias=qkv_bias)
+    model = vision_transformer(settings, channels=1, classes=10)
+    layers = [part for name, part in model.vit.layers.named_modules() if name.endswith(("q_proj", "fc1"))]
+    assert len(layers) == 2 * settings.layers
+    for layer in layers:
+        assert float(layer.weight.detach().std()) == pytest.approx(std, rel=0.1)
+        assert float(layer.weight.detach().abs().max()) <= largest
+    queries, hidden = layers[:2]
+    assert (queries.bias is not None) == qkv_bias
+    assert bool(hidden.bias.any()) == biases
+    assert float(model.vit.embeddings.position_embeddings.detach().std()) == pytest.approx(0.02, rel=0.3)
+
+
+def test_dropout_is_the_librarys(tiny):
+    ours = vision_transformer(replace(tiny, dropout=0.3), channels=1, classes=10).double().train()
+    theirs = library_model(ours).train()
+    pixels = torch.randn(4, 1, 8, 8, dtype=torch.float64)
+    found = []
+    for model in (ours, theirs, theirs):
+        torch.manual_seed(0 if len(found) < 2 else 1)
+        found.append(model(pixel_values=pixels).logits.detach())
+    torch.testing.assert_close(found[0], found[1])
+    assert not torch.allclose(found[1], found[2])

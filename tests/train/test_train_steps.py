@@ -73,6 +73,7 @@ def test_the_rate_warms_up_linearly_and_falls_as_a_cosine(total, warm_up):
         assert falling[0] == 1.0
         middle = rate_at(warm_up + (total - warm_up) / 2, total, warm_up)
         assert middle == pytest.approx(0.5)
+        assert rate_at(total, total, warm_up, final=0.1) == pytest.approx(0.1)
 
 
 def test_times_of_the_papers_run(tiny):

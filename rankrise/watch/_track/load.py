@@ -70,6 +70,15 @@ class TrackedRun:
         """The leading singular values of the change, largest first, in a further dimension."""
         return self._curves(which, "top", (self.info["settings"]["top"],))
 
+    def energy_rank(self, which: str) -> Array:
+        """How many directions hold 90, 95 and 99 % of the change's energy, in a further dimension; nan in
+        records of earlier versions, and for a large matrix between its full spectra."""
+        return self._curves(which, "energy_rank", (3,))
+
+    def entropy_rank(self, which: str) -> Array:
+        """Exponential of the entropy of the change's singular values; nan where the energy rank is."""
+        return self._curves(which, "entropy_rank", ())
+
     @cached_property
     def spectra_steps(self) -> Array:
         """The steps with full spectra, int64 [m]."""
@@ -128,10 +137,10 @@ class TrackedRun:
     def _curves(self, which: str, name: str, depth: tuple[int, ...]) -> Array:
         self._refuse_unknown(which)
         if which in self.products:
-            rows = [row[which][name] for row in self._ranks]
+            rows = [row[which].get(name) for row in self._ranks]
             depth = (len(self.layers), max(len(layer["tracked_heads"]) for layer in self.layers), *depth)
         else:
-            rows = [row["matrices"][which][name] for row in self._ranks]
+            rows = [row["matrices"][which].get(name) for row in self._ranks]
         curves = numpy.full((len(rows), *depth), numpy.nan)
         _put(curves, rows)
         return curves

@@ -1,5 +1,4 @@
-"""Weights now and at the beginning -> the numbers of a record: stable rank, norm and leading values of the
-change.
+"""Weights now and at the beginning -> the numbers of a record: ranks, norm and leading values of the change.
 
 Everything comes from the singular values of the change, right to 1e-5 of the largest (see `spectra`). An
 iteration for the leading few alone would not be cheaper: the change of a head is only 2 d_head wide, and
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from rankrise.watch._batches import CHUNK_BYTES, without_autocast
 from rankrise.watch._factors import Factors
+from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._spectra import change_values, difference_values, factor_values
 from rankrise.watch._track.leading import leading_values
 from rankrise.watch._track.weights import Tensors, Unit
@@ -23,17 +23,24 @@ from rankrise.watch._track.weights import Tensors, Unit
 ACCELERATOR_BYTES = 2**27
 # Matrices up to this size are decomposed whole: the iteration would gain nothing.
 SMALL = 256
+ENERGY_SHARES = (0.9, 0.95, 0.99)
+"""Parts of the energy, the sum of squared singular values, whose directions are counted."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one product of a layer: `stable_rank` and `norm` [heads], `top` values [heads, k], all on the CPU;
-    and all `values` [heads, r], which are None if only the leading ones were computed."""
+    """Of one product of a layer: `stable_rank` and `norm` [heads], `top` values [heads, k], all on the CPU.
+
+    The others are None if only the leading values were computed: all `values` [heads, r], how many of them
+    hold `ENERGY_SHARES`, `energy_rank` [heads, 3], and `entropy_rank` [heads].
+    """
 
     stable_rank: Tensor
     norm: Tensor
     top: Tensor
-    values: Tensor | None
+    values: Tensor | None = None
+    energy_rank: Tensor | None = None
+    entropy_rank: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -161,12 +168,20 @@ def _matrix(change: Change, top: int, full: bool) -> Measured:
         return _summary(difference_values(before, after).cpu()[None], top)
     values, norm = leading_values(before, after, top)
     values, norm = values.cpu()[None], norm.cpu()[None]
-    return Measured((norm / _or_one(values[:, 0])).square(), norm, values, None)
+    return Measured((norm / _or_one(values[:, 0])).square(), norm, values)
 
 
 def _summary(values: Tensor, top: int) -> Measured:
     norm = torch.linalg.vector_norm(values, dim=-1)
-    return Measured((norm / _or_one(values[:, 0])).square(), norm, values[:, :top], values)
+    energy = torch.stack([energy_rank(values, share).double() for share in ENERGY_SHARES], -1)
+    return Measured(
+        stable_rank=(norm / _or_one(values[:, 0])).square(),
+        norm=norm,
+        top=values[:, :top],
+        values=values,
+        energy_rank=torch.where(norm.isfinite()[:, None], energy, torch.nan),
+        entropy_rank=torch.where(norm.isfinite(), effective_rank(values), torch.nan),
+    )
 
 
 def _or_one(number: Tensor) -> Tensor:

@@ -10,14 +10,15 @@ from torch import Tensor
 from rankrise.watch._track.measure import Measured, Results
 from rankrise.watch._track.weights import Tensors, Unit
 
-CURVES = ("stable_rank", "norm", "top")
+CURVES = ("stable_rank", "norm", "top", "energy_rank", "entropy_rank")
 DIGITS = 6
 
 
 def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     """{"KQ": {"stable_rank": [[per head] per layer], "norm": ..., "top": ...}, "VO": ..., "matrices": ...}.
 
-    A layer that could not be read has nan.
+    A layer that could not be read has nan. Of a matrix whose leading values alone were computed, the ranks
+    that take all of them are left out.
     """
     row: dict[str, Any] = {}
     layers = [unit for unit in units if unit.is_layer]
@@ -29,7 +30,11 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     }
     if matrices:
         row["matrices"] = {
-            name: {curve: _rounded(getattr(one, curve))[0] for curve in CURVES}
+            name: {
+                curve: _rounded(numbers)[0]
+                for curve in CURVES
+                if (numbers := getattr(one, curve)) is not None
+            }
             for name, one in matrices.items()
         }
     return row
@@ -61,10 +66,11 @@ def summary_of(units: Sequence[Unit], results: Results) -> dict[str, float]:
 
 def _unknown(heads: int) -> Measured:
     nan = torch.full((heads,), torch.nan)
-    return Measured(nan, nan, nan[:, None], None)
+    return Measured(nan, nan, nan[:, None], energy_rank=nan[:, None], entropy_rank=nan)
 
 
 def _rounded(numbers: Tensor) -> list[Any]:
-    """With six significant digits, nested as the tensor is."""
-    flat = [float(f"{number:.{DIGITS}g}") for number in numbers.flatten().tolist()]
-    return numpy.array(flat).reshape(numbers.shape).tolist()
+    """With six significant digits, counts as whole numbers, nested as the tensor is."""
+    written = [float(f"{number:.{DIGITS}g}") for number in numbers.flatten().tolist()]
+    whole = [int(number) if number.is_integer() else number for number in written]
+    return numpy.array(whole, dtype=object).reshape(numbers.shape).tolist()
