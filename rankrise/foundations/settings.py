@@ -45,6 +45,8 @@ class Meaning:
     at_most: float | None = None
     each_once: bool = False
     """Of a list: it has one value or more, and none of them twice."""
+    earlier: Any = None
+    """What it was in records written before it became a setting; None: its default."""
 
 
 def setting(
@@ -56,8 +58,9 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     each_once: bool = False,
+    earlier: Any = None,
 ) -> Any:
-    """A field of settings with its default, what it is, and the numbers that it may be.
+    """A field of settings with its default and what it says of itself: see `Meaning`.
 
     >>> @dataclass(frozen=True)
     ... class Example:
@@ -71,7 +74,7 @@ def setting(
     Traceback (most recent call last):
     rankrise.RankriseError: layers is 0: pass a whole number of 1 or more.
     """
-    meaning = Meaning(kind, of, above, at_least, at_most, each_once)
+    meaning = Meaning(kind, of, above, at_least, at_most, each_once, earlier)
     return field(default=default, metadata={"meaning": meaning})
 
 

@@ -60,12 +60,12 @@ class TrainSettings:
     """Hidden units of the feed-forward layers."""
     head_size: int = setting(128, at_least=1, at_most=2**20)
     """Dimension of a head's keys, queries and values."""
-    qkv_bias: bool = setting(False, of="images")
+    qkv_bias: bool = setting(False, of="images", earlier=True)
     """Of images: whether queries, keys and values have biases."""
     dropout: float = setting(0.0, at_least=0, at_most=0.99)
     """Part of the values that dropout sets to 0 in training: in the embeddings, in the attention weights and
     after each part of a layer, as GPT-2 has it."""
-    initialisation: Initialisation = setting("linear", of="images")
+    initialisation: Initialisation = setting("linear", of="images", earlier="normal")
     """Of images: linear (torch's own default for nn.Linear), normal (standard deviation 0.02, biases 0, as
     transformers has it) or truncated-normal (the same, cut off at two standard deviations)."""
     initialisation_scale: float = setting(1.0, above=0)
@@ -156,7 +156,7 @@ class TrainSettings:
 
 def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What runs must agree in to be alike: the settings in a run's record that are of science. One that the
-    record lacks, as an earlier version wrote it, has its default; one that is not known here counts too.
+    record lacks is what it was before it became a setting; one that is not known here counts too.
 
     >>> science_of({"layers": 2, "workers": 4, "mine": 1})["mine"]
     1
@@ -164,7 +164,8 @@ def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     True
     """
     others = names_of(TrainSettings, "computation", "record", "machine")
-    whole = as_json(TrainSettings()) | dict(recipe)
+    earlier = {name: one.earlier for name, one in meanings(TrainSettings).items() if one.earlier is not None}
+    whole = {**as_json(TrainSettings()), **earlier, **recipe}
     return {name: value for name, value in whole.items() if name not in others}
 
 

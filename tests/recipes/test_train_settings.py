@@ -28,11 +28,12 @@ def test_settings_of_text_are_not_told_of_images_and_the_reverse() -> None:
     assert images.keys() | text.keys() == meanings(TrainSettings).keys()
 
 
-def test_a_record_of_an_earlier_version_is_alike_where_its_missing_settings_had_their_default() -> None:
+def test_a_record_of_an_earlier_version_is_alike_where_its_missing_settings_were_the_same() -> None:
     now = TrainSettings().to_dict()
-    earlier = {name: value for name, value in now.items() if name != "clip"}
-    assert science_of(earlier) == science_of(now)
-    assert science_of(earlier) != science_of(now | {"clip": 1.0})
+    missing = ("clip", "initialisation", "qkv_bias")
+    earlier = {name: value for name, value in now.items() if name not in missing}
+    assert science_of(earlier) == science_of(now | {"initialisation": "normal", "qkv_bias": True})
+    assert science_of(earlier) != science_of(now)
     assert science_of(now | {"compile": "none", "measurements": 3, "data_folder": "x"}) == science_of(now)
 
 
