@@ -1,8 +1,9 @@
 # Two commands: `make demo` and `make test`. Both build .venv from the pinned set on the first call.
 PYTHON ?= python3
 BIN := .venv/bin
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: .venv/installed
 	$(BIN)/rankrise toy runs/demo --quick
@@ -18,6 +19,11 @@ lint: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/oxlint rankrise/show/report/web
+	$(MKDOCS) build --strict --site-dir .venv/site  # not --quiet: it would hide dead links from --strict
+
+# The documentation as a site, on http://127.0.0.1:8000; it follows the files as they change.
+docs: .venv/installed-test
+	$(MKDOCS) serve
 
 .venv/installed: pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
