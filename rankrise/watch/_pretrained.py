@@ -19,30 +19,24 @@ Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
 
 Read = Callable[[str], dict[str, Tensor]]
-"""The tensors below the module of that name, by their whole names."""
+"""The tensor of that name, or those below the module of that name, by their whole names."""
+
+
+def open_weights(source: str | Path, architecture: Path | None = None) -> tuple[nn.Module, Read]:
+    """The model of a checkpoint, on the meta device, and what reads its tensors by the model's own names.
+
+    The model is that of the config.json in the folder `architecture` if it is given, else beside the weights.
+    """
+    checkpoint = Checkpoint.open(source)
+    return _opened(checkpoint, _config(source, architecture or checkpoint.folder))
 
 
 def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
     """The model of a checkpoint, on the meta device, and a context in which one module has its weights."""
     checkpoint = Checkpoint.open(source)
-    config = checkpoint.folder / "config.json"
-    if not config.exists():
-        raise RankriseError(
-            f"{str(source)!r} has no config.json beside its weights, so its heads cannot be told apart: "
-            f"build the model and give it to watch.heads instead{advice_inside(Path(source))}."
-        )
-    described = read_json(config)
-    if "model_type" in described:
-        model, read = _transformers(checkpoint)
-    elif "architecture" in described:
-        model, read = _timm(checkpoint, described)
-    else:
-        raise RankriseError(
-            f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
-            "the model and give it to watch.heads instead."
-        )
-
-    method = described.get("quantization_config", {}).get("quant_method")
+    config = _config(source, checkpoint.folder)
+    model, read = _opened(checkpoint, config)
+    method = read_json(config).get("quantization_config", {}).get("quant_method")
     quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
 
     @contextlib.contextmanager
@@ -67,6 +61,28 @@ def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
     return model, loaded
 
 
+def _config(source: str | Path, folder: Path) -> Path:
+    config = folder / "config.json"
+    if not config.exists():
+        raise RankriseError(
+            f"{str(source)!r} has no config.json beside its weights, so its parts cannot be told apart: "
+            f"build the model and give it instead{advice_inside(Path(source))}."
+        )
+    return config
+
+
+def _opened(checkpoint: Checkpoint, config: Path) -> tuple[nn.Module, Read]:
+    described = read_json(config)
+    if "model_type" in described:
+        return _transformers(checkpoint, config)
+    if "architecture" in described:
+        return _timm(checkpoint, described)
+    raise RankriseError(
+        f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
+        "the model and give it instead."
+    )
+
+
 def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> tuple[nn.Module, Read]:
     timm = require("timm", extra="timm", purpose="Reading a timm checkpoint")
     with torch.device("meta"):
@@ -77,14 +93,16 @@ def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> tuple[nn.Module,
         )
 
     def read(name: str) -> dict[str, Tensor]:
-        return {
-            stored: checkpoint.read(stored) for stored in checkpoint.names if stored.startswith(f"{name}.")
-        }
+        return {stored: checkpoint.read(stored) for stored in checkpoint.names if _is_below(stored, name)}
 
     return model, read
 
 
-def _transformers(checkpoint: Checkpoint) -> tuple[nn.Module, Read]:
+def _is_below(tensor: str, name: str) -> bool:
+    return tensor == name or tensor.startswith(f"{name}.")
+
+
+def _transformers(checkpoint: Checkpoint, described: Path) -> tuple[nn.Module, Read]:
     """Transformers' class, and its own table of what became of the names and layouts of old checkpoints."""
     transformers = require(
         "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
@@ -98,7 +116,7 @@ def _transformers(checkpoint: Checkpoint) -> tuple[nn.Module, Read]:
     )
 
     try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(described.parent, trust_remote_code=False)
         named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
         with torch.device("meta"):
             model = named.from_config(config) if named is transformers.AutoModel else named(config)
@@ -106,7 +124,7 @@ def _transformers(checkpoint: Checkpoint) -> tuple[nn.Module, Read]:
         sentence = " ".join(str(error).split())[:200]
         raise RankriseError(
             f"transformers {transformers.__version__} cannot build the model of "
-            f"{str(checkpoint.folder / 'config.json')!r} ({sentence}): build it and give it to watch.heads."
+            f"{str(described)!r} ({sentence}): build it and give it instead."
         ) from error
 
     state = model.state_dict()
@@ -124,7 +142,7 @@ def _transformers(checkpoint: Checkpoint) -> tuple[nn.Module, Read]:
     def read(name: str) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
         for target, parts in sources.items():
-            if not target.startswith(f"{name}."):
+            if not _is_below(target, name):
                 continue
             (stored, pattern), *_ = parts
             if pattern is None:
