@@ -13,7 +13,7 @@ COLUMNS = ("time", "coordinate", "sign", "loss", "left", "runner_up", "tied")
 
 @pytest.fixture(scope="module")
 def stages():
-    """The last stage has no runner-up (inf, which JSON has no number for), and one coordinate leaves."""
+    """The last stage has no runner-up: inf, which JSON has no number for."""
     targets = torch.tensor([[1.0, 0.0], [0.9, 0.4]], dtype=torch.float64)
     return predict.greedy(lambda a: ((a @ targets - torch.tensor([2.0, -1.0])) ** 2).sum() / 2, 2)
 
