@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rankrise import predict
 from rankrise.foundations.files import to_json, write_json
+from rankrise.predict.types import DiagonalHead
 
 LOG10_ALPHA, UNTIL, STAGES = -32.0, 2.0, 10
 UNIT = -LOG10_ALPHA * math.log(10)
@@ -37,7 +38,7 @@ Row = dict[str, float | int | str]
 class Counted:
     """The network's gradient by plain autograd, as a user writes it, counting its calls."""
 
-    def __init__(self, network: predict.DiagonalHead) -> None:
+    def __init__(self, network: DiagonalHead) -> None:
         self.network, self.calls = network, 0
 
     def __call__(self, a: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ def main() -> None:
     print(to_json(rows))
 
 
-def ours(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> list[Row]:
+def ours(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> list[Row]:
     """The flow at two scales and Algorithm 1, at their defaults; the best of three runs each."""
     rows = []
     for log10_alpha in (LOG10_ALPHA, -300.0):
@@ -121,7 +122,7 @@ def best(work: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
 
 
 def descend(
-    network: predict.DiagonalHead,
+    network: DiagonalHead,
     u0: Tensor,
     v0: Tensor,
     step: float,
@@ -150,7 +151,7 @@ def descend(
     return row, active.cpu()
 
 
-def descent(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def descent(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     """Gradient descent at step 0.02, to the end."""
     row, active = descend(network, u0, v0, 0.02, UNTIL, patience=4 * PATIENCE)
     first = first_error(active, reference)
@@ -161,7 +162,7 @@ def descent(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Te
     )
 
 
-def accurate_descent(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def accurate_descent(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     """Gradient descent at the largest step (halving from 0.01) whose first ten stage times are within 1 %."""
     tenth = float(reference.sort().values[STAGES - 1])
     step = 0.01
@@ -173,11 +174,11 @@ def accurate_descent(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, refe
         step /= 2
 
 
-def lsoda(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def lsoda(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     return scipy_row("LSODA", network, u0, v0, reference)
 
 
-def bdf(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def bdf(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     return scipy_row("BDF", network, u0, v0, reference)
 
 
@@ -186,7 +187,7 @@ class OutOfPatience(Exception):
 
 
 def flow_in_weights(
-    network: predict.DiagonalHead,
+    network: DiagonalHead,
 ) -> tuple[Counted, Callable[[float, Tensor], Tensor], dict[str, float]]:
     """`d(u, v)/dt` in rescaled time, stopping by exception when patience ends; the last time it saw is
     kept.
@@ -205,7 +206,7 @@ def flow_in_weights(
     return gradient, rate, seen
 
 
-def scipy_row(method: str, network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def scipy_row(method: str, network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     """scipy in (u, v) with rtol 1e-6; an absolute tolerance below the weights' own size, or they are
     invisible.
     """
@@ -233,15 +234,15 @@ def scipy_row(method: str, network: predict.DiagonalHead, u0: Tensor, v0: Tensor
     return row | {"gradients": gradient.calls}
 
 
-def bdf_in_z(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def bdf_in_z(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     return scipy_in_z("BDF", network, u0, v0, reference)
 
 
-def lsoda_in_z(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def lsoda_in_z(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     return scipy_in_z("LSODA", network, u0, v0, reference)
 
 
-def scipy_in_z(method: str, network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def scipy_in_z(method: str, network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     """scipy in the exact coordinate z, with all that our own solver is given: the gradient in closed form,
     the Jacobian `-2 H(a) diag(da/dz)`, and trial `|a|` clipped to a bound that the flow never reaches.
 
@@ -309,7 +310,7 @@ def first_times(solution: Callable[[object], object], level: object) -> Tensor:
     return torch.where((height >= 0).any(1), crossed, math.inf)
 
 
-def dopri5(network: predict.DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def dopri5(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
     """torchdiffeq's default solver in (u, v), rtol 1e-6."""
     from torchdiffeq import odeint
 

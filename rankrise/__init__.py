@@ -10,7 +10,8 @@ once.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rankrise.foundations.errors import RankriseError
 
@@ -21,11 +22,13 @@ __version__ = "0.1.0"
 __all__ = ["RankriseError", "__version__", "predict", "runs", "train", "watch"]
 
 
-def __getattr__(name: str) -> Any:
-    """A part of the package, by its name."""
-    if name in __all__:
-        return importlib.import_module(f"rankrise.{name}")
-    raise AttributeError(f"module 'rankrise' has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> ModuleType:
+        """A part of the package, by its name."""
+        if name in __all__:
+            return importlib.import_module(f"rankrise.{name}")
+        raise AttributeError(f"module 'rankrise' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -50,7 +50,7 @@ def flow(
     u0, v0 = theory.random_initialisation(loss.size, seed + 1, device)
     with bar("gradient flow", until, unit="rescaled time") as move_to:
         solved = theory.gradient_flow(loss, u0, v0, log10_alpha, until, tolerance, progress=move_to)
-    stages = theory.greedy(loss, loss.size, until=until, device=device)
+    stages = theory.greedy(loss, until=until, device=device)
     comparison = theory.compare(stages, solved)
     result = {
         **flow_to_dict(solved),

@@ -7,7 +7,7 @@ from rankrise.foundations.errors import RankriseError
 
 if TYPE_CHECKING:
     from rankrise import predict
-    from rankrise.predict._networks import Objective
+    from rankrise.predict.types import DiagonalHead, DiagonalLinear, DiagonalTransformer, Objective
 
 NetworkName = Literal["head", "transformer", "linear"]
 
@@ -22,7 +22,7 @@ def build(
     objective: str,
     seed: int,
     device: str,
-) -> "predict.DiagonalHead | predict.DiagonalTransformer | predict.DiagonalLinear":
+) -> "DiagonalHead | DiagonalTransformer | DiagonalLinear":
     """The network that the flags ask for, with its data and its teacher."""
     import torch
 

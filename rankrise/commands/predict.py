@@ -46,10 +46,10 @@ def predict(
 
     loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
     with bar("Algorithm 1", loss.size, unit="stages") as move_to:
-        stages = theory.greedy(loss, loss.size, until=until, device=device, progress=move_to)
+        stages = theory.greedy(loss, until=until, device=device, progress=move_to)
     result = stages.to_dict(loss.label)
     if check and len(stages):
-        result["assumptions"] = theory.check_assumptions(loss, loss.size, stages).to_dict()
+        result["assumptions"] = theory.check_assumptions(loss, stages).to_dict()
     paths = []
     if out is not None:
         write_json(out / "stages.json", result)

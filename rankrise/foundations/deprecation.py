@@ -9,9 +9,11 @@ from typing import Any
 def moved(module: str, addresses: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a module whose old names now live at other addresses.
 
-    An address is "module:name". Write it below the module's imports:
+    An address is "module:name". Write it below the module's imports, out of sight of type checkers, to which
+    every misspelt name would otherwise exist:
 
-        __getattr__ = moved(__name__, {"Place": "rankrise.predict.types:AttentionEntry"})
+        if not TYPE_CHECKING:
+            __getattr__ = moved(__name__, {"Place": "rankrise.predict.types:AttentionEntry"})
 
     >>> import warnings
     >>> lookup = moved("fractions", {"greatest_divisor": "math:gcd"})

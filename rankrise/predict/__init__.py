@@ -1,42 +1,35 @@
 """Predict: which coordinate of a diagonal network is learned when.
 
-`greedy` is the paper's Algorithm 1, the limit of a vanishing initialisation; `gradient_flow` is the flow
-itself at any initialisation scale; `compare` holds one against the other (Theorem 4.5); `check_assumptions`
-tests what the theorem assumes.
+- `greedy` is the paper's Algorithm 1, the limit of a vanishing initialisation.
+- `gradient_flow` is the flow itself, at any initialisation scale.
+- `compare` holds one against the other (Theorem 4.5); `check_assumptions` tests what the theorem assumes;
+  `perturb` shakes a flow and follows it on.
+- `diagonal_head`, `diagonal_transformer` and `diagonal_linear` are losses to start with, and
+  `random_initialisation` a place to start from. Any loss of `a = u * v` will do.
+
+`Stages` and `Flow` are what these pass on to each other; every other type is in
+:mod:`rankrise.predict.types`.
 """
 
-from rankrise.predict._assumptions import Assumption, Assumptions, check_assumptions
-from rankrise.predict._flow import Crossing, Flow, gradient_flow
+from typing import TYPE_CHECKING
+
+from rankrise.foundations.deprecation import moved
+from rankrise.predict._assumptions import check_assumptions
+from rankrise.predict._flow import Flow, gradient_flow
 from rankrise.predict._greedy import greedy
 from rankrise.predict._networks import (
-    DiagonalHead,
-    DiagonalLinear,
-    DiagonalTransformer,
-    Place,
     diagonal_head,
     diagonal_linear,
     diagonal_transformer,
     random_initialisation,
 )
-from rankrise.predict._perturbation import Perturbation, noise_robustness_experiment, strict_minima_experiment
-from rankrise.predict._stages import Stage, Stages
-from rankrise.predict._theorem import Comparison, StageComparison, Trend, compare
+from rankrise.predict._perturbation import perturb
+from rankrise.predict._stages import Stages
+from rankrise.predict._theorem import compare
 
 __all__ = [
-    "Assumption",
-    "Assumptions",
-    "Comparison",
-    "Crossing",
-    "DiagonalHead",
-    "DiagonalLinear",
-    "DiagonalTransformer",
     "Flow",
-    "Perturbation",
-    "Place",
-    "Stage",
-    "StageComparison",
     "Stages",
-    "Trend",
     "check_assumptions",
     "compare",
     "diagonal_head",
@@ -44,7 +37,25 @@ __all__ = [
     "diagonal_transformer",
     "gradient_flow",
     "greedy",
-    "noise_robustness_experiment",
+    "perturb",
     "random_initialisation",
-    "strict_minima_experiment",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = moved(
+        __name__,
+        {
+            "Assumption": "rankrise.predict.types:Assumption",
+            "Assumptions": "rankrise.predict.types:Assumptions",
+            "Comparison": "rankrise.predict.types:FlowComparison",
+            "Crossing": "rankrise.predict.types:Crossing",
+            "DiagonalHead": "rankrise.predict.types:DiagonalHead",
+            "DiagonalLinear": "rankrise.predict.types:DiagonalLinear",
+            "DiagonalTransformer": "rankrise.predict.types:DiagonalTransformer",
+            "Perturbation": "rankrise.predict.types:Perturbation",
+            "Place": "rankrise.predict.types:AttentionEntry",
+            "Stage": "rankrise.predict.types:Stage",
+            "StageComparison": "rankrise.predict.types:StageComparison",
+            "Trend": "rankrise.predict.types:Convergence",
+        },
+    )

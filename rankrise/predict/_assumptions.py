@@ -5,8 +5,11 @@ minima*, *noise robustness*.
 """
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, ParamSpec
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from rankrise.predict._stages import Stages
 _SAME_POINT = 1e-3
 """How far apart, as a part of the largest weight, two ends count as the same point."""
 
+P = ParamSpec("P")
 Name = Literal["nondegeneracy", "strict minima", "noise robustness"]
 
 
@@ -54,14 +58,29 @@ class Assumptions:
         return self.nondegeneracy.holds and self.strict_minima.holds and self.noise_robustness.holds
 
 
+def _size_was_second(function: Callable[P, Assumptions]) -> Callable[P, Assumptions]:
+    """Take the old spelling, `check_assumptions(loss, size, stages)`, for one version, and warn."""
+
+    @wraps(function)
+    def taken(*arguments: Any, **named: Any) -> Assumptions:
+        if len(arguments) > 1 and isinstance(arguments[1], int):
+            message = "check_assumptions(loss, size, stages) is now check_assumptions(loss, stages)."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            arguments = (arguments[0], *arguments[2:])
+        return function(*arguments, **named)
+
+    return taken
+
+
+@_size_was_second
 def check_assumptions(
-    loss: LossFunction, size: int, stages: Stages, noise: float = 1e-2, trials: int = 2, seed: int = 0
+    loss: LossFunction, stages: Stages, noise: float = 1e-2, trials: int = 2, seed: int = 0
 ) -> Assumptions:
     """Check, for each stage, what Theorem 4.5 assumes of it.
 
     - *Nondegeneracy*: no other coordinate is due at the same time, and one that left the support is driven
       away from it. The margin is the gap to the runner-up as a part of the stage's time, or the drive on one
-      that left as a part of the largest at zero.
+      that left as a part of the largest drive at zero.
     - *Strict minima*: the loss of u, with `a = s * u^2` on the support, has a positive definite Hessian at
       the stationary point. The margin is its smallest eigenvalue.
     - *Noise robustness*: stage B, started with Gaussian noise of standard deviation `noise` on the weights u
@@ -71,22 +90,22 @@ def check_assumptions(
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
     >>> loss = lambda a: ((a - target) ** 2).sum() / 2
     >>> from rankrise import predict
-    >>> check = predict.check_assumptions(loss, 2, predict.greedy(loss, 2))
+    >>> check = predict.check_assumptions(loss, predict.greedy(loss, 2))
     >>> check.hold, round(check.nondegeneracy.margin, 6), round(check.strict_minima.margin, 6)
     (True, 1.0, 4.0)
     """
     if not (noise > 0 and trials >= 1):
         raise RankriseError(
-            f"noise is {noise!r} and trials {trials!r}: pass a noise above 0 and at least one trial"
+            f"noise is {noise!r} and trials {trials!r}: pass a noise above 0 and at least one trial."
         )
     if not len(stages):
-        raise RankriseError(f"stages is empty ({stages.message}): there is no stage to check")
-    device = stages[0].point.device
-    checked = checked_loss(loss, size, device)
-    if len(stages[0].point) != size:
+        raise RankriseError(f"stages is empty ({stages.message}): there is no stage to check.")
+    size, declared = len(stages[0].point), getattr(loss, "size", None)
+    if declared not in (None, size):
         raise RankriseError(
-            f"stages have {len(stages[0].point)} coordinates, but size is {size}: they belong to another loss"
+            f"stages have {size} coordinates and the loss has {declared}: pass stages of the same loss."
         )
+    checked = checked_loss(loss, size, stages[0].point.device)
     source = torch.Generator().manual_seed(seed)
     return Assumptions(
         _assumption("nondegeneracy", _gaps(checked, stages), "relative gap in time to the runner-up"),

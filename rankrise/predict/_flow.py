@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._coordinates import Coordinates
 from rankrise.predict._implicit import ImplicitStep
@@ -52,22 +53,20 @@ class Flow:
         """
         return self.coordinates.tied
 
-    def at(self, time: float | Tensor) -> Tensor:
-        """`a` at any rescaled time within the flow, (p,) or (m, p), between steps by a cubic through
-        places and rates.
+    def at(self, time: float | Array) -> Tensor:
+        """`a` at a rescaled time within the flow, (p,), or at several, (m, p): between steps by a cubic
+        through places and rates.
         """
         return self.coordinates.product(self.place_at(time))
 
-    def place_at(self, time: float | Tensor) -> Tensor:
-        """The exact coordinate z at a rescaled time, (p,) or (m, p)."""
-        asked = torch.as_tensor(time, dtype=torch.float64, device=self.times.device)
+    def place_at(self, time: float | Array) -> Tensor:
+        """The exact coordinate z at a rescaled time, (p,), or at several, (m, p)."""
+        asked = as_tensor("time", time, self.times.device).double()
         last = float(self.times[-1])
         outside = (asked < 0) | (asked > last * (1 + 1e-12)) | asked.isnan()
         if outside.any():
             wrong = float(asked[outside].flatten()[0])
-            raise RankriseError(
-                f"time {wrong:g} lies outside this flow, which goes from 0 to {last:g}: {self.message}"
-            )
+            raise RankriseError(f"time is {wrong:g}, but this flow goes from 0 to {last:g}: {self.message}")
         flat = asked.reshape(-1)
         after = torch.searchsorted(self.times, flat).clamp(1, len(self.times) - 1)
         before = after - 1
@@ -97,8 +96,8 @@ class Flow:
             message=f"A part of a flow, of {end - start:g} in rescaled time.",
         )
 
-    def weights_at(self, time: float) -> tuple[Tensor, Tensor]:
-        """The weights (u, v) at a rescaled time, (p,) each; those below 1e-308 are zero."""
+    def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
+        """The weights (u, v) at a rescaled time, (p,) each, or at several, (m, p); zero below 1e-308."""
         return self.coordinates.weights(self.place_at(time))
 
     def activation_times(self, threshold: float = 1e-3) -> Tensor:
@@ -113,7 +112,7 @@ class Flow:
         """Every time an `|a|` rises above `threshold` or falls below it, in order of time."""
         if not threshold > 0:
             raise RankriseError(
-                f"threshold is {threshold}: pass the size above which a coordinate counts as active, 1e-3 say"
+                f"threshold is {threshold}: pass the size from which a coordinate is active, such as 1e-3."
             )
         low, high = self.coordinates.level(threshold)
         found = [
@@ -156,9 +155,9 @@ class Crossing:
 
 def gradient_flow(
     loss: LossFunction,
-    u0: Tensor,
-    v0: Tensor,
-    log10_alpha: float | Tensor = -32.0,
+    u0: Array,
+    v0: Array,
+    log10_alpha: float | Array = -32.0,
     until: float = 1.0,
     tolerance: float = 1e-5,
     max_steps: int = 100_000,
@@ -168,31 +167,30 @@ def gradient_flow(
     """Solve `u' = v*g(u*v), v' = u*g(u*v)` from `alpha * (u0, v0)` to the rescaled time `until` (Eq. 4), with
     `g = -dL/da`.
 
-    The scale is given as its logarithm, so 10**-1000 is as good as 0.1; a tensor (p,) gives each coordinate
-    its own, and rescaled time then belongs to the largest. `tolerance` bounds the error a step makes in
+    The scale is given as its logarithm, so 10**-1000 is as good as 0.1; p numbers give each coordinate its
+    own, and rescaled time then belongs to the largest. `tolerance` bounds the error of a step in
     `log|a| / log(1/alpha)`: at the default, activation times are good to about 1e-4. `progress` is called
     with the rescaled time reached.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    >>> u0, v0 = torch.tensor([1.0, 0.5]).double(), torch.tensor([0.2, 1.5]).double()
     >>> loss = lambda a: ((a - target) ** 2).sum() / 2
-    >>> flow = predict.gradient_flow(loss, u0, v0, log10_alpha=-1000, until=1.5)
+    >>> flow = predict.gradient_flow(loss, [1.0, 0.5], [0.2, 1.5], log10_alpha=-1000, until=1.5)
     >>> flow.activation_times(), flow.at(0.75)
     (tensor([0.99..., 0.49...], dtype=torch.float64), tensor([ 0.0000, -2.0000], dtype=torch.float64))
     """
-    u0, v0 = _checked_start(u0, v0, device)
-    scale = _checked_scale(log10_alpha, len(u0), u0.device)
+    u, v = _checked_start(u0, v0, device)
+    scale = _checked_scale(log10_alpha, len(u), u.device)
     if not (isinstance(until, int | float) and 0 < until < math.inf):
-        raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0")
+        raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0.")
     if not 0 < tolerance < 1:
         raise RankriseError(
-            f"tolerance is {tolerance!r}: pass the error allowed in a step, between 0 and 1, 1e-5 say"
+            f"tolerance is {tolerance!r}: pass the error allowed in a step, between 0 and 1, such as 1e-5."
         )
     if max_steps < 1:
-        raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of at least 1")
-    checked = checked_loss(loss, len(u0), u0.device)
-    coordinates, z = Coordinates.of_weights(u0, v0, scale * math.log(10))
+        raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of 1 or more.")
+    checked = checked_loss(loss, len(u), u.device)
+    coordinates, z = Coordinates.of_weights(u, v, scale * math.log(10))
     return follow(
         checked, coordinates, z, -float(scale.max()) * math.log(10), until, tolerance, max_steps, progress
     )
@@ -237,7 +235,7 @@ def follow(
         )
     if not moments:
         raise RankriseError(
-            "loss or its gradient is not finite at u0 * v0: it must be finite where training starts"
+            "loss or its gradient is not finite at u0 * v0: it must be finite where training starts."
         )
     return Flow(
         times=torch.tensor(
@@ -264,46 +262,39 @@ def _hermite(
     )
 
 
-def _checked_start(u0: Tensor, v0: Tensor, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
-    for name, weights in (("u0", u0), ("v0", v0)):
-        if not isinstance(weights, Tensor) or weights.ndim != 1 or len(weights) == 0:
-            found = (
-                f"a tensor of shape {tuple(weights.shape)}"
-                if isinstance(weights, Tensor)
-                else type(weights).__name__
+def _checked_start(u0: Array, v0: Array, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+    u, v = as_tensor("u0", u0), as_tensor("v0", v0)
+    for name, weights in (("u0", u), ("v0", v)):
+        if weights.ndim != 1 or len(weights) == 0:
+            raise RankriseError(
+                f"{name} has shape {tuple(weights.shape)}: pass a list of numbers, one per coordinate."
             )
-            raise RankriseError(f"{name} is {found}: pass a tensor with one number a coordinate")
         if not torch.isfinite(weights).all():
             where = int((~torch.isfinite(weights)).nonzero()[0])
             raise RankriseError(
-                f"{name} is {float(weights[where])} at coordinate {where}: initial weights must be finite"
+                f"{name} is {float(weights[where])} at coordinate {where}: initial weights must be finite."
             )
-    if len(u0) != len(v0):
-        raise RankriseError(f"u0 has {len(u0)} coordinates and v0 has {len(v0)}: they must be equally long")
-    u0, v0 = (weights.detach().to(dtype=torch.float64, device=device or u0.device) for weights in (u0, v0))
-    nothing = ((u0 == 0) & (v0 == 0)).nonzero()
+    if len(u) != len(v):
+        raise RankriseError(f"u0 has {len(u)} coordinates and v0 has {len(v)}: they must be equally long.")
+    u, v = (weights.detach().to(dtype=torch.float64, device=device or u.device) for weights in (u, v))
+    nothing = ((u == 0) & (v == 0)).nonzero()
     if len(nothing):
         raise RankriseError(
             f"u0 and v0 are both zero at coordinate {int(nothing[0])}, which then never moves: "
-            "leave it out, or start one of them off zero"
+            "leave it out, or start one of them off zero."
         )
-    return u0, v0
+    return u, v
 
 
-def _checked_scale(log10_alpha: float | Tensor, size: int, device: torch.device) -> Tensor:
-    try:
-        scale = torch.as_tensor(log10_alpha, dtype=torch.float64, device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RankriseError(
-            f"log10_alpha is {log10_alpha!r}: pass a number below 0, -32 for a scale of 1e-32"
-        ) from error
+def _checked_scale(log10_alpha: float | Array, size: int, device: torch.device) -> Tensor:
+    scale = as_tensor("log10_alpha", log10_alpha, device).double()
     if scale.ndim > 1 or (scale.ndim == 1 and len(scale) != size):
         raise RankriseError(
-            f"log10_alpha has shape {tuple(scale.shape)}: pass one number, or one for each of {size}"
+            f"log10_alpha has shape {tuple(scale.shape)}: pass one number, or {size}, one per coordinate."
         )
     if not ((scale < 0) & torch.isfinite(scale)).all():
         raise RankriseError(
             f"log10_alpha is {log10_alpha!r}: pass a finite number below 0, -32 for a scale of 1e-32, "
-            "because rescaled time needs alpha < 1"
+            "because rescaled time needs alpha < 1."
         )
     return scale

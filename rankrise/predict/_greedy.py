@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
@@ -18,17 +19,17 @@ _TIE = 1e-9
 
 def greedy(
     loss: LossFunction,
-    size: int,
+    size: int | None = None,
     until: float = math.inf,
     max_stages: int = 10_000,
-    scales: Tensor | None = None,
+    scales: Array | None = None,
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> Stages:
     """Run Algorithm 1 on a loss of `a = u * v`: `loss(a: Tensor[size]) -> scalar`, float64, twice
-    differentiable.
+    differentiable. A loss that says its `size`, as the built-in networks do, needs none.
 
-    Stops after rescaled time `until` or `max_stages`, when nothing can move any more, or when a stage finds
+    It stops after rescaled time `until` or `max_stages`, when nothing can move any more, or when a stage has
     no point of rest, as for a loss with an exponential tail; what was found before is kept. `scales` (size,)
     is for initialisations that are not of a single scale: `log(alpha_i) / log(alpha)` of each coordinate,
     rescaled time belonging to `alpha`.
@@ -37,16 +38,20 @@ def greedy(
     >>> stages = greedy(lambda a: ((a - target) ** 2).sum() / 2, 3)
     >>> [(s.time, s.coordinate, s.sign, s.loss) for s in stages], stages.ending
     ([(0.5, 1, -1, 0.5), (1.0, 0, 1, 0.0)], 'nothing moves')
+    >>> from rankrise import predict
+    >>> network = predict.diagonal_head(dimension=4, samples=50)
+    >>> [network.label(stage.coordinate) for stage in predict.greedy(network, max_stages=3)]
+    ['VO 3', 'VO 0', 'KQ 0']
     """
     if not until > 0:
-        raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0")
+        raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0.")
     checked = checked_loss(loss, size, device)
-    half = (
-        torch.ones(size, dtype=torch.float64, device=device) if scales is None else scales.to(device).double()
-    )
+    size = checked.size
+    given = [1.0] * size if scales is None else scales
+    half = as_tensor("scales", given, device).double()
     if half.shape != (size,) or not ((half > 0) & torch.isfinite(half)).all():
         raise RankriseError(
-            f"scales must be {size} positive numbers, log(alpha_i)/log(alpha), but is {scales!r}"
+            f"scales is {scales!r}: pass {size} positive numbers, log(alpha_i)/log(alpha) of each coordinate."
         )
 
     time, point = 0.0, torch.zeros(size, dtype=torch.float64, device=device)

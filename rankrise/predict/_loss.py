@@ -1,5 +1,6 @@
-"""What the theory needs of a loss: value, gradient and columns of the Hessian, from autograd unless the
-loss supplies them.
+"""What the theory needs of a loss: value, gradient and columns of the Hessian.
+
+A loss may supply them; autograd stands in for what it does not.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 
 LossFunction = Callable[[Tensor], Tensor]
+"""A loss of `a` (size,): a twice differentiable scalar, in float64. It may say its `size`."""
 
 _COLUMNS_AT_ONCE = 64
 
@@ -106,16 +108,24 @@ class _Embedded:
         return self.whole.curvature(self._embed(a), self.support)[self.support]
 
 
-def checked_loss(loss: LossFunction, size: int, device: torch.device | str = "cpu") -> Loss:
-    """Try `loss` at zero and refuse, in one sentence, what is no smooth scalar loss of `size` coordinates."""
+def checked_loss(loss: LossFunction, size: int | None, device: torch.device | str = "cpu") -> Loss:
+    """Try `loss` near zero and refuse, in one sentence, what is not a smooth scalar of `size` coordinates.
+
+    A loss that has a `size` needs none given.
+    """
+    declared = getattr(loss, "size", None)
+    if size is None and declared is None:
+        raise RankriseError(
+            "size is not given, and the loss does not say its own: pass size, the number of coordinates of a."
+        )
+    size = declared if size is None else size
     if not isinstance(size, int) or size < 1:
         raise RankriseError(
-            f"size is {size!r}: pass the number of coordinates of a, a whole number of at least 1"
+            f"size is {size!r}: pass the number of coordinates of a, a whole number of 1 or more."
         )
-    declared = getattr(loss, "size", size)
-    if declared != size:
-        raise RankriseError(f"size is {size}, but the loss has {declared} coordinates: pass size={declared}")
-    # Not at zero: there a loss may be flat (its gradient exactly zero) although it depends on `a`.
+    if declared not in (None, size):
+        raise RankriseError(f"size is {size}, but the loss has {declared} coordinates: pass size={declared}.")
+    # Not at zero itself: there a loss may be flat (its gradient exactly zero) although it depends on `a`.
     probe = torch.linspace(0.05, 0.1, size, dtype=torch.float64, device=device).requires_grad_()
     try:
         with torch.enable_grad():
@@ -124,24 +134,24 @@ def checked_loss(loss: LossFunction, size: int, device: torch.device | str = "cp
         first = str(error).splitlines()[0]
         raise RankriseError(
             f"loss failed on a float64 tensor of size {size} on {device} ({first}): check size, "
-            "and that loss takes one tensor"
+            "and that loss takes one tensor."
         ) from error
     if not isinstance(value, Tensor) or value.shape != ():
         found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise RankriseError(
-            f"loss returned {found}: it must return a scalar tensor, its sum or mean for instance"
+            f"loss returned {found}: it must return a scalar tensor, its sum or mean for instance."
         )
     if value.dtype != torch.float64:
         raise RankriseError(
-            f"loss returned {value.dtype}: it must be computed in float64; convert its data with .double()"
+            f"loss returned {value.dtype}: it must be computed in float64; convert its data with .double()."
         )
     if not torch.isfinite(value):
         raise RankriseError(
-            f"loss returned {value.item()} near a = 0: it must be finite where training starts"
+            f"loss returned {value.item()} near a = 0: it must be finite where training starts."
         )
     slope = torch.autograd.grad(value, probe, allow_unused=True)[0] if value.requires_grad else None
     if slope is None or not slope.any():
         raise RankriseError(
-            "loss does not depend on a: its gradient is zero; compute it from a with torch operations"
+            "loss does not depend on a: its gradient is zero; compute it from a with torch operations."
         )
     return Loss(loss, size)

@@ -1,8 +1,7 @@
-"""The paper's two perturbation experiments (its Figures 9 and 10): add noise to a trained network's
-weights, and train on.
+"""Perturb and follow, the form of the paper's two perturbation experiments (its Figures 9 and 10): add noise
+to a trained network's weights, and train on.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,16 +14,14 @@ from rankrise.predict._loss import LossFunction, checked_loss
 
 EPOCHS = 1000
 STEP = 0.02
-"""The paper trains on for 1000 epochs and does not give its step; 0.02 is a stable one at its size, so 20
+"""The paper trains on for 1000 epochs and does not give its step; 0.02 is stable at its size, which makes 20
 units of flow time.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Perturbation:
-    """The flow from a moment on, as it was and after noise on its weights; times of both count from `time`
-    of the original flow.
-    """
+    """A flow from `time` on, as it was and after noise on its weights; the times of both count from there."""
 
     time: float
     original: Flow
@@ -41,70 +38,44 @@ class Perturbation:
         return float((self.perturbed.values[-1] - self.original.values[-1]).abs().max())
 
 
-def strict_minima_experiment(
-    loss: LossFunction,
-    flow: Flow,
-    times: Sequence[float] | None = None,
-    noise: float = 0.05,
-    threshold: float = 1e-5,
-    duration: float = EPOCHS * STEP,
-    seed: int = 0,
-    tolerance: float = 1e-5,
-) -> list[Perturbation]:
-    """At five random `times` (rescaled), add noise of standard deviation 0.05 to every weight above 1e-5, and
-    follow the flow on.
-
-    It returns to where it was if the network sat at a strict minimum. `duration` is in time t, not rescaled.
-    """
-    source = torch.Generator().manual_seed(seed)
-    if times is None:
-        times = sorted(
-            (torch.rand(5, generator=source, dtype=torch.float64) * float(flow.times[-1])).tolist()
-        )
-    return [_perturb(loss, flow, time, noise, threshold, duration, source, tolerance) for time in times]
-
-
-def noise_robustness_experiment(
-    loss: LossFunction,
-    flow: Flow,
-    noise: float = 1e-2,
-    threshold: float = 1e-5,
-    duration: float = EPOCHS * STEP,
-    seed: int = 0,
-    tolerance: float = 1e-5,
-) -> list[Perturbation]:
-    """The same at every time at which a coordinate has just crossed `threshold`, with noise of standard
-    deviation 1e-2.
-
-    The perturbed flow follows the unperturbed one through the transition if the dynamics of stage B is
-    robust.
-    """
-    source = torch.Generator().manual_seed(seed)
-    times = [crossing.time for crossing in flow.crossings(threshold) if crossing.upward and crossing.time > 0]
-    return [_perturb(loss, flow, time, noise, threshold, duration, source, tolerance) for time in times]
-
-
-def _perturb(
+def perturb(
     loss: LossFunction,
     flow: Flow,
     time: float,
     noise: float,
-    threshold: float,
-    duration: float,
-    source: torch.Generator,
-    tolerance: float,
+    threshold: float = 1e-5,
+    duration: float = EPOCHS * STEP,
+    seed: int = 0,
+    tolerance: float = 1e-5,
 ) -> Perturbation:
+    """Add Gaussian noise of standard deviation `noise` to every weight above `threshold` at the rescaled
+    `time` of a flow, and follow both on for a `duration`, which is in time t, not rescaled.
+
+    The paper's two experiments are of this form. Strict minima: noise of 0.05 at random times; the flow
+    returns to where it was if the network sat at a strict minimum. Noise robustness: noise of 0.01 where a
+    coordinate has just crossed the threshold; the flow follows the unperturbed one through the transition if
+    the dynamics of stage B is robust.
+
+    >>> from rankrise import predict
+    >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    >>> loss = lambda a: ((a - target) ** 2).sum() / 2
+    >>> flow = predict.gradient_flow(loss, [1.0, 0.5], [0.2, 1.5], until=1.0)
+    >>> perturbation = predict.perturb(loss, flow, time=0.7, noise=0.05)
+    >>> perturbation.remainder < 0.001 * perturbation.disturbance
+    True
+    """
     if not (noise > 0 and threshold > 0 and duration > 0):
         raise RankriseError(
-            f"noise, threshold and duration are {noise}, {threshold} and {duration}: all must be above 0"
+            f"noise, threshold and duration are {noise}, {threshold} and {duration}: pass numbers above 0."
         )
-    coordinates, shaken = _shake(flow.coordinates, flow.place_at(time), noise, threshold, source)
+    source = torch.Generator().manual_seed(seed)
+    place = flow.place_at(time)
+    coordinates, shaken = _shake(flow.coordinates, place, noise, threshold, source)
     checked = checked_loss(loss, len(shaken), shaken.device)
     unit, span = flow.log_inverse_alpha, duration / flow.log_inverse_alpha
     if time + span <= float(flow.times[-1]):
         original = flow.part(checked, time, time + span)
     else:
-        place = flow.place_at(time)
         original = follow(checked, flow.coordinates, place, unit, span, tolerance, max_steps=100_000)
     perturbed = follow(checked, coordinates, shaken, unit, span, tolerance, max_steps=100_000)
     return Perturbation(time, original, perturbed)

@@ -32,7 +32,7 @@ class StageComparison:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FlowComparison:
     """A flow held against Algorithm 1, for the stages whose plateau has its middle within the flow."""
 
     log_inverse_alpha: float
@@ -56,7 +56,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Trend:
+class Convergence:
     """How the errors fall over several initialisation scales, largest scale first.
 
     `time_exponent` is the slope of log(largest time error) against log(1/log(1/alpha)): 1 where the error
@@ -64,7 +64,7 @@ class Trend:
     that all the flows reach.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[FlowComparison, ...]
     time_errors: tuple[float, ...]
     point_errors: tuple[float, ...]
     time_exponent: float
@@ -79,19 +79,23 @@ class Trend:
 
 
 @overload
-def compare(stages: Stages, flow: Flow, threshold: float = 1e-3) -> Comparison: ...
+def compare(stages: Stages, flow: Flow, threshold: float = 1e-3) -> FlowComparison: ...
 @overload
-def compare(stages: Stages, flow: Sequence[Flow], threshold: float = 1e-3) -> Trend: ...
-def compare(stages: Stages, flow: Flow | Sequence[Flow], threshold: float = 1e-3) -> Comparison | Trend:
+def compare(stages: Stages, flow: Sequence[Flow], threshold: float = 1e-3) -> Convergence: ...
+def compare(
+    stages: Stages, flow: Flow | Sequence[Flow], threshold: float = 1e-3
+) -> FlowComparison | Convergence:
     """Hold a flow, or several at different scales, against Algorithm 1's stages (Theorem 4.5).
+
+    One flow gives a `FlowComparison`, several give a `Convergence`.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
     >>> loss = lambda a: ((a - target) ** 2).sum() / 2
-    >>> u0, v0 = torch.tensor([1.0, 0.5]).double(), torch.tensor([0.2, 1.5]).double()
-    >>> flows = [predict.gradient_flow(loss, u0, v0, scale, until=1.5) for scale in (-8, -32, -100)]
-    >>> trend = predict.compare(predict.greedy(loss, 2), flows)
-    >>> trend.time_errors_fall, round(trend.time_exponent, 1)
+    >>> start = [1.0, 0.5], [0.2, 1.5]
+    >>> flows = [predict.gradient_flow(loss, *start, scale, until=1.5) for scale in (-8, -32, -100)]
+    >>> convergence = predict.compare(predict.greedy(loss, 2), flows)
+    >>> convergence.time_errors_fall, round(convergence.time_exponent, 1)
     (True, 1.0)
     """
     if isinstance(flow, Flow):
@@ -99,21 +103,21 @@ def compare(stages: Stages, flow: Flow | Sequence[Flow], threshold: float = 1e-3
     flows = sorted(flow, key=lambda one: one.log_inverse_alpha)
     if len({one.log_inverse_alpha for one in flows}) < 2:
         raise RankriseError(
-            f"flow holds {len(flows)} flows: pass one flow, or flows of at least two different scales"
+            f"flow holds {len(flows)} flows: pass one flow, or flows of at least two different scales."
         )
     comparisons = tuple(_compare_one(stages, one, threshold) for one in flows)
     shared = min(len(comparison.stages) for comparison in comparisons)
     times = tuple(max((s.time_error for s in one.stages[:shared]), default=math.nan) for one in comparisons)
     points = tuple(max((s.point_error for s in one.stages[:shared]), default=math.nan) for one in comparisons)
     units = [one.log_inverse_alpha for one in flows]
-    return Trend(comparisons, times, points, _exponent(units, times), _exponent(units, points))
+    return Convergence(comparisons, times, points, _exponent(units, times), _exponent(units, points))
 
 
-def _compare_one(stages: Stages, flow: Flow, threshold: float) -> Comparison:
+def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison:
     size = flow.places.shape[1]
     if len(stages) and len(stages[0].point) != size:
         raise RankriseError(
-            f"stages have {len(stages[0].point)} coordinates and flow has {size}: they differ in their loss"
+            f"stages have {len(stages[0].point)} coordinates and flow has {size}: pass both of the same loss."
         )
     last = float(flow.times[-1])
     upward: dict[int, list[float]] = {}
@@ -145,7 +149,7 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> Comparison:
             )
         )
         active = now_active
-    return Comparison(flow.log_inverse_alpha, threshold, tuple(rows))
+    return FlowComparison(flow.log_inverse_alpha, threshold, tuple(rows))
 
 
 def _exponent(units: Sequence[float], errors: Sequence[float]) -> float:

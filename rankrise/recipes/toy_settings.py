@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from rankrise.foundations import settings as recipe
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json, check, replaced, setting
-from rankrise.predict._networks import Objective
+from rankrise.predict.types import Objective
 from rankrise.recipes.scale import log10_of, scale_name
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]

@@ -8,6 +8,7 @@ import torch
 
 from rankrise import predict
 from rankrise.foundations.files import write_json
+from rankrise.predict.types import Perturbation
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.toy.descent import ACTIVE, gradient_descent
@@ -45,7 +46,6 @@ def _stages(run: Run, piece: Piece, report: Report) -> None:
     network = network_of(run.settings, piece.seed)
     stages = predict.greedy(
         network,
-        network.size,
         until=run.settings.until,
         progress=lambda found: report(min(1.0, found / network.size)),
     )
@@ -91,42 +91,53 @@ def _full(run: Run, piece: Piece, report: Report) -> None:
     write_full(run.folder, piece, full)
 
 
-def _perturbations(run: Run, piece: Piece, report: Report) -> None:
-    """Both experiments perturb and follow on; they differ in the times and the size of the noise."""
-    settings = run.settings
-    network = network_of(settings, piece.seed)
-    flow = run.flow(piece.seed, settings.smallest_alpha)
+def _strict_minima(run: Run, piece: Piece, report: Report) -> None:
+    """Noise at random times: training should return to the plateau."""
+    flow = run.flow(piece.seed, run.settings.smallest_alpha)
     source = torch.Generator().manual_seed(piece.seed)
-    if piece.kind == "strict-minima":
-        std = settings.strict_minima_std
-        chosen = torch.rand(settings.perturbed_times, generator=source, dtype=torch.float64) * float(
-            flow.times[-1]
-        )
-        times = sorted(chosen.tolist())
-    else:
-        std = settings.noise_robustness_std
-        crossings = flow.crossings(settings.threshold)
-        times = [crossing.time for crossing in crossings if crossing.upward and crossing.time > 0]
+    parts = torch.rand(run.settings.perturbed_times, generator=source, dtype=torch.float64)
+    times = sorted((parts * float(flow.times[-1])).tolist())
+    _perturb_and_follow(run, piece, report, flow, times, run.settings.strict_minima_std, source)
+
+
+def _noise_robustness(run: Run, piece: Piece, report: Report) -> None:
+    """Less noise where a coordinate has just crossed the threshold: training should keep to its path."""
+    flow = run.flow(piece.seed, run.settings.smallest_alpha)
+    source = torch.Generator().manual_seed(piece.seed)
+    crossings = flow.crossings(run.settings.threshold)
+    times = [crossing.time for crossing in crossings if crossing.upward and crossing.time > 0]
+    _perturb_and_follow(run, piece, report, flow, times, run.settings.noise_robustness_std, source)
+
+
+def _perturb_and_follow(
+    run: Run,
+    piece: Piece,
+    report: Report,
+    flow: predict.Flow,
+    times: list[float],
+    std: float,
+    source: torch.Generator,
+) -> None:
+    settings, network = run.settings, network_of(run.settings, piece.seed)
     seeds = torch.randint(2**31, (len(times),), generator=source).tolist()
     curves: list[PerturbedCurve] = []
     for time, seed in zip(times, seeds, strict=True):
-        (experiment,) = predict.strict_minima_experiment(
-            network, flow, [time], std, settings.threshold, settings.duration, seed, settings.tolerance
+        perturbation = predict.perturb(
+            network, flow, time, std, settings.threshold, settings.duration, seed, settings.tolerance
         )
-        curves.append(_curve(experiment))
+        curves.append(_curve(perturbation))
         report(len(curves) / len(times))
     write_perturbations(
         run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration
     )
 
 
-def _curve(experiment: predict.Perturbation) -> PerturbedCurve:
+def _curve(perturbation: Perturbation) -> PerturbedCurve:
     """Both flows at the same times, closer together at first, where the perturbed one moves fastest."""
-    last = min(float(experiment.original.times[-1]), float(experiment.perturbed.times[-1]))
+    original, perturbed = perturbation.original, perturbation.perturbed
+    last = min(float(original.times[-1]), float(perturbed.times[-1]))
     times = last * torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64).square()
-    return PerturbedCurve(
-        experiment.time, times, experiment.original.at(times).float(), experiment.perturbed.at(times).float()
-    )
+    return PerturbedCurve(perturbation.time, times, original.at(times).float(), perturbed.at(times).float())
 
 
 def _assumptions(run: Run, piece: Piece, report: Report) -> None:
@@ -134,9 +145,7 @@ def _assumptions(run: Run, piece: Piece, report: Report) -> None:
     stages = run.stages(piece.seed)
     if len(stages):
         noise = run.settings.noise_robustness_std
-        checked = predict.check_assumptions(
-            network, network.size, stages, noise=noise, seed=piece.seed
-        ).to_dict()
+        checked = predict.check_assumptions(network, stages, noise=noise, seed=piece.seed).to_dict()
     else:
         checked = {"nothing to check": stages.message}
     write_json(run.folder / piece.file, checked)
@@ -160,8 +169,8 @@ _COMPUTE: dict[str, Callable[[Run, Piece, Report], None]] = {
     "flow": _flow,
     "descent": _descent,
     "full": _full,
-    "strict-minima": _perturbations,
-    "noise-robustness": _perturbations,
+    "strict-minima": _strict_minima,
+    "noise-robustness": _noise_robustness,
     "assumptions": _assumptions,
     "comparison": _comparison,
 }

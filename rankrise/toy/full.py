@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise import predict
 from rankrise.predict._networks.objectives import mean_loss
+from rankrise.predict.types import DiagonalHead
 from rankrise.toy.network import Network
 
 POINTS = 500
@@ -50,7 +50,7 @@ def train_full_weights(
     vectors are free, so which direction comes next is no longer a choice among coordinates.
     """
     dimension = network.inputs.shape[-1]
-    layers, heads = (1, 1) if isinstance(network, predict.DiagonalHead) else (network.layers, network.heads)
+    layers, heads = (1, 1) if isinstance(network, DiagonalHead) else (network.layers, network.heads)
     source = torch.Generator().manual_seed(seed)
     shape = (4, layers, heads, dimension, dimension)
     weights = 10**log10_scale * torch.randn(shape, generator=source, dtype=torch.float64)
@@ -95,7 +95,7 @@ def full_loss(network: Network, weights: Tensor) -> Tensor:
     """The loss of `network`'s data under full weights (4, layers, heads, d, d): W_K, W_Q, W_V, W_O."""
     key_query, value_output = _products(weights)
     state = network.inputs
-    if isinstance(network, predict.DiagonalHead):
+    if isinstance(network, DiagonalHead):
         return mean_loss(
             _attend(state, key_query[0, 0], value_output[0, 0]), network.targets, network.objective
         )

@@ -3,9 +3,10 @@
 from torch import Tensor
 
 from rankrise import predict
+from rankrise.predict.types import DiagonalHead, DiagonalTransformer
 from rankrise.recipes.toy_settings import ToySettings
 
-Network = predict.DiagonalHead | predict.DiagonalTransformer
+Network = DiagonalHead | DiagonalTransformer
 
 
 def network_of(settings: ToySettings, seed: int) -> Network:

@@ -14,7 +14,7 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing, write_json
-from rankrise.predict._coordinates import Coordinates
+from rankrise.predict.types import AttentionEntry, Coordinates
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import check_kind, run_file
 from rankrise.toy.descent import ACTIVE, Descent
@@ -61,9 +61,9 @@ class Run:
         """The name of each coordinate, such as "VO 7"."""
         return list(self._json(Piece("stages", seed))["labels"])
 
-    def places(self, seed: int) -> list[predict.Place]:
+    def places(self, seed: int) -> list[AttentionEntry]:
         """Layer, head, "KQ" or "VO", and entry of each coordinate."""
-        return [predict.Place(*place) for place in self._json(Piece("stages", seed))["places"]]
+        return [AttentionEntry(*place) for place in self._json(Piece("stages", seed))["places"]]
 
     def stages(self, seed: int) -> predict.Stages:
         """Algorithm 1's stages."""

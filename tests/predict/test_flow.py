@@ -190,7 +190,7 @@ def test_a_limit_of_steps_is_named():
     flow = predict.gradient_flow(quadratic(double(1.0)), double(1.0), double(0.5), until=2.0, max_steps=3)
     assert flow.ending == "max steps"
     assert "max_steps" in flow.message
-    with pytest.raises(RankriseError, match="outside this flow"):
+    with pytest.raises(RankriseError, match="time is 2, but this flow goes from 0 to"):
         flow.at(2.0)
 
 
@@ -200,6 +200,18 @@ def test_a_supplied_gradient_and_hessian_change_nothing(head):
     plain = predict.gradient_flow(lambda a: head(a), u0, v0, -16, until=2.0)
     assert (plain.values[-1] - ours.values[-1]).abs().max() < 1e-4
     torch.testing.assert_close(plain.activation_times(), ours.activation_times(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, dtype=np.float32), tuple])
+def test_arrays_and_lists_are_taken_wherever_tensors_are(kind):
+    start, scales = ([1.0, 0.5], [0.25, 1.5]), [-8.0, -16.0]
+    loss = quadratic(double(1.0, -2.0))
+    wanted = predict.gradient_flow(loss, *map(torch.tensor, start), torch.tensor(scales), until=1.0)
+    flow = predict.gradient_flow(loss, *map(kind, start), kind(scales), until=1.0)
+    assert torch.equal(flow.values, wanted.values)
+    assert torch.equal(flow.at(kind([0.25, 0.5])), wanted.at(double(0.25, 0.5)))
+    assert torch.equal(flow.at(0.25), wanted.at(double(0.25))[0])
+    assert flow.weights_at(kind([0.25, 0.5]))[0].shape == (2, 2)
 
 
 good = quadratic(double(1.0, -2.0))
@@ -230,7 +242,9 @@ one, half = double(1.0, 1.0), double(0.5, 0.5)
         ({"u0": double(1.0)}, "u0"),
         ({"v0": double(1.0, math.nan)}, "v0 is nan at coordinate 1"),
         ({"u0": double(0.0, 1.0), "v0": double(0.0, 1.0)}, "both zero at coordinate 0"),
-        ({"u0": [1.0, 2.0]}, "u0 is list"),
+        ({"u0": "large"}, "u0 is 'large': pass a tensor, a NumPy array or a list"),
+        ({"u0": [[1.0, 2.0]]}, "u0 has shape"),
+        ({"u0": None}, "u0 is None"),
         ({"tolerance": 0.0}, "tolerance"),
         ({"max_steps": 0}, "max_steps"),
     ],
@@ -240,3 +254,4 @@ def test_bad_input_is_one_sentence_that_names_the_argument(arguments, words):
     with pytest.raises(RankriseError, match=words) as caught:
         predict.gradient_flow(**whole)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -136,9 +137,7 @@ def test_ties_are_reported_not_hidden():
     assert stages.ties == (0,)
     assert stages[0].tied == (1,)
     assert stages[0].runner_up == stages[0].time
-    assert not predict.check_assumptions(
-        lambda a: ((a - double(1.0, -1.0, 0.5)) ** 2).sum() / 2, 3, stages
-    ).nondegeneracy.holds
+    assert not predict.check_assumptions(tied, stages).nondegeneracy.holds
 
 
 def test_an_exponential_tail_ends_with_what_was_found_and_why():
@@ -184,12 +183,27 @@ def test_cross_entropy_has_stages_too():
     assert losses[-1] >= float(network(network.teacher)) - 1e-9
 
 
+def test_a_loss_that_says_its_size_needs_none():
+    network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
+    with_size, without = predict.greedy(network, network.size), predict.greedy(network)
+    assert [stage.time for stage in with_size] == [stage.time for stage in without]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, numpy.array, torch.tensor])
+def test_scales_are_taken_in_any_form(kind):
+    """`L = |a - b|^2/2` with scale alpha^s: coordinate i is learned at s_i/|b_i|."""
+    target = double(1.0, 2.0)
+    stages = predict.greedy(lambda a: ((a - target) ** 2).sum() / 2, 2, scales=kind([1.0, 3.0]))
+    assert [(stage.coordinate, stage.time) for stage in stages] == [(0, 1.0), (1, 1.5)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"size": 0}, "size"),
+        ({"size": None}, "does not say its own: pass size"),
         ({"size": 7}, "size"),
-        ({"loss": predict.diagonal_head(2, 3, 4), "size": 5}, "pass size=4"),
+        ({"loss": predict.diagonal_head(2, 3, 4), "size": 5}, r"pass size=4\.$"),
         ({"until": 0}, "until"),
         ({"scales": double(1.0)}, "scales"),
         ({"loss": lambda a: a}, "loss returned shape"),

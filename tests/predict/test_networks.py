@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -311,6 +312,22 @@ def test_random_initialisation():
     assert float(v0.std()) == pytest.approx(1, abs=0.06)
 
 
+@pytest.mark.parametrize("kind", [list, numpy.array])
+@pytest.mark.parametrize(
+    "network", [diagonal_head(2, 3, 4), diagonal_linear(4, 9), diagonal_transformer(2, 1, 1)]
+)
+def test_arrays_and_lists_are_taken_wherever_tensors_are(network, kind):
+    a = point(4)
+    for function in (network, network.value_and_gradient, getattr(network, "hessian", network)):
+        torch.testing.assert_close(function(kind(a.tolist())), function(a), rtol=0, atol=0)
+
+
+def test_data_may_be_numpy():
+    network = diagonal_head(2, 3, 4)
+    same = DiagonalHead(network.inputs.numpy(), network.targets.tolist())
+    assert torch.equal(same(network.teacher), network(network.teacher))
+
+
 @pytest.mark.parametrize(
     ("build", "named"),
     [
@@ -344,3 +361,4 @@ def test_bad_input_gets_a_sentence(build, named):
     with pytest.raises(RankriseError, match=named) as caught:
         build()
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")

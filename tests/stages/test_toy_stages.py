@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rankrise import predict, toy, watch
+from rankrise.predict.types import DiagonalHead
 from rankrise.toy.full import train_full_weights
 from rankrise.watch._stages.agreement import Agreement, Passage, agreement, passages
 
@@ -43,7 +44,7 @@ def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[flo
 
 
 @pytest.fixture(scope="module")
-def small() -> tuple[predict.DiagonalHead, predict.Stages]:
+def small() -> tuple[DiagonalHead, predict.Stages]:
     """A head with a dozen stages, some of them close to one another."""
     network = predict.diagonal_head(dimension=8, tokens=10, samples=200, seed=0)
     return network, predict.greedy(network, network.size, until=2.5)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rankrise import predict
+from rankrise.predict.types import AttentionEntry
 
 
 class TwoCoordinates:
@@ -14,8 +14,8 @@ class TwoCoordinates:
     def label(self, coordinate: int) -> str:
         return f"VO {coordinate}"
 
-    def place(self, coordinate: int) -> predict.Place:
-        return predict.Place(0, 0, "VO", coordinate)
+    def place(self, coordinate: int) -> AttentionEntry:
+        return AttentionEntry(0, 0, "VO", coordinate)
 
 
 class Rivals(TwoCoordinates):

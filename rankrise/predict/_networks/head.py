@@ -6,10 +6,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rankrise.predict._networks.checks import check_data, check_point, check_sizes
+from rankrise.foundations.arrays import Array
+from rankrise.predict._networks.attention_entry import AttentionEntry, attention_entry
+from rankrise.predict._networks.checks import check_sizes, checked_point, take_data
 from rankrise.predict._networks.head_loss import HeadLoss
 from rankrise.predict._networks.objectives import Objective, check_objective, mean_loss, targets_of
-from rankrise.predict._networks.place import Place, attention_place
 from rankrise.predict._networks.randomness import gaussian, generator
 
 
@@ -28,30 +29,28 @@ class DiagonalHead:
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
-        check_data(self.inputs, self.targets, "samples, tokens, d")
+        take_data(self, "samples, tokens, d")
 
     @property
     def size(self) -> int:
         """The number of coordinates, p = 2d."""
         return 2 * self.inputs.shape[-1]
 
-    def __call__(self, a: Tensor) -> Tensor:
+    def __call__(self, a: Array) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
-        check_point(a, self.size)
-        return mean_loss(attend(self.inputs, a), self.targets, self.objective)
+        return mean_loss(attend(self.inputs, checked_point(a, self.size)), self.targets, self.objective)
 
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
         """The loss and its gradient (p,) at `a`, in closed form."""
-        check_point(a, self.size)
-        return self._loss.value_and_gradient(a)
+        return self._loss.value_and_gradient(checked_point(a, self.size))
 
-    def hessian(self, a: Tensor) -> Tensor:
+    def hessian(self, a: Array) -> Tensor:
         """The exact Hessian (p, p) at `a`."""
-        return self._loss.hessian(a)
+        return self._loss.hessian(checked_point(a, self.size))
 
-    def curvature(self, a: Tensor) -> Tensor:
+    def curvature(self, a: Array) -> Tensor:
         """The Hessian (p, p) to about six digits, for a Newton iteration."""
-        return self._loss.curvature(a)
+        return self._loss.curvature(checked_point(a, self.size))
 
     def restricted(self, support: Tensor) -> HeadLoss | None:
         """The loss of the coordinates `support` (m,) alone, at the price of m; None where that costs as
@@ -59,9 +58,9 @@ class DiagonalHead:
         """
         return self._loss.restricted(support)
 
-    def place(self, coordinate: int) -> Place:
-        """Where a coordinate of `a` sits: (0, 0, "KQ" or "VO", entry)."""
-        return attention_place(coordinate, layers=1, heads=1, dimension=self.inputs.shape[-1])
+    def place(self, coordinate: int) -> AttentionEntry:
+        """Which entry a coordinate of `a` is: (0, 0, "KQ" or "VO", entry)."""
+        return attention_entry(coordinate, layers=1, heads=1, dimension=self.inputs.shape[-1])
 
     def label(self, coordinate: int) -> str:
         """The name of a coordinate, such as "VO 7"."""

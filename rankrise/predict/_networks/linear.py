@@ -6,8 +6,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rankrise.foundations.arrays import Array
 from rankrise.foundations.errors import RankriseError
-from rankrise.predict._networks.checks import check_coordinate, check_data, check_point, check_sizes
+from rankrise.predict._networks.checks import check_coordinate, check_sizes, checked_point, take_data
 from rankrise.predict._networks.objectives import Objective, check_objective
 from rankrise.predict._networks.randomness import gaussian, generator
 
@@ -30,16 +31,16 @@ class DiagonalLinear:
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
-        check_data(self.inputs, self.targets, "samples, p")
+        take_data(self, "samples, p")
 
     @property
     def size(self) -> int:
         """The number of coordinates, p."""
         return self.inputs.shape[-1]
 
-    def __call__(self, a: Tensor) -> Tensor:
+    def __call__(self, a: Array) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
-        check_point(a, self.size)
+        a = checked_point(a, self.size)
         if self.objective == "squared":
             offset = a - self._best
             return torch.dot(offset, self._apply_moments(offset)) / 2 + self._least
@@ -47,9 +48,9 @@ class DiagonalLinear:
         return (torch.nn.functional.softplus(outputs) - self.targets * outputs).mean()
 
     @torch.no_grad()
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
         """The loss and its gradient (p,) at `a`."""
-        check_point(a, self.size)
+        a = checked_point(a, self.size)
         if self.objective == "squared":
             offset = a - self._best
             gradient = self._apply_moments(offset)
@@ -57,8 +58,9 @@ class DiagonalLinear:
         return self(a), self.inputs.T @ ((self.inputs @ a).sigmoid() - self.targets) / len(self.inputs)
 
     @torch.no_grad()
-    def hessian(self, a: Tensor) -> Tensor:
+    def hessian(self, a: Array) -> Tensor:
         """The exact Hessian (p, p) at `a`."""
+        a = checked_point(a, self.size)
         if self.objective == "squared":
             return torch.diag(self._moments) if self.orthogonal else self._moments.clone()
         likelihood = (self.inputs @ a).sigmoid()
@@ -114,7 +116,7 @@ def diagonal_linear(
     check_objective(objective)
     if orthogonal and samples < dimension:
         raise RankriseError(
-            f"samples={samples} cannot carry {dimension} orthogonal inputs: pass at least {dimension} samples"
+            f"samples={samples} cannot carry {dimension} orthogonal inputs: pass {dimension} samples or more."
         )
     source = generator(seed)
     inputs = gaussian(source, samples, dimension)

@@ -6,9 +6,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rankrise.predict._networks.checks import check_choice, check_data, check_point, check_sizes
+from rankrise.foundations.arrays import Array
+from rankrise.predict._networks.attention_entry import AttentionEntry, attention_entry
+from rankrise.predict._networks.checks import check_choice, check_sizes, checked_point, take_data
 from rankrise.predict._networks.objectives import Objective, check_objective, mean_loss, targets_of
-from rankrise.predict._networks.place import Place, attention_place
 from rankrise.predict._networks.randomness import gaussian, generator
 
 Activation = Literal["gelu", "silu", "softplus", "tanh"]
@@ -37,7 +38,7 @@ class DiagonalTransformer:
         check_sizes(heads=self.heads)
         check_objective(self.objective)
         check_choice("activation", self.activation, get_args(Activation))
-        check_data(self.inputs, self.targets, "samples, tokens, d")
+        take_data(self, "samples, tokens, d")
 
     @property
     def layers(self) -> int:
@@ -49,24 +50,23 @@ class DiagonalTransformer:
         """The number of coordinates, p = 2dHL."""
         return 2 * self.inputs.shape[-1] * self.heads * self.layers
 
-    def __call__(self, a: Tensor) -> Tensor:
+    def __call__(self, a: Array) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
-        check_point(a, self.size)
-        layers = a.reshape(self.layers, self.heads, 2, -1)
+        layers = checked_point(a, self.size).reshape(self.layers, self.heads, 2, -1)
         outputs = transform(self.inputs, layers, self.feed_in, self.feed_out, self.activation)
         return mean_loss(outputs, self.targets, self.objective)
 
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
         """The loss and its gradient (p,) at `a`."""
         with torch.enable_grad():
-            a = a.detach().requires_grad_()
-            loss = self(a)
-            (gradient,) = torch.autograd.grad(loss, a)
+            point = checked_point(a, self.size).detach().requires_grad_()
+            loss = self(point)
+            (gradient,) = torch.autograd.grad(loss, point)
         return loss.detach(), gradient
 
-    def place(self, coordinate: int) -> Place:
-        """Where a coordinate of `a` sits: (layer, head, "KQ" or "VO", entry)."""
-        return attention_place(coordinate, self.layers, self.heads, self.inputs.shape[-1])
+    def place(self, coordinate: int) -> AttentionEntry:
+        """Which entry a coordinate of `a` is: (layer, head, "KQ" or "VO", entry)."""
+        return attention_entry(coordinate, self.layers, self.heads, self.inputs.shape[-1])
 
     def label(self, coordinate: int) -> str:
         """The name of a coordinate, such as "layer 1 head 0 KQ 3"."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from rankrise import predict
+from rankrise.predict.types import Stage
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.show.report.thin import significant_list, thinned
@@ -69,7 +70,7 @@ def _short_labels(run: Run, seed: int) -> list[str]:
     return [f"L{place.layer}H{place.head} {place.kind} {place.entry}" for place in run.places(seed)]
 
 
-def _stage(stage: predict.Stage) -> dict[str, Any]:
+def _stage(stage: Stage) -> dict[str, Any]:
     return {
         "time": stage.time,
         "coordinate": stage.coordinate,

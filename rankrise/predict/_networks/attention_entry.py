@@ -1,11 +1,11 @@
-"""Where a coordinate of `a` sits in an attention network."""
+"""Which entry of which head's weights a coordinate of `a` is."""
 
 from typing import Literal, NamedTuple
 
 from rankrise.predict._networks.checks import check_coordinate
 
 
-class Place(NamedTuple):
+class AttentionEntry(NamedTuple):
     """Layer and head, "KQ" for an entry of w_K * w_Q or "VO" for one of w_V * w_O, and which; all from 0."""
 
     layer: int
@@ -14,14 +14,14 @@ class Place(NamedTuple):
     entry: int
 
 
-def attention_place(coordinate: int, layers: int, heads: int, dimension: int) -> Place:
-    """The place of a coordinate of `[w_K * w_Q, w_V * w_O]` over layers and heads, as Example 3.2 has it.
+def attention_entry(coordinate: int, layers: int, heads: int, dimension: int) -> AttentionEntry:
+    """The entry of a coordinate of `[w_K * w_Q, w_V * w_O]` over layers and heads (Example 3.2).
 
-    >>> attention_place(7, layers=2, heads=1, dimension=3)
-    Place(layer=1, head=0, kind='KQ', entry=1)
+    >>> attention_entry(7, layers=2, heads=1, dimension=3)
+    AttentionEntry(layer=1, head=0, kind='KQ', entry=1)
     """
     check_coordinate(coordinate, 2 * dimension * heads * layers)
     block, entry = divmod(coordinate, dimension)
     position, kind = divmod(block, 2)
     layer, head = divmod(position, heads)
-    return Place(layer, head, "VO" if kind else "KQ", entry)
+    return AttentionEntry(layer, head, "VO" if kind else "KQ", entry)
