@@ -34,6 +34,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from rankrise import watch
 from rankrise.foundations.files import to_json
+from rankrise.watch.types import Layer
 
 OFTEN, SELDOM, TOP = 20, 100, 8
 
@@ -137,7 +138,7 @@ class Naive:
                     (values.square().sum(-1) / values[:, 0].square()).tolist()
 
 
-def products(layer: watch.Layer) -> tuple[Tensor, Tensor]:
+def products(layer: Layer) -> tuple[Tensor, Tensor]:
     return (layer.key @ layer.query.mT).detach(), (layer.value @ layer.output.mT).detach()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rankrise.watch import Comparison, Row
+    from rankrise.watch.types import MatrixChange, ModelComparison
 
 # With more rows than this, the terminal shows one line for each layer.
 ROWS_SHOWN = 48
@@ -66,12 +66,12 @@ def compare(
         console.print(f"Written: {', '.join(str(path) for path in saved)}", markup=False, soft_wrap=True)
 
 
-def _tables(comparison: "Comparison") -> "list[Table]":
+def _tables(comparison: "ModelComparison") -> "list[Table]":
     """A table for each kind of layer; a line for each head, or for each layer where there are many heads."""
     from rich.table import Table
 
     each = sum(row.head is not None for row in comparison.rows) <= ROWS_SHOWN
-    kinds: dict[str, dict[tuple[str, str, int | None], list[Row]]] = {}
+    kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
     for row in comparison.rows:
         lines = kinds.setdefault(re.sub(r"\d+", "*", row.layer), {})
         number = ".".join(re.findall(r"\d+", row.layer))
@@ -89,7 +89,7 @@ def _tables(comparison: "Comparison") -> "list[Table]":
     return tables
 
 
-def _numbers(rows: "list[Row]") -> list[str]:
+def _numbers(rows: "list[MatrixChange]") -> list[str]:
     """The heads, means over them, and the standard deviation of their stable ranks."""
     from statistics import fmean, pstdev
 

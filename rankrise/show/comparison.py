@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_json, write_text
-from rankrise.watch._compare import Comparison, Row
+from rankrise.watch.types import MatrixChange, ModelComparison
 
 
-def save_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
+def save_comparison(comparison: ModelComparison, folder: str | Path) -> list[Path]:
     """Write comparison.json, .csv, .png and .svg to `folder`, and give their paths."""
     folder = Path(folder)
     paths = [folder / f"comparison.{kind}" for kind in ("json", "csv", "png", "svg")]
@@ -26,7 +26,7 @@ def save_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
     return paths
 
 
-def draw_comparison(comparison: Comparison) -> Figure:
+def draw_comparison(comparison: ModelComparison) -> Figure:
     """Stable rank and relative size of the change of KQ and of VO: a square for each layer and head."""
     measures = (("stable_rank", "stable rank of the change"), ("relative_change", "change / weights before"))
     layers = list(dict.fromkeys(row.layer for row in comparison.rows if row.head is not None))
@@ -51,16 +51,16 @@ def draw_comparison(comparison: Comparison) -> Figure:
     return figure
 
 
-def to_csv(rows: Sequence[Row]) -> str:
+def to_csv(rows: Sequence[MatrixChange]) -> str:
     """One line a row, with the fields' names on top."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+    writer = csv.DictWriter(text, [field.name for field in fields(MatrixChange)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     return text.getvalue()
 
 
-def _grid(rows: Sequence[Row], field: str, layers: Sequence[str], widest: int) -> np.ndarray:
+def _grid(rows: Sequence[MatrixChange], field: str, layers: Sequence[str], widest: int) -> np.ndarray:
     """[layers, heads], nan where a layer has fewer heads."""
     grid = np.full((len(layers), widest), np.nan)
     for row in rows:

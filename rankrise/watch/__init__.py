@@ -1,16 +1,27 @@
-"""Watch: every attention head's weights in one form, and the spectra and ranks of what they learned."""
+"""Watch: every attention head's weights in one form, and the spectra and ranks of what they learned.
 
-from rankrise.watch._compare import Comparison, Row, compare
-from rankrise.watch._factors import change
-from rankrise.watch._families import Attention, add_family
+`heads` reads the weights, `change` holds two moments of them, `stable_rank` and `singular_values` measure it,
+`compare` does so for two checkpoints; `RankTracker` follows a training run, `load` reads its record and
+`find_stages` says where it steps. The types that these return are in `rankrise.watch.types`.
+"""
+
+from rankrise.foundations.deprecation import moved
+from rankrise.watch._change import change
+from rankrise.watch._compare import compare
+from rankrise.watch._families import Attention, add_family, remove_family
 from rankrise.watch._gram import frobenius_norm
-from rankrise.watch._heads import Layer, heads
+from rankrise.watch._heads import heads
+from rankrise.watch._old_spellings import (  # noqa: F401
+    change_singular_values,
+    change_stable_rank,
+    difference_singular_values,
+)
 from rankrise.watch._projection import linear
 from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
-from rankrise.watch._spectra import change_singular_values, difference_singular_values, singular_values
-from rankrise.watch._stable_rank import change_stable_rank, stable_rank
-from rankrise.watch._stages import Curve, Stage, StagesFound, Step, find_stages, find_steps
-from rankrise.watch._subspaces import SingularVectors, leading_vectors, principal_angles
+from rankrise.watch._spectra import singular_values
+from rankrise.watch._stable_rank import stable_rank
+from rankrise.watch._stages import Curve, StagesFound, find_stages, find_steps
+from rankrise.watch._subspaces import leading_vectors, principal_angles
 from rankrise.watch._track.callbacks import huggingface_callback, lightning_callback
 from rankrise.watch._track.load import TrackedRun, load
 from rankrise.watch._track.schedule import Schedule, Spaced
@@ -19,24 +30,15 @@ from rankrise.watch._track.tracker import RankTracker
 
 __all__ = [
     "Attention",
-    "Comparison",
     "Curve",
-    "Layer",
     "RankTracker",
-    "Row",
     "Schedule",
-    "SingularVectors",
     "Spaced",
-    "Stage",
     "StagesFound",
-    "Step",
     "TrackedRun",
     "add_family",
     "change",
-    "change_singular_values",
-    "change_stable_rank",
     "compare",
-    "difference_singular_values",
     "effective_rank",
     "energy_rank",
     "find_stages",
@@ -51,9 +53,22 @@ __all__ = [
     "normalised_spectrum",
     "principal_angles",
     "rank_above",
+    "remove_family",
     "singular_values",
     "stable_rank",
     "tensorboard",
     "trackio",
     "wandb",
 ]
+
+__getattr__ = moved(
+    __name__,
+    {
+        "Comparison": "rankrise.watch.types:ModelComparison",
+        "Layer": "rankrise.watch.types:Layer",
+        "Row": "rankrise.watch.types:MatrixChange",
+        "SingularVectors": "rankrise.watch.types:SingularVectors",
+        "Stage": "rankrise.watch.types:FoundStage",
+        "Step": "rankrise.watch.types:FoundStep",
+    },
+)

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._change import change
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._gram import frobenius_norm
 from rankrise.watch._heads import Layer, Layers, heads, unwrap
 from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
-from rankrise.watch._spectra import change_singular_values, difference_singular_values
+from rankrise.watch._spectra import singular_values
 
 Source = nn.Module | str | Path
 Read = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixChange:
     """One matrix and what became of it: a head's KQ = W_K W_Q^T or VO = W_V W_O^T, or a weight as it is
     stored."""
 
@@ -50,16 +51,16 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModelComparison:
     """Every row, the layers in the model's order, and what has to be said about how they were read."""
 
     before: str
     after: str
     threshold: float
-    rows: tuple[Row, ...]
+    rows: tuple[MatrixChange, ...]
     notes: tuple[str, ...] = ()
 
-    def select(self, matrix: str) -> list[Row]:
+    def select(self, matrix: str) -> list[MatrixChange]:
         """The rows of one kind: "KQ", "VO" or "weight"."""
         return [row for row in self.rows if row.matrix == matrix]
 
@@ -76,7 +77,7 @@ def compare(
     threshold: float = 1e-3,
     device: str | torch.device | None = None,
     progress: Callable[[float], None] = lambda done: None,
-) -> Comparison:
+) -> ModelComparison:
     """Ranks and size of the change of every head, and with `all_matrices` of every weight as it is stored.
 
     Each is a model, the path of a safetensors file or folder (sharded or not) with its config, or a name on
@@ -104,7 +105,7 @@ def compare(
     _same("attention layer", first.names, second.names)
     weights = _common_matrices(before, after) if all_matrices else []
     total = len(first) + len(weights)
-    rows: list[Row] = []
+    rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
     for index, name in enumerate(first.names):
         old, new = first[index], second[index]
@@ -115,7 +116,7 @@ def compare(
     for index, (name, read_old, read_new) in enumerate(weights):
         rows.append(_weight_row(name, _placed(read_old(), device), _placed(read_new(), device), threshold))
         progress((len(first) + index + 1) / total)
-    return Comparison(_described(before), _described(after), threshold, tuple(rows), tuple(notes))
+    return ModelComparison(_described(before), _described(after), threshold, tuple(rows), tuple(notes))
 
 
 def _head_rows(
@@ -125,7 +126,7 @@ def _head_rows(
     sides: tuple[str, str],
     threshold: float,
     device: str | torch.device | None,
-) -> list[Row]:
+) -> list[MatrixChange]:
     """One row a head, for the product of two of the layer's weights, named by `sides`."""
     before, after = (
         (_placed(getattr(layer, sides[0]), device), _placed(getattr(layer, sides[1]), device))
@@ -133,7 +134,7 @@ def _head_rows(
     )
     for side, was, now in zip(sides, before, after, strict=True):
         _same_shape(f"{old.name}'s {side} weights [heads, d_model, d_head]", was, now)
-    values = change_singular_values(before, after, name=f"{old.name} ({matrix})").cpu()
+    values = singular_values(change(before, after), name=f"{old.name} ({matrix})").cpu()
     norms = frobenius_norm(*before).cpu()
     return [
         _row(old.name, matrix, head, values[head], float(norms[head]), threshold)
@@ -141,20 +142,22 @@ def _head_rows(
     ]
 
 
-def _weight_row(name: str, old: Tensor, new: Tensor, threshold: float) -> Row:
+def _weight_row(name: str, old: Tensor, new: Tensor, threshold: float) -> MatrixChange:
     old, new = old.flatten(1), new.flatten(1)
-    values = difference_singular_values(old, new, name=name).cpu()
+    values = singular_values(change(old, new), name=name).cpu()
     norm = torch.linalg.vector_norm(torch.stack([part.double().norm() for part in old.split(4096)]))
     return _row(name, "weight", None, values, float(norm), threshold)
 
 
-def _row(layer: str, matrix: str, head: int | None, values: Tensor, norm: float, threshold: float) -> Row:
-    change = float(torch.linalg.vector_norm(values))
-    return Row(
+def _row(
+    layer: str, matrix: str, head: int | None, values: Tensor, norm: float, threshold: float
+) -> MatrixChange:
+    size = float(torch.linalg.vector_norm(values))
+    return MatrixChange(
         layer=layer,
         matrix=matrix,
         head=head,
-        relative_change=change / norm if norm else math.inf if change else 0.0,
+        relative_change=size / norm if norm else math.inf if size else 0.0,
         largest=float(values[0]),
         stable_rank=float(normalised_spectrum(values).square().sum()),
         effective_rank=float(effective_rank(values)),

@@ -1,12 +1,14 @@
 """Gram matrices of two factors, scaled so that their squares neither overflow nor lose the small columns."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankrise.watch._batches import batched
-from rankrise.watch._factors import Blocks, checked
+from rankrise.watch._change import Change, change_factors, identity, refuse_beside_a_change
+from rankrise.watch._factors import Blocks, Matrix, checked
 
 # |A| |B| over the largest squared singular value, for Gram matrices A and B in float64. Rounding errors are
 # about 2e-16 |A| |B|; taking the root, values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the
@@ -81,8 +83,9 @@ def _fill_gram(blocks: Blocks, gram: Tensor) -> None:
     gram[:, size:, :size] = corner.mT
 
 
-def frobenius_norm(left: Tensor, right: Tensor) -> Tensor:
-    """`|left @ right^T|_F` [...] from the Gram matrices, float64.
+def frobenius_norm(left: Matrix | Change, right: Matrix | None = None) -> Tensor:
+    """`|left @ right^T|_F` [...] from the Gram matrices, float64; of `left` itself without `right`; of a
+    `change`.
 
     >>> frobenius_norm(torch.ones(4, 1), torch.ones(9, 1)).round(decimals=9)
     tensor(6., dtype=torch.float64)
@@ -93,7 +96,23 @@ def frobenius_norm(left: Tensor, right: Tensor) -> Tensor:
         gram = grams((left,), (right,))
         return (gram.left * gram.right).sum((-2, -1)).clamp_min(0).sqrt() * gram.scale * scale
 
-    return batched(norms, *checked(left, right))
+    return on_factors(norms, left, right)
+
+
+def on_factors(
+    function: Callable[[Tensor, Tensor], Tensor],
+    left: Matrix | Change,
+    right: Matrix | None,
+    name: str = "",
+) -> Tensor:
+    """`function` of the two factors of a product, a whole matrix or a change, chunk by chunk."""
+    if isinstance(left, Change):
+        refuse_beside_a_change(right)
+        return batched(lambda *weights: function(*change_factors(*weights)), *left.weights)
+    if right is None:
+        matrix, _ = checked(left, left, name)
+        return batched(lambda matrix: function(matrix, identity(matrix)), matrix)
+    return batched(function, *checked(left, right, name))
 
 
 def divided(numerator: Tensor, denominator: Tensor) -> Tensor:

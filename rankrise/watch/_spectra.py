@@ -13,54 +13,52 @@ import torch
 from torch import Tensor
 
 from rankrise.watch._batches import batched, in_parallel, without_autocast
-from rankrise.watch._factors import Blocks, Factors, change, checked, checked_change, refuse_non_finite
+from rankrise.watch._change import Change, change_factors, refuse_beside_a_change
+from rankrise.watch._factors import Blocks, Matrix, checked, refuse_non_finite
 from rankrise.watch._gram import CANCELLATION_LIMIT, EPSILON, divided, grams, widened
 
 # float64 rows of a plain matrix that are held at a time.
 STREAM_BYTES = 2**27
 
 
-def singular_values(left: Tensor, right: Tensor | None = None, *, name: str = "") -> Tensor:
+def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
     """Singular values of `left @ right^T`, largest first, float64 [..., min(m, n, r)]; of `left` itself
-    without `right`.
+    without `right`; of a `change`.
 
     `left` is [..., m, r] and `right` [..., n, r], of any floating type and scale; every error is below 1e-5
-    of the largest value, whatever TF32, autocast or default type is set. `name` (the layer) is for error
-    messages.
+    of the largest value, whatever TF32, autocast or default type is set. A change [..., m, n] of products is
+    [..., 2 r] values; one of whole matrices is never held whole, so that a large embedding fits. `name` (the
+    layer) is for error messages.
 
     >>> left, right = torch.eye(6)[:, :2] * torch.tensor([3.0, 2.0]), torch.eye(6)[:, :2]
     >>> singular_values(left, right).round(decimals=9)
     tensor([3., 2.], dtype=torch.float64)
+    >>> from rankrise import watch
+    >>> singular_values(watch.change((left, right), (left + 2, right))).round(decimals=4)
+    tensor([6.9282, 0.0000, 0.0000, 0.0000], dtype=torch.float64)
     """
-    if right is None:
+    if isinstance(left, Change):
+        refuse_beside_a_change(right)
+        values = _difference_values(*left.weights) if left.is_whole else batched(change_values, *left.weights)
+    elif right is None:
         matrix, _ = checked(left, left, name)
-        return _finite(batched(matrix_values, matrix), name)
-    return _finite(batched(factor_values, *checked(left, right, name)), name)
+        values = batched(matrix_values, matrix)
+    else:
+        values = batched(factor_values, *checked(left, right, name))
+    refuse_non_finite(values.isnan().any(-1), name)
+    return values
 
 
-def change_singular_values(before: Factors, after: Factors, *, name: str = "") -> Tensor:
-    """`singular_values(*change(before, after))`, with the factors of only a few heads in memory at a time.
-
-    >>> k, q = torch.eye(4)[:, :2], torch.eye(4)[:, :2]
-    >>> change_singular_values((k, q), (k + 2, q)).round(decimals=4)
-    tensor([5.6569, 0.0000, 0.0000, 0.0000], dtype=torch.float64)
-    """
-    return _finite(batched(change_values, *checked_change(before, after, name)), name)
-
-
-def difference_singular_values(before: Tensor, after: Tensor, *, name: str = "") -> Tensor:
-    """Singular values of `after - before` for two plain matrices [m, n], largest first, float64 [min(m, n)].
-
-    The difference is taken in float64 and never held whole, so that a large embedding fits.
-
-    >>> difference_singular_values(torch.eye(3), 3 * torch.eye(3)).round(decimals=9)
-    tensor([2., 2., 2.], dtype=torch.float64)
-    """
-    return _finite(difference_values(before.detach(), after.detach()), name)
+def _difference_values(before: Tensor, after: Tensor) -> Tensor:
+    """Singular values [..., min(m, n)] of `after - before`, one matrix after the other."""
+    flat = (weight.reshape(-1, *weight.shape[-2:]) for weight in (before, after))
+    values = torch.stack([difference_values(old, new) for old, new in zip(*flat, strict=True)])
+    return values.reshape(*before.shape[:-2], -1)
 
 
 def difference_values(before: Tensor, after: Tensor) -> Tensor:
-    """`difference_singular_values`; a matrix with nan or inf in it comes out as nan."""
+    """Singular values [min(m, n)] of `after - before`, which is taken in float64 and never held whole; a
+    matrix with nan or inf in it comes out as nan."""
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
     rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
@@ -92,7 +90,7 @@ def matrix_values(matrix: Tensor) -> Tensor:
 def change_values(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
     """Singular values [heads, r] of the change of a chunk, as `factor_values` gives them."""
     if any(weight.dtype == torch.float64 for weight in (k0, q0, kt, qt)):
-        return factor_values(*change((k0, q0), (kt, qt)))
+        return factor_values(*change_factors(k0, q0, kt, qt))
     k0, q0, kt, qt = (weight.double() for weight in (k0, q0, kt, qt))
     # `change_blocks`, in the place of the copies that are not needed any more: fresh memory costs time.
     return _gram_values((kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0))
@@ -171,8 +169,3 @@ def _roots(squared: Tensor, finite: Tensor) -> Tensor:
 
 def _eigenvalues(squared: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(squared, UPLO="U")  # a fifth faster than "L" with MKL
-
-
-def _finite(values: Tensor, name: str) -> Tensor:
-    refuse_non_finite(values.isnan().any(-1), name)
-    return values

@@ -10,15 +10,8 @@ import torch
 from torch import Tensor
 
 from rankrise.watch._batches import batched
-from rankrise.watch._factors import (
-    Blocks,
-    Factors,
-    change,
-    change_blocks,
-    checked,
-    checked_change,
-    refuse_non_finite,
-)
+from rankrise.watch._change import Change, change_blocks, change_factors, identity, refuse_beside_a_change
+from rankrise.watch._factors import Blocks, Matrix, as_tensor, checked, refuse_non_finite
 from rankrise.watch._gram import CANCELLATION_LIMIT, divided, grams, widened
 from rankrise.watch._leading_value import by_filter, by_squaring
 from rankrise.watch._spectra import factor_values
@@ -31,29 +24,30 @@ FLOAT32_NOISE = 2e-7
 FLOAT32_RANGE = (1e-12, 1e15)
 
 
-def stable_rank(left: Tensor, right: Tensor | None = None, *, name: str = "") -> Tensor:
-    """Stable rank of `left @ right^T`, float64 [...]; of `left` itself without `right`. A zero matrix has 0.
+def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
+    """Stable rank of `left @ right^T`, float64 [...]; of `left` itself without `right`; of a `change`. A zero
+    matrix has 0.
 
-    `left` is [..., m, r] and `right` [..., n, r]; the relative error is below 1e-5. `name` (the layer) is for
-    error messages.
+    `left` is [..., m, r] and `right` [..., n, r]; the relative error is below 1e-5. A change is taken in
+    float32 where that is enough, a few heads at a time. `name` (the layer) is for error messages.
 
     >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)
     tensor(1.2500, dtype=torch.float64)
-    """
-    if right is None:
-        left = left.mT if left.ndim >= 2 and left.shape[-2] < left.shape[-1] else left
-        right = torch.eye(left.shape[-1], dtype=left.dtype, device=left.device)
-    return _finite(batched(_factor_ranks, *checked(left, right, name), larger=2), name)
-
-
-def change_stable_rank(before: Factors, after: Factors, *, name: str = "") -> Tensor:
-    """`stable_rank(*change(before, after))`, in float32 where that is enough, a few heads at a time.
-
+    >>> from rankrise import watch
     >>> k, q = torch.eye(4)[:, :2], torch.eye(4)[:, :2]
-    >>> change_stable_rank((k, q), (k, q)), change_stable_rank((k, q), (k + 1, q)).round(decimals=4)
-    (tensor(0., dtype=torch.float64), tensor(1., dtype=torch.float64))
+    >>> stable_rank(watch.change((k, q), (k + 1, q))).round(decimals=4)
+    tensor(1., dtype=torch.float64)
     """
-    return _finite(batched(_change_ranks, *checked_change(before, after, name), larger=2), name)
+    if isinstance(left, Change):
+        refuse_beside_a_change(right)
+        if not left.is_whole:
+            return _finite(batched(_change_ranks, *left.weights, larger=2), name)
+        left = left.after[0].double() - left.before[0].double()
+    if right is None:
+        left = as_tensor(left)
+        left = left.mT if left.ndim >= 2 and left.shape[-2] < left.shape[-1] else left
+        right = identity(left) if left.ndim >= 2 else left
+    return _finite(batched(_factor_ranks, *checked(left, right, name), larger=2), name)
 
 
 def _factor_ranks(left: Tensor, right: Tensor) -> Tensor:
@@ -69,13 +63,12 @@ def _change_ranks(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
     """A float32 difference is rounded once, to 6e-8 of itself: no worse than the Gram matrices."""
     weights = (k0, q0, kt, qt)
     if any(weight.dtype == torch.float64 for weight in weights):
-        return _factor_ranks(*change((k0, q0), (kt, qt)))
+        return _factor_ranks(*change_factors(k0, q0, kt, qt))
     dtype = torch.float32 if _float32_serves(*weights) else torch.float64
     ranks, sure = _quick_ranks(*change_blocks(*(weight.to(dtype) for weight in weights)))
     if sure.all():
         return ranks
-    k0, q0, kt, qt = (weight[~sure] for weight in weights)
-    return _completed(ranks, sure, factor_values(*change((k0, q0), (kt, qt))))
+    return _completed(ranks, sure, factor_values(*change_factors(*(weight[~sure] for weight in weights))))
 
 
 def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:

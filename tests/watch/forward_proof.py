@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from rankrise import watch
 from rankrise.watch._projection import is_linear
+from rankrise.watch.types import Layer
 
 
 class Recorder(TorchFunctionMode):
@@ -82,7 +83,7 @@ def prove(model: nn.Module, run: Callable[[nn.Module], object], expected: int) -
 
 
 def compare(
-    layer: watch.Layer,
+    layer: Layer,
     inputs: tuple[Tensor, Tensor, Tensor],
     logits: Tensor,
     weights: Tensor,

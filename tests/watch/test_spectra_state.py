@@ -55,14 +55,14 @@ def test_settings_do_not_matter(setting, threads):
     torch.set_num_threads(threads)
     try:
         with SETTINGS[setting]():
-            values = watch.singular_values(*watch.change(before, after))
-            fused = watch.change_singular_values(before, after)
+            values = watch.singular_values(*watch.change(before, after).factors())
+            fused = watch.singular_values(watch.change(before, after))
             rank, fused_rank = (
-                watch.stable_rank(*watch.change(before, after)),
-                watch.change_stable_rank(before, after),
+                watch.stable_rank(*watch.change(before, after).factors()),
+                watch.stable_rank(watch.change(before, after)),
             )
-            vectors = watch.leading_vectors(*watch.change(before, after), 2)
-            difference = watch.difference_singular_values(before[0][0], after[0][0])
+            vectors = watch.leading_vectors(watch.change(before, after), count=2)
+            difference = watch.singular_values(watch.change(before[0][0], after[0][0]))
     finally:
         torch.set_num_threads(allowed)
     for found in (values, fused):
@@ -93,8 +93,8 @@ def test_gradients_are_neither_needed_nor_recorded():
     for result in (
         watch.singular_values(left, right),
         watch.stable_rank(left, right),
-        watch.change((left, right), (right, left))[0],
-        watch.change_stable_rank((left, right), (right, left)),
+        watch.change((left, right), (right, left)).factors()[0],
+        watch.stable_rank(watch.change((left, right), (right, left))),
     ):
         assert not result.requires_grad
     assert torch.is_grad_enabled()
@@ -111,8 +111,8 @@ def test_float32_products_are_trusted_only_when_nobody_allowed_narrower_ones():
 def test_the_inputs_are_not_touched():
     tensors = [torch.randn(3, 9, 4, dtype=torch.float64) * 1e200 for _ in range(4)]
     copies = [tensor.clone() for tensor in tensors]
-    watch.change_singular_values(tuple(tensors[:2]), tuple(tensors[2:]))
+    watch.singular_values(watch.change(tuple(tensors[:2]), tuple(tensors[2:])))
     watch.stable_rank(*tensors[:2])
-    watch.change_stable_rank(tuple(tensors[:2]), tuple(tensors[2:]))
+    watch.stable_rank(watch.change(tuple(tensors[:2]), tuple(tensors[2:])))
     watch.leading_vectors(*tensors[:2], 2)
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, copies, strict=True))

@@ -45,7 +45,7 @@ def test_the_leading_space_of_a_change_that_only_grows_does_not_turn():
     k0, q0 = torch.randn(4, 20, 5), torch.randn(4, 20, 5)
     step = torch.randn(4, 20, 1) @ torch.randn(4, 1, 5)
     early, late = (
-        watch.leading_vectors(*watch.change((k0, q0), (k0 + size * step, q0)), 1).left_vectors
+        watch.leading_vectors(watch.change((k0, q0), (k0 + size * step, q0))).left_vectors
         for size in (1e-2, 1.0)
     )
     assert watch.principal_angles(early, late).max() < 1e-4

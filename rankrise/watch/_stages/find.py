@@ -10,7 +10,7 @@ import numpy as np
 
 from rankrise.foundations.optional import require
 from rankrise.watch._stages.curves import Curve, curves_of
-from rankrise.watch._stages.steps import Step, find_steps
+from rankrise.watch._stages.steps import FoundStep, find_steps
 from rankrise.watch._track.load import TrackedRun, load
 
 FORMAT = "rankrise-stages/3"
@@ -18,7 +18,7 @@ FORMAT = "rankrise-stages/3"
 
 
 @dataclass(frozen=True)
-class Stage:
+class FoundStage:
     """A moment at which curves step: at training step `step`, with probability 0.9 within `interval`.
 
     These are of the curve that tells the moment best. `probability`, that of there being a stage, is of the
@@ -29,7 +29,7 @@ class Stage:
     step: int
     interval: tuple[int, int]
     probability: float
-    curves: dict[str, Step]
+    curves: dict[str, FoundStep]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -45,11 +45,11 @@ class Stage:
 class StagesFound:
     """The stages of a run in order, the names of the curves that were searched, and the last step seen."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[FoundStage, ...]
     searched: tuple[str, ...]
     until: int
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[FoundStage]:
         return iter(self.stages)
 
     def __len__(self) -> int:
@@ -58,7 +58,8 @@ class StagesFound:
     def numbers(self, steps: Any) -> np.ndarray:
         """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.
 
-        >>> found = StagesFound((Stage(30, (28, 33), 1.0, {}), Stage(70, (69, 71), 0.95, {})), ("loss",), 100)
+        >>> stages = FoundStage(30, (28, 33), 1.0, {}), FoundStage(70, (69, 71), 0.95, {})
+        >>> found = StagesFound(stages, ("loss",), 100)
         >>> found.numbers([1, 30, 50, 70, 100]).tolist()
         [0, 1, 1, 2, 2]
         """
@@ -129,9 +130,9 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     )
 
 
-def _simultaneous(steps: list[tuple[str, Step]]) -> list[dict[str, Step]]:
+def _simultaneous(steps: list[tuple[str, FoundStep]]) -> list[dict[str, FoundStep]]:
     """Steps of different curves that happen at once, the ones with the clearest moment first."""
-    groups: list[dict[str, Step]] = []
+    groups: list[dict[str, FoundStep]] = []
     for name, step in sorted(steps, key=lambda item: _ratio(_span(item[1]))):
         at_once = [group for group in groups if name not in group and _meet(step, _first(group))]
         if at_once:
@@ -141,9 +142,9 @@ def _simultaneous(steps: list[tuple[str, Step]]) -> list[dict[str, Step]]:
     return groups
 
 
-def _stage(members: dict[str, Step]) -> Stage:
+def _stage(members: dict[str, FoundStep]) -> FoundStage:
     clearest = min(members.values(), key=lambda step: _ratio(step.interval))
-    return Stage(
+    return FoundStage(
         step=round(clearest.time),
         interval=(math.floor(clearest.interval[0]), math.ceil(clearest.interval[1])),
         probability=max(step.probability for step in members.values()),
@@ -151,18 +152,18 @@ def _stage(members: dict[str, Step]) -> Stage:
     )
 
 
-def _first(group: dict[str, Step]) -> Step:
+def _first(group: dict[str, FoundStep]) -> FoundStep:
     return next(iter(group.values()))
 
 
-def _meet(one: Step, other: Step) -> bool:
+def _meet(one: FoundStep, other: FoundStep) -> bool:
     """Whether the middle of one lies within the other."""
     return any(
         low <= middle <= high for (low, high), middle in ((_span(one), other.time), (_span(other), one.time))
     )
 
 
-def _span(step: Step) -> tuple[float, float]:
+def _span(step: FoundStep) -> tuple[float, float]:
     return min(step.interval[0], step.extent[0]), max(step.interval[1], step.extent[1])
 
 

@@ -29,7 +29,7 @@ Scale = Literal["log", "linear"]
 
 
 @dataclass(frozen=True)
-class Step:
+class FoundStep:
     """A fast change between two plateaus.
 
     The middle of the change is at `time`, and with probability 0.9 within `interval`; `extent` is where it
@@ -56,7 +56,7 @@ def find_steps(
     scale: Scale = "log",
     probability: float = 0.9,
     seed: int = 0,
-) -> list[Step]:
+) -> list[FoundStep]:
     """Where a curve steps `direction`, in order of time: nothing on smooth decay or growth.
 
     `times` (n,) are training steps or any clock that starts at 0, in any order and spacing; `curve` (n,) may
@@ -99,7 +99,7 @@ def find_steps(
         )
     ]
     steps = [
-        Step(
+        FoundStep(
             time=float(np.median(np.sqrt(group[:, 1] * group[:, 2]))),
             interval=(float(np.quantile(group[:, 1], 0.05)), float(np.quantile(group[:, 2], 0.95))),
             extent=(float(np.median(group[:, 3])), float(np.median(group[:, 4]))),
