@@ -18,6 +18,7 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache  # the layers in pyproject.toml
 	$(BIN)/oxlint rankrise/show/report/web
 	$(MKDOCS) build --strict --site-dir .venv/site  # not --quiet: it would hide dead links from --strict
 

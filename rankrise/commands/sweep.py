@@ -83,7 +83,7 @@ def sweep(
     if to_train and slurm is None and dask in (None, "local"):
         # What is missing is said once, before any run.
         require("accelerate", extra="train", purpose="training")
-        task_of(to_train[0].settings, torch.device("cpu"))
+        task_of(to_train[0].settings, torch.device("cpu"), bar)
     for sentence in dict.fromkeys(one for each in to_train for one in out_of_place(each.settings)):
         print(f"Note: {sentence}", file=sys.stderr)
     try:

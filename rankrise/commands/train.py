@@ -151,7 +151,7 @@ def train(
                 print(f"{time.perf_counter() - begun:.0f} s: {text}", file=sys.stderr, flush=True)
 
         try:
-            reached = run_training(settings, folder, note=note, progress=show)
+            reached = run_training(settings, folder, note=note, progress=show, meter=bar)
             stopped = None
         except Interrupted as signalled:
             stopped = signalled

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.predict._networks.objectives import mean_loss
 from rankrise.predict.types import DiagonalHead
 from rankrise.toy.network import Network
 
@@ -96,15 +95,13 @@ def full_loss(network: Network, weights: Tensor) -> Tensor:
     key_query, value_output = _products(weights)
     state = network.inputs
     if isinstance(network, DiagonalHead):
-        return mean_loss(
-            _attend(state, key_query[0, 0], value_output[0, 0]), network.targets, network.objective
-        )
+        return network.loss_of(_attend(state, key_query[0, 0], value_output[0, 0]))
     activate = getattr(torch.nn.functional, network.activation)
     for layer, (inward, outward) in enumerate(zip(network.feed_in, network.feed_out, strict=True)):
         pairs = zip(key_query[layer], value_output[layer], strict=True)
         state = state + sum(_attend(state, *pair) for pair in pairs)
         state = state + activate(state @ inward) @ outward.mT
-    return mean_loss(state, network.targets, network.objective)
+    return network.loss_of(state)
 
 
 def _attend(state: Tensor, key_query: Tensor, value_output: Tensor) -> Tensor:

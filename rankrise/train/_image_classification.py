@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._data import (
     ImageData,
@@ -71,19 +72,20 @@ def judged(model: Any, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return losses, logits.argmax(1) == labels
 
 
-def image_classification(settings: TrainSettings, device: torch.device) -> ImageClassification:
+def image_classification(
+    settings: TrainSettings, device: torch.device, meter: Meter = unseen
+) -> ImageClassification:
     """The task on the data that the settings name, read and checked."""
     if settings.data in ("image-folder", "hugging-face"):
         train, validation, classes = _photographs(settings)
         if settings.stream:
             source = StreamedImages(settings, train, validation, classes, device)
             return ImageClassification(settings, source)
-        data = ImageData(
-            settings.data_name,
-            train=ImagePart(decoded(train, settings.image_size), torch.tensor(train.labels)),
-            validation=ImagePart(decoded(validation, settings.image_size), torch.tensor(validation.labels)),
-            classes=classes,
+        training, held_out = (
+            ImagePart(decoded(part, settings.image_size, meter), torch.tensor(part.labels))
+            for part in (train, validation)
         )
+        data = ImageData(settings.data_name, training, held_out, classes)
     elif settings.data == "digits":
         data = read_digits()
     else:

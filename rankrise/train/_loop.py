@@ -16,6 +16,7 @@ from torch import Tensor
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._checkpoint import load_checkpoint, save_checkpoint
@@ -67,8 +68,11 @@ def train(
     folder: str | Path,
     note: str = "",
     progress: Callable[[Progress], None] | None = None,
+    meter: Meter = unseen,
 ) -> Progress:
     """Train as `settings` say and record the run in `folder`; a run that is there already is resumed.
+
+    `progress` is called while it trains; `meter` shows how far the data are decoded or tokenised before.
 
     Call it under `accelerate launch` for several processes: they share each batch.
     """
@@ -86,7 +90,7 @@ def train(
     # What is trained, and when what happens.
     torch.manual_seed(settings.seed + accelerator.process_index)
     with accelerator.main_process_first():  # it decodes or tokenises, the others find that done
-        task = task_of(settings, accelerator.device)
+        task = task_of(settings, accelerator.device, meter)
     times = Times(settings, task.examples)
     model = task.model()
     optimiser = optimiser_of(settings, model, accelerator.device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._data import (
     Text,
@@ -81,13 +82,15 @@ class NextTokenPrediction:
         return losses.view_as(targets)
 
 
-def next_token_prediction(settings: TrainSettings, device: torch.device) -> NextTokenPrediction:
+def next_token_prediction(
+    settings: TrainSettings, device: torch.device, meter: Meter = unseen
+) -> NextTokenPrediction:
     """The task on the text that the settings name, read and tokenised."""
     _refuse_missing_folders(settings)
     tokenizer = read_tokenizer(settings.tokenizer, settings.data_folder)
 
     def read(part: Text | Tokens) -> Tokens:
-        return part if isinstance(part, Tokens) else tokenised(part, tokenizer)
+        return part if isinstance(part, Tokens) else tokenised(part, tokenizer, meter)
 
     folder = Path(settings.data_folder)
     train: Text | Tokens

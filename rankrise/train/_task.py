@@ -6,6 +6,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._image_classification import image_classification
 from rankrise.train._next_token import next_token_prediction
@@ -44,6 +45,8 @@ class Task(Protocol):
         """What is recorded, out of the summed scores."""
 
 
-def task_of(settings: TrainSettings, device: torch.device) -> Task:
-    """The task that the settings name, its data read and checked."""
-    return (next_token_prediction if settings.is_text else image_classification)(settings, device)
+def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen) -> Task:
+    """The task that the settings name, its data read and checked; `meter` shows how far decoding or
+    tokenising them is.
+    """
+    return (next_token_prediction if settings.is_text else image_classification)(settings, device, meter)

@@ -38,7 +38,11 @@ class DiagonalHead:
 
     def __call__(self, a: Array) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
-        return mean_loss(attend(self.inputs, checked_point(a, self.size)), self.targets, self.objective)
+        return self.loss_of(attend(self.inputs, checked_point(a, self.size)))
+
+    def loss_of(self, outputs: Tensor) -> Tensor:
+        """The loss of other outputs (samples, tokens, d) on the same data, as of full weights."""
+        return mean_loss(outputs, self.targets, self.objective)
 
     def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
         """The loss and its gradient (p,) at `a`, in closed form."""

@@ -54,6 +54,10 @@ class DiagonalTransformer:
         """The loss at `a` (p,), twice differentiable by autograd."""
         layers = checked_point(a, self.size).reshape(self.layers, self.heads, 2, -1)
         outputs = transform(self.inputs, layers, self.feed_in, self.feed_out, self.activation)
+        return self.loss_of(outputs)
+
+    def loss_of(self, outputs: Tensor) -> Tensor:
+        """The loss of other outputs (samples, tokens, d) on the same data, as of full weights."""
         return mean_loss(outputs, self.targets, self.objective)
 
     def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.files import replacing
-from rankrise.show.progress import bar
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.train._data.cache import cache_folder
 
 
@@ -64,7 +64,7 @@ def scaled(picture: Any, box: tuple[int, int, int, int], side: int) -> numpy.nda
     return numpy.ascontiguousarray(numpy.asarray(picture).transpose(2, 0, 1))
 
 
-def decoded(pictures: Pictures, side: int) -> Tensor:
+def decoded(pictures: Pictures, side: int, meter: Meter = unseen) -> Tensor:
     """All photographs at size `side`, from the cache if they were decoded before. uint8 [n, 3, side, side]
 
     The cache is a memory-mapped .npy file in the user's cache folder, named by the fingerprint.
@@ -72,7 +72,7 @@ def decoded(pictures: Pictures, side: int) -> Tensor:
     path = cache_folder() / f"{pictures.name}-{side}-{pictures.fingerprint[:16]}.npy"
     if not path.exists():
         shape = (len(pictures.labels), 3, side, side)
-        with replacing(path) as temporary, bar(f"decoding {pictures.name}", shape[0], "images") as move_to:
+        with replacing(path) as temporary, meter(f"decoding {pictures.name}", shape[0], "images") as move_to:
             images = numpy.lib.format.open_memmap(temporary, "w+", numpy.uint8, shape)
 
             def decode(index: int) -> None:

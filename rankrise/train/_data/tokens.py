@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
-from rankrise.show.progress import bar
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.train._data.cache import cache_folder
 from rankrise.train._data.tokenizer import Tokenizer
 from rankrise.train._data.wikitext import RULES, detokenised, is_wikitext, words_in
@@ -58,7 +58,7 @@ class Tokens:
     """Words and line ends of a text that came in WikiText's form; 0 for any other."""
 
 
-def tokenised(text: Text, tokenizer: Tokenizer) -> Tokens:
+def tokenised(text: Text, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens:
     """The tokens of a text, from the cache if it was tokenised before.
 
     The cache is a safetensors file in the user's cache folder, named by a fingerprint of text and tokenizer.
@@ -72,7 +72,7 @@ def tokenised(text: Text, tokenizer: Tokenizer) -> Tokens:
         words = 0
         if is_wikitext(content):
             words, content = words_in(content), detokenised(content)
-        tokens = _cut(content, tokenizer, f"tokenising {text.name} {text.part}")
+        tokens = _cut(content, tokenizer, f"tokenising {text.name} {text.part}", meter)
         facts = {"format": FORMAT, "text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
         facts |= {"vocabulary": str(tokenizer.vocabulary), "words": str(words)}
         with replacing(path) as temporary:
@@ -119,9 +119,9 @@ def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
         begin = end
 
 
-def _cut(text: str, tokenizer: Tokenizer, description: str) -> numpy.ndarray:
+def _cut(text: str, tokenizer: Tokenizer, description: str, meter: Meter) -> numpy.ndarray:
     pieces, parts, done = pieces_of(text), [numpy.zeros(0, numpy.uint16)], 0
-    with bar(description, len(text), "characters") as move_to:
+    with meter(description, len(text), "characters") as move_to:
         while some := list(islice(pieces, 4 * (os.cpu_count() or 1))):
             parts += tokenizer.encode(some)
             done += sum(map(len, some))
