@@ -1,7 +1,7 @@
 """Training speed of a recipe's model: ours, the eager Hugging Face Trainer, the card's matrix rate.
 
     python benchmarks/train.py               # the paper's CIFAR model as its recipe has it
-    python benchmarks/train.py --recipe recipes/gpt2-wikipedia.yaml
+    python benchmarks/train.py --recipe gpt2-wikipedia
     python benchmarks/train.py --variants    # ours compiled in every way, with every attention kernel
     python benchmarks/train.py --profile     # where the time of a step goes, kernel by kernel
 
@@ -40,7 +40,6 @@ from rankrise.train._times import Times
 from rankrise.train._token_blocks import TokenBlocks
 from rankrise.train._vision_model import vision_transformer
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "vit-cifar10.yaml"
 VOCABULARY = 50257
 
 Row = dict[str, Any]
@@ -51,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--recipe", type=Path, default=RECIPE)
+    parser.add_argument("--recipe", default="vit-cifar10", help="a recipe's name or path")
     parser.add_argument("--variants", action="store_true", help="time every way to compile and to attend")
     parser.add_argument("--only", default="", help="with --variants: only those whose name contains this")
     parser.add_argument("--profile", action="store_true", help="print the kernels of a step by their time")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    recipe: Path,
+    recipe: str,
     set: list[str] | None = None,
     seeds: str | None = None,
     run: Path | None = None,
@@ -29,11 +29,11 @@ def sweep(
     Ends with code 1 when a run is not finished.
 
     Args:
-        recipe: YAML file of settings, such as recipes/vit-digits.yaml.
+        recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
         set: a setting and its values, initialisation_scale=1,0.5,0.1; may be given several times.
-        seeds: how many seeds from 0 on, or the seeds with commas between them (the recipe's seed).
-        run: folder of the sweep, new or to be resumed (runs/ and the recipe's name with -sweep).
-        workers: runs at the same time, here or in a local Dask cluster (as many as GPUs, else processors).
+        seeds: how many seeds from 0 on, or the seeds with commas between them; the recipe's if not given.
+        run: folder of the sweep, new or to be resumed; runs/ and the recipe's name with -sweep if not given.
+        workers: runs at the same time, here or in a local Dask cluster; as many as GPUs, else processors.
         dask: address of a Dask scheduler, or local for a cluster on this machine.
         slurm: options of a Slurm job for submitit, partition=gpu,gpus_per_node=1,timeout_min=600.
         json: print the runs as JSON.
@@ -44,12 +44,11 @@ def sweep(
     import torch
     from rich.console import Console
 
-    from rankrise.commands.train import out_of_place
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
+    from rankrise.recipes.train_settings import out_of_place, read_recipe
     from rankrise.show.progress import bar
-    from rankrise.train import read_recipe
     from rankrise.train._task import task_of
     from rankrise.train.sweep import (
         Processes,
@@ -63,10 +62,10 @@ def sweep(
     from rankrise.train.sweep.record import standing
 
     if dask is not None and slurm is not None:
-        raise RankriseError("both --dask and --slurm are given: pass one of them")
+        raise RankriseError("both --dask and --slurm are given: pass one of them.")
     if workers is not None and (slurm is not None or dask not in (None, "local")):
-        raise RankriseError("--workers is given, but the cluster decides that: leave it out")
-    folder = run or Path("runs") / f"{recipe.stem}-sweep"
+        raise RankriseError("--workers is given, but the cluster decides that: leave it out.")
+    folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
     settings = read_recipe(recipe)
     sets = read_sets(set or [])
     numbers = [settings.seed] if seeds is None else read_seeds(seeds)
@@ -94,7 +93,7 @@ def sweep(
                 sets,
                 numbers,
                 chosen,
-                recipe=str(recipe),
+                recipe=recipe,
                 progress=move_to,
                 told=None if sys.stderr.isatty() else _lines(folder),
             )

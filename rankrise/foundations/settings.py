@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
@@ -133,36 +132,6 @@ def _check_numbers(
         raise RankriseError(f"{name} {'has' if many else 'is'} {shown}: pass {asked}.")
 
 
-def read_recipe(path: str | Path) -> dict[str, Any]:
-    """The 'name: value' pairs of a YAML file."""
-    import yaml
-
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        recipe = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise RankriseError(f"the recipe {path} cannot be read ({why}): pass a YAML file.") from error
-    except (yaml.YAMLError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise RankriseError(
-            f"the recipe {path} is not YAML ({first}): write one 'name: value' per line."
-        ) from error
-    if not isinstance(recipe, dict):
-        raise RankriseError(f"the recipe {path} holds no settings: write one 'name: value' per line.")
-    lines: dict[Any, int] = {}
-    for key, _ in yaml.compose(text, yaml.SafeLoader).value:  # of a name given twice, YAML keeps the last
-        line = key.start_mark.line + 1
-        if key.value in lines:
-            raise RankriseError(
-                f"the recipe {path} gives {key.value} twice, in lines {lines[key.value]} and {line}: keep "
-                "one of them."
-            )
-        lines[key.value] = line
-    return recipe
-
-
 def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: str) -> Settings:
     """`settings`, a dataclass, with the values that `source` gives, as text or as values of their types.
 
@@ -179,8 +148,8 @@ def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: st
         if name not in values:
             meant = nearest(str(name), values)
             advice = f"did you mean {meant}?" if meant else f"pass one of {', '.join(values)}."
-            raise RankriseError(f"{source} gives {name!r}, which is not a setting of {kind}: {advice}")
-        values[name] = _converted(name, value, types[name], source)
+            raise RankriseError(f"{source} gives {brief(name)}, which is not a setting of {kind}: {advice}")
+        values[name] = converted(f"{source} gives {name} as {brief(value)}", value, types[name])
     return type(settings)(**values)
 
 
@@ -191,21 +160,59 @@ def as_json(settings: Any) -> dict[str, Any]:
     }
 
 
-def _converted(name: str, value: Any, wanted: Any, source: str) -> Any:
-    """`value` in the type `wanted`; lists may be written as text with commas."""
+def converted(said: str, value: Any, wanted: Any) -> Any:
+    """`value` in the type `wanted`; lists may be written as text with commas. Where it cannot be, `said`
+    begins the sentence.
+
+    >>> converted("--sizes is 2, 3", "2, 3", tuple[int, ...])
+    (2, 3)
+    >>> converted("--rate is fast", "fast", float)
+    Traceback (most recent call last):
+    rankrise.RankriseError: --rate is fast: pass a number.
+    """
     many = get_origin(wanted) is tuple
     kind = get_args(wanted)[0] if many else wanted
-    kind = str if get_origin(kind) is Literal else kind
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    plain = str if choices else kind
     try:
-        if many:
-            items = [item for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-            items = items if isinstance(items, list | tuple) else [items]
-            return tuple(_plain(item, kind) for item in items)
-        return _plain(value, kind)
+        items = value if many else [value]
+        if isinstance(items, str):
+            items = [item for item in items.split(",") if item.strip()]
+        values = [_plain(item, plain) for item in (items if isinstance(items, list | tuple) else [items])]
     except (TypeError, ValueError, OverflowError) as error:
-        one, several = WORDS[kind]
-        asked = f"a list of {several}" if many else one
-        raise RankriseError(f"{source} gives {name} as {value!r}: pass {asked}.") from error
+        one, several = WORDS[plain]
+        raise RankriseError(f"{said}: pass {f'a list of {several}' if many else one}.") from error
+    if not choices or set(values) <= set(choices):
+        return tuple(values) if many else values[0]
+    wrong = next(item for item in values if item not in choices)
+    meant = nearest(wrong, choices)
+    advice = (
+        f"did you mean {meant}?" if meant else f"pass {'some' if many else 'one'} of {', '.join(choices)}."
+    )
+    raise RankriseError(f"{said}: {advice}")
+
+
+def brief(value: Any) -> str:
+    """A value as an error shows it.
+
+    >>> brief("many"), len(brief("x" * 10**6))
+    ("'many'", 80)
+    """
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:79]}…"
+
+
+def in_words(value: Any) -> str:
+    """A value as a recipe or a flag has it.
+
+    >>> in_words((0.5, 1.0, 1e-8)), in_words(True), in_words("gpt2")
+    ('0.5,1,1e-8', 'yes', 'gpt2')
+    """
+    if isinstance(value, tuple | list):
+        return ",".join(map(in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value).removesuffix(".0").replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
 def _plain(value: Any, kind: type) -> Any:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rankrise.foundations import settings as recipe
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.objective import Objective
 from rankrise.foundations.settings import as_json, check, replaced, setting
-from rankrise.predict.types import Objective
+from rankrise.recipes.files import settings_in
 from rankrise.recipes.scale import log10_of, scale_name
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
@@ -29,7 +29,7 @@ class ToySettings:
     heads: int = setting(1, at_least=1, at_most=10**6)
     """Heads in a layer."""
     objective: Objective = "squared"
-    """squared, cross-entropy or hard-cross-entropy."""
+    """How the network's outputs are compared with the teacher's."""
     seeds: tuple[int, ...] = setting((0,), at_least=0, each_once=True)
     """Each seed draws its own data, teacher and initialisation."""
     alphas: tuple[str, ...] = setting(("1e-1", "1e-2", "1e-4", "1e-8", "1e-16", "1e-32"), each_once=True)
@@ -87,17 +87,14 @@ class ToySettings:
         return replaced(self, given, source, "a toy run")
 
 
-def read_recipe(path: str | Path) -> ToySettings:
-    """Settings from a YAML file that names some of them; the paper's for the others."""
-    return ToySettings().changed(recipe.read_recipe(path), f"the recipe {path}")
+def read_recipe(recipe: str | Path) -> ToySettings:
+    """Settings from a recipe, by its name or its path; the paper's where it says nothing.
+
+    >>> read_recipe("toy-limit").smallest_alpha
+    '1e-1000'
+    """
+    return ToySettings().changed(settings_in(recipe), f"the recipe {recipe}")
 
 
-QUICK = ToySettings(
-    dimension=8,
-    samples=200,
-    until=2.5,
-    step=0.02,
-    other_steps=(0.01,),
-    full_until=2.5,
-)
+QUICK = read_recipe("toy-quick")
 """The demo: the same experiments, small enough for a minute on two cores."""

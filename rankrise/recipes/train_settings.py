@@ -1,13 +1,13 @@
 """What a training run is asked to do: the paper's CIFAR-10 setting by default, checked before it begins."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rankrise.foundations import settings as recipe
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json, check, meanings, names_of, replaced, setting
+from rankrise.recipes.files import settings_in
 
 Data = Literal[
     "cifar10", "cifar100", "digits", "image-folder", "hugging-face", "text", "made-text", "hugging-face-text"
@@ -28,7 +28,7 @@ class TrainSettings:
     """
 
     data: Data = "cifar10"
-    """cifar10, cifar100, digits, image-folder or hugging-face; or text, made-text or hugging-face-text."""
+    """The data set: images, or text, made-text or hugging-face-text."""
     data_folder: str = setting("data", kind="machine")
     """Folder in which the data set's own folder lies."""
     data_name: str = ""
@@ -169,6 +169,23 @@ def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in others}
 
 
-def read_recipe(path: str | Path) -> TrainSettings:
-    """Settings from a YAML file that names some of them; the defaults for the others."""
-    return TrainSettings().changed(recipe.read_recipe(path), f"the recipe {path}")
+def out_of_place(settings: TrainSettings) -> Iterator[str]:
+    """What settings say about a time after the end, as happens where only the epochs are made fewer."""
+    end = f"{settings.epochs:g}"
+    if settings.warm_up_epochs >= settings.epochs:
+        yield (
+            f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {end}, so the learning rate only "
+            f"rises: pass warm_up_epochs below {end}, or more epochs."
+        )
+    late = ", ".join(f"{epoch:g}" for epoch in settings.spectra_epochs if epoch > settings.epochs)
+    if late:
+        yield f"spectra_epochs has {late}, after the last of {end} epochs: these spectra are never taken."
+
+
+def read_recipe(recipe: str | Path) -> TrainSettings:
+    """Settings from a recipe, by its name or its path; the defaults where it says nothing.
+
+    >>> read_recipe("vit-digits").data
+    'digits'
+    """
+    return TrainSettings().changed(settings_in(recipe), f"the recipe {recipe}")

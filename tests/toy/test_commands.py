@@ -74,7 +74,7 @@ def test_figures_by_number(tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixt
         (["figures", "EMPTY"], "is no run"),
         (["toy", "RUN", "--dimension", "5"], "dimension"),
         (["toy", "NEW", "--quick", "--recipe", "x.yaml"], "pass one of them"),
-        (["toy", "NEW", "--recipe", "no-such.yaml"], "cannot be read"),
+        (["toy", "NEW", "--recipe", "no-such.yaml"], "'no-such.yaml' is not a recipe"),
         (["toy", "NEW", "--alphas", "1e5"], "alpha"),
     ],
 )

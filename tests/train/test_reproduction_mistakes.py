@@ -1,7 +1,6 @@
 """What broke the one reproduction of GPT-2's stable ranks: three mistakes that must not come back."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy
 import pytest
@@ -13,8 +12,6 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.train import TrainSettings, read_recipe
 from rankrise.train._language_model import language_model
-
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 @pytest.fixture
@@ -74,9 +71,7 @@ def test_training_never_starts_from_pretrained_weights(monkeypatch):
     monkeypatch.setattr(
         transformers.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("pretrained weights")
     )
-    settings = replace(
-        read_recipe(RECIPES / "gpt2-wikipedia.yaml"), layers=2, hidden_size=192, head_size=16, mlp_size=768
-    )
+    settings = replace(read_recipe("gpt2-wikipedia"), layers=2, hidden_size=192, head_size=16, mlp_size=768)
     model = language_model(settings, 1000)
     deviation = 0.02 / 4**0.5  # of what is added to the residual stream, in two layers
     for block in model.transformer.h:

@@ -52,6 +52,8 @@ def test_plans_that_make_no_sense_are_refused(
         (["--set", "layers"], "SETTING=VALUE"),
         (["--set", "layers=1", "--set", "layers=2"], "layers twice"),
         (["--seeds", "many"], "--seeds is 'many'"),
+        (["--seeds", "1000000000"], "the sweep has 1,000,000,000 runs: pass values and seeds for at most"),
+        (["--seeds", "9999", "--set", "layers=1,2"], "the sweep has 19,998 runs"),
         (["--seeds", "0"], "no seed"),
         (["--workers", "0"], "workers is 0"),
         (["--dask", "local", "--slurm", "partition=gpu"], "pass one of them"),

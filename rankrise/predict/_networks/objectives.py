@@ -10,14 +10,13 @@
 Every loss is averaged over the samples, the first axis.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from rankrise.foundations.objective import Objective
 from rankrise.predict._networks.checks import check_choice
-
-Objective = Literal["squared", "cross-entropy", "hard-cross-entropy"]
 
 
 def check_objective(objective: str) -> None:

@@ -1,13 +1,18 @@
 """Which runs a sweep has: every combination of the values, for every seed, checked before anything starts."""
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.settings import brief
 from rankrise.recipes.train_settings import TrainSettings
+
+MOST_RUNS = 10_000
+"""Runs in a sweep: more than anybody trains, and few enough to name."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +36,16 @@ def plan(
      'initialisation_scale=0.5,seed=0', 'initialisation_scale=0.5,seed=7']
     """
     if "seed" in sets:
-        raise RankriseError("the sweep sets 'seed' among its values: pass the seeds as seeds")
+        raise RankriseError("the sweep sets 'seed' among its values: pass the seeds as seeds.")
     for name, values in sets.items():
         if not values:
-            raise RankriseError(f"the sweep gives no value for {name}: pass one or more")
+            raise RankriseError(f"the sweep gives no value for {name}: pass one or more.")
+    count = math.prod(map(len, sets.values())) * (seeds if isinstance(seeds, int) else len(seeds))
+    if count > MOST_RUNS:
+        raise RankriseError(f"the sweep has {count:,} runs: pass values and seeds for at most {MOST_RUNS:,}.")
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not seeds:
-        raise RankriseError("the sweep has no seed: pass a number of seeds of 1 or more, or a list of seeds")
+        raise RankriseError("the sweep has no seed: pass a number of seeds of 1 or more, or a list of seeds.")
     runs: dict[str, PlannedRun] = {}
     for values in itertools.product(*sets.values(), seeds):
         given = dict(zip((*sets, "seed"), values, strict=True))
@@ -46,7 +54,7 @@ def plan(
         varied = [name for name in sets if len(sets[name]) > 1]
         name = ",".join(f"{name}={_word(changed[name])}" for name in (*varied, "seed"))
         if name in runs:
-            raise RankriseError(f"two runs of the sweep would be {name}: pass every value and seed once")
+            raise RankriseError(f"two runs of the sweep would be {name}: pass every value and seed once.")
         runs[name] = PlannedRun(name, changed, wanted)
     return list(runs.values())
 
@@ -63,27 +71,26 @@ def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
         name, equals, values = word.partition("=")
         name = name.strip()
         if not equals:
-            raise RankriseError(f"--set is {word!r}: pass SETTING=VALUE,VALUE")
+            raise RankriseError(f"--set is {word!r}: pass SETTING=VALUE,VALUE.")
         if name in sets:
-            raise RankriseError(f"--set gives {name} twice: pass all of its values in one")
+            raise RankriseError(f"--set gives {name} twice: pass all of its values in one.")
         between = ";" if get_origin(types.get(name)) is tuple else ","
         sets[name] = [value.strip() for value in values.split(between) if value.strip()]
     return sets
 
 
-def read_seeds(text: str) -> list[int]:
+def read_seeds(text: str) -> int | list[int]:
     """How many seeds from 0 on, or the seeds with commas between them.
 
     >>> read_seeds("3"), read_seeds("0, 7"), read_seeds("7,")
-    ([0, 1, 2], [0, 7], [7])
+    (3, [0, 7], [7])
     """
     try:
-        seeds = [int(seed) for seed in text.split(",") if seed.strip()]
+        return [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
     except ValueError as error:
         raise RankriseError(
-            f"--seeds is {text!r}: pass how many, or the seeds with commas between them"
+            f"--seeds is {brief(text)}: pass how many, or the seeds with commas between them."
         ) from error
-    return seeds if "," in text else list(range(seeds[0])) if seeds else []
 
 
 def _word(value: Any) -> str:

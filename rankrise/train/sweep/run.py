@@ -45,7 +45,7 @@ def run_sweep(
     Runs that are finished there are skipped, interrupted and failed ones go on. The `executor` is any of
     `concurrent.futures`, its workers share this file system; None is a process a run, on this machine.
 
-        settings = read_recipe("recipes/vit-digits.yaml")
+        settings = read_recipe("vit-digits")
         run_sweep(settings, "runs/scales", {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3)
     """
     folder = Path(folder)

@@ -1,0 +1,239 @@
+"""The arguments of a command: a typed function with a docstring is its flags and its help.
+
+A parameter without a default is a word of the command line, one with a default is a flag, `list[str]` takes
+any number of words, and `Annotated[Mapping[str, Any], SomeSettings]` has a flag for every field of a settings
+dataclass: the parameter gets those that were given.
+"""
+
+import argparse
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.settings import converted, in_words, meanings
+from rankrise.foundations.spelling import nearest
+from rankrise.recipes.train_settings import TrainSettings
+
+Command = Callable[..., None]
+
+REQUIRED = inspect.Parameter.empty
+"""The default of what has none."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A word or a flag of a command."""
+
+    name: str
+    wanted: Any
+    """Its type, without the None of what may be left out."""
+    default: Any
+    text: str
+    parameter: str
+    """The function's parameter: its own name, or that of the parameter that takes the settings."""
+
+    @property
+    def is_word(self) -> bool:
+        """Whether it is passed without a name."""
+        return self.default is REQUIRED
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it is a field of a settings dataclass."""
+        return self.parameter != self.name
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is a flag without a value; a setting says yes or no, since a recipe may say either."""
+        return self.wanted is bool and not self.is_setting
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it may be given several times."""
+        return get_origin(self.wanted) is list
+
+    @property
+    def spelling(self) -> str:
+        """As an error names it."""
+        return self.name.upper() if self.is_word else f"--{self.name}"
+
+    @property
+    def help(self) -> str:
+        """What it is, and its default where that is a value."""
+        text = " ".join(self.text.split())
+        if self.is_word or self.is_switch or self.default in (None, "", ()):
+            return text.replace("%", "%%")
+        return f"{text} (default: {in_words(self.default)})".replace("%", "%%")
+
+
+def call(name: str, command: Command, words: Sequence[str]) -> None:
+    """Call a command with what words of the command line say."""
+    command(**parsed(name, command, words))
+
+
+def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
+    """What words of the command line give, by parameter; what they do not give is left out.
+
+    >>> def example(run: Path, often: bool = False, sizes: tuple[int, ...] = (1,)) -> None:
+    ...     "An example."
+    >>> parsed("example", example, ["--sizes", "2,3", "runs/a", "--often"])
+    {'run': PosixPath('runs/a'), 'often': True, 'sizes': (2, 3)}
+    >>> parsed("example", example, ["runs/a", "--size=2"])
+    Traceback (most recent call last):
+    rankrise.RankriseError: --size is not a flag of 'rankrise example': did you mean --sizes?
+    """
+    arguments = {argument.name: argument for argument in arguments_of(command)}
+    parser = parser_of(name, command)
+    words = _spelled(words, arguments, parser.prog)
+    given, beyond = parser.parse_known_intermixed_args(words)
+    if beyond:
+        parser.error(f"{beyond[0]!r} is one word too many")
+    values: dict[str, Any] = {one.parameter: {} for one in arguments.values() if one.is_setting}
+    for argument in arguments.values():
+        if hasattr(given, argument.name):
+            value = _value(argument, getattr(given, argument.name), parser)
+            if argument.is_setting:
+                values[argument.parameter][argument.name] = value
+            else:
+                values[argument.name] = value
+    return values
+
+
+def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
+    """argparse's parser with every argument; it gives text, and leaves out what is not given."""
+    long = docstring_parser.parse(command.__doc__ or "").long_description
+    description = "\n\n".join(filter(None, (summary(command), long)))
+    arguments = list(arguments_of(command))
+    words = [f"{one.spelling}..." if one.is_many else one.spelling for one in arguments if one.is_word]
+    parser = Parser(
+        prog=f"rankrise {name}",
+        usage=" ".join(["%(prog)s", *words, "[flags]"]),
+        description=description,
+        argument_default=argparse.SUPPRESS,
+    )
+    settings = None
+    for argument in arguments:
+        if argument.is_word:
+            many: Any = {"nargs": "+"} if argument.is_many else {}
+            parser.add_argument(argument.name, metavar=argument.name.upper(), help=argument.help, **many)
+            continue
+        if argument.is_setting and settings is None:
+            settings = parser.add_argument_group("settings", "Each takes the place of the recipe's value.")
+        how: Any = {"action": "append" if argument.is_many else "store", "metavar": _placeholder(argument)}
+        if argument.is_switch:
+            how = {"action": "store_true"}
+        place = settings if settings is not None and argument.is_setting else parser
+        place.add_argument(argument.spelling, help=argument.help, **how)
+    return parser
+
+
+def summary(command: Command) -> str:
+    """The first sentence of a command's help."""
+    return " ".join((docstring_parser.parse(command.__doc__ or "").short_description or "").split())
+
+
+def arguments_of(command: Command) -> Iterator[Argument]:
+    """Every argument of a command, in the order of its parameters."""
+    texts = _texts(docstring_parser.parse(command.__doc__ or ""))
+    types = get_type_hints(command, include_extras=True)
+    for parameter in inspect.signature(command).parameters.values():
+        name, wanted = parameter.name, types[parameter.name]
+        if get_origin(wanted) is Annotated:
+            settings = get_args(wanted)[1]
+            of_fields, meant = get_type_hints(settings), _texts(docstring_parser.parse_from_object(settings))
+            for field in fields(settings):
+                yield Argument(field.name, of_fields[field.name], field.default, meant[field.name], name)
+        else:
+            yield Argument(name, _without_none(wanted), parameter.default, texts.get(name, ""), name)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with paragraphs in its descriptions and one sentence for what is wrong."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False, formatter_class=_Paragraphs)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line, and point to the help."""
+        lacking = re.fullmatch(r"the following arguments are required: (\w+).*", message)
+        empty = re.fullmatch(r"argument (\S+): expected one argument", message)
+        if lacking:
+            message = f"{lacking[1].upper()} is missing"
+        elif empty:
+            message = f"{empty[1]} is given without a value"
+        raise RankriseError(f"{message}; see '{self.prog} --help'.")
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = (" ".join(part.split()) for part in text.split("\n\n"))
+        return "\n\n".join(textwrap.fill(part, width) for part in parts)
+
+
+def _spelled(words: Sequence[str], arguments: dict[str, Argument], prog: str) -> list[str]:
+    """The words with underscores in the names of flags; a flag that the command does not have is refused.
+
+    A value that begins with a minus, as -1e3, is put behind its flag, since argparse would not see it as one.
+    """
+    spelled: list[str] = []
+    known = [name for name, argument in arguments.items() if not argument.is_word]
+    for word in words:
+        dashed, equals, value = word.partition("=")
+        name = dashed.removeprefix("--").replace("-", "_")
+        if word in ("-h", "--help") or not word.startswith("-"):
+            spelled.append(word)
+        elif word.startswith("--"):
+            if name not in known:
+                meant = nearest(name, known)
+                advice = f"did you mean --{meant}?" if meant else f"see '{prog} --help'."
+                if "set" in known and name in meanings(TrainSettings):
+                    advice = f"pass --set {name}=VALUE."
+                raise RankriseError(f"--{name} is not a flag of '{prog}': {advice}")
+            spelled.append(f"--{name}{equals}{value}")
+        elif spelled and re.fullmatch(r"--\w+", spelled[-1]) and re.match(r"-[\d.]", word):
+            spelled[-1] += f"={word}"
+        else:
+            spelled.append(word)
+    return spelled
+
+
+def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> Any:
+    """What was given, in its type."""
+    if argument.is_switch or argument.is_many:
+        return given
+    if argument.wanted is Path:
+        return Path(given)
+    try:
+        return converted(f"{argument.spelling} is {given}", given, argument.wanted)
+    except RankriseError as error:
+        parser.error(str(error).removesuffix("."))
+
+
+def _placeholder(argument: Argument) -> str:
+    """What stands for a flag's value in the help."""
+    wanted, many = argument.wanted, get_origin(argument.wanted) is tuple
+    wanted = get_args(wanted)[0] if many else wanted
+    if get_origin(wanted) is Literal and not many:
+        return "{" + ",".join(get_args(wanted)) + "}"
+    names = {int: "N", float: "X", bool: "yes|no", Path: "PATH"}
+    word = names.get(wanted, "TEXT")
+    return f"{word},{word}" if many else word
+
+
+def _without_none(wanted: Any) -> Any:
+    """The type of an argument that may be left out."""
+    if get_origin(wanted) in (Union, UnionType):
+        return next(one for one in get_args(wanted) if one is not NoneType)
+    return wanted
+
+
+def _texts(docstring: docstring_parser.Docstring) -> dict[str, str]:
+    return {one.arg_name: one.description or "" for one in docstring.params}

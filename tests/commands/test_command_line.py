@@ -1,0 +1,150 @@
+"""The commands `predict` and `flow`, and what all commands share."""
+
+import contextlib
+import errno
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rankrise
+from rankrise.commands import COMMANDS, command_of, main
+from rankrise.commands.arguments import arguments_of, parsed
+
+SMALL = ["--dimension", "2", "--tokens", "3", "--samples", "20"]
+
+
+def test_predict_prints_its_stages_as_json(capsys):
+    main(["predict", *SMALL, "--check", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    times = [stage["time"] for stage in result["stages"]]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert set(result["assumptions"]) == {"nondegeneracy", "strict_minima", "noise_robustness"}
+
+
+@pytest.mark.parametrize("network", ["transformer", "linear"])
+def test_predict_takes_every_network(capsys, network):
+    main(["predict", "--network", network, "--layers", "1", "--heads", "1", *SMALL])
+    assert "Algorithm 1" in capsys.readouterr().out
+
+
+def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
+    main(["flow", *SMALL, "--until", "1.5", "--log10-alpha", "-100", "--out", str(tmp_path / "new")])
+    printed = capsys.readouterr().out
+    record = json.loads((tmp_path / "new" / "flow.json").read_text())
+    assert record["ending"] == "reached"
+    assert record["times"][-1] == 1.5
+    assert len(record["values"]) == len(record["times"])
+    assert f"{record['gradients']} gradients" in printed
+    for picture in ("flow.png", "flow.svg"):
+        assert (tmp_path / "new" / picture).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["flow", *SMALL, "--log10_alpha", "0"], "log10_alpha"),
+        (["flow", *SMALL, "--until", "-1"], "until"),
+        (["predict", "--dimension", "0"], "dimension"),
+        (["predict", *SMALL, "--device", "nowhere"], "--device nowhere"),
+        (["predict", "--dimension", "many"], "--dimension is many: pass a whole number"),
+        (["predict", "--network", "tree"], "--network is tree: pass one of head, transformer, linear; see"),
+        (["predict", "--network", "haed"], "--network is haed: did you mean head?; see 'rankrise predict"),
+        (["predict", "--dimension"], "--dimension is given without a value; see 'rankrise predict --help'."),
+        (["predict", "8"], "'8' is one word too many; see 'rankrise predict --help'."),
+        (["figures", "no-such-run", "--dpi", "4"], "--dpi is not a flag of 'rankrise figures': see"),
+        (["train", "r", "--epoch", "3"], "--epoch is not a flag of 'rankrise train': did you mean --epochs?"),
+        (["claims", "no-such-run", "--whi"], "--whi is not a flag of 'rankrise claims': did you mean --why?"),
+        (["toy"], "OUT is missing; see 'rankrise toy --help'."),
+        (["xyzw"], "'xyzw' is not a command: pass one of predict, flow"),
+        (["trian"], "'trian' is not a command: did you mean 'rankrise train'?"),
+        (["--versoin"], "--versoin is not a flag of 'rankrise': did you mean --version?"),
+        (["sweep", "vit-digits", "--data_folder", "x"], "pass --set data_folder=VALUE."),
+        (["train", "vit-digit"], "'vit-digit' is not a recipe: did you mean vit-digits?"),
+        (["train", "vit-digits", "--layers", "many"], "--layers is many: pass a whole number; see"),
+        (["train", "vit-digits", "--layers", "100000"], "layers is 100000: pass a whole number of 1 or more"),
+        (["train", "vit\x1b[2J"], r"vit\x1b[2J"),
+        (["flow", *SMALL, "--out", f"{__file__}/pictures"], "cannot be used (Not a directory)"),
+        (["figures", "no-such-run"], "no-such-run"),
+        (["claims", "no-such-run"], "no-such-run"),
+        (["report", "no-such-run"], "no-such-run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("rankrise: ")
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_for_every_argument(capsys, command):
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for argument in arguments_of(command_of(command)):
+        assert argument.text, argument
+        assert argument.spelling in shown
+        assert " ".join(argument.text.split())[:40] in shown.replace("- ", "-")
+    assert "--json" in shown
+    assert not re.search(r"<class|ITEM|\bnull\b|jsonargparse", shown)
+
+
+def test_the_version_is_the_package_s(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"rankrise {rankrise.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_alone_it_lists_its_commands(capsys, words):
+    with contextlib.suppress(SystemExit):
+        main(words)
+    shown = capsys.readouterr().out
+    assert all(f"    {name} " in shown for name in (*COMMANDS, "--version") if name in COMMANDS)
+    assert "--version" in shown
+
+
+def test_flags_are_read_in_any_order_and_with_dashes(capsys):
+    main(["predict", *SMALL, "--until=1e-9", "--network", "head", "--json"])
+    assert json.loads(capsys.readouterr().out)["stages"] == []
+    given = parsed("flow", command_of("flow"), ["--log10-alpha", "-1e3", "--json"])
+    assert given == {"log10_alpha": -1000.0, "json": True}
+    given = parsed("report", command_of("report"), ["a", "--out", "x.html", "b"])
+    assert given == {"runs": ["a", "b"], "out": Path("x.html")}
+
+
+def test_a_closed_pipe_ends_it_quietly():
+    command = f"{sys.executable} -m rankrise train --help | head -c 10"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert done.stdout == "usage: ran"
+    assert done.stderr == ""
+
+
+def test_an_interrupted_command_does_not_say_that_anything_was_kept(capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rankrise.commands.call", stop)
+    with pytest.raises(SystemExit, match="130"):
+        main(["predict"])
+    assert capsys.readouterr().err == "rankrise: interrupted.\n"
+
+
+def test_a_full_disk_is_one_sentence(capsys, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rankrise.commands.call", fail)
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict"])
+    printed = capsys.readouterr().err
+    assert printed == "rankrise: the disk cannot be used (No space left on device): pass another path.\n"
