@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -148,7 +149,7 @@ def arguments_of(command: Command) -> Iterator[Argument]:
         name, wanted = parameter.name, types[parameter.name]
         if get_origin(wanted) is Annotated:
             settings = get_args(wanted)[1]
-            of_fields, meant = get_type_hints(settings), _texts(docstring_parser.parse_from_object(settings))
+            of_fields, meant = get_type_hints(settings), _texts_of_fields(settings)
             for field in fields(settings):
                 yield Argument(field.name, of_fields[field.name], field.default, meant[field.name], name)
         else:
@@ -233,6 +234,11 @@ def _without_none(wanted: Any) -> Any:
     if get_origin(wanted) in (Union, UnionType):
         return next(one for one in get_args(wanted) if one is not NoneType)
     return wanted
+
+
+@cache
+def _texts_of_fields(settings: type) -> dict[str, str]:
+    return _texts(docstring_parser.parse_from_object(settings))
 
 
 def _texts(docstring: docstring_parser.Docstring) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from rankrise.commands import command_of, main
@@ -81,11 +82,13 @@ def changes_of(settings: type) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=values)
 
 
+@hypothesis_settings(deadline=None, max_examples=50)
 @given(changes=changes_of(TrainSettings))
 def test_flags_and_a_recipe_say_the_same_of_training(changes: dict[str, Any], tmp_path_factory: Any) -> None:
     same_by_flags_and_recipe("train", changes, tmp_path_factory.mktemp("recipe"))
 
 
+@hypothesis_settings(deadline=None, max_examples=50)
 @given(changes=changes_of(ToySettings))
 def test_flags_and_a_recipe_say_the_same_of_the_toy(changes: dict[str, Any], tmp_path_factory: Any) -> None:
     same_by_flags_and_recipe("toy", changes, tmp_path_factory.mktemp("recipe"))
