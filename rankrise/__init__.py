@@ -4,6 +4,7 @@
 - :mod:`rankrise.watch` measures the rank of what a transformer's attention heads have learned.
 - :mod:`rankrise.train` trains transformers as recipes say, tracked.
 - :mod:`rankrise.runs` opens what was recorded.
+- :mod:`rankrise.use` cuts what training changed to the directions that matter, and makes adapters of them.
 
 Each part is imported when it is first asked for, so that `import rankrise` and the command line answer at
 once.
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING
 from rankrise.foundations.errors import RankriseError
 
 if TYPE_CHECKING:
-    from rankrise import predict, runs, train, watch
+    from rankrise import predict, runs, train, use, watch
 
 __version__ = "0.1.0"
-__all__ = ["RankriseError", "__version__", "predict", "runs", "train", "watch"]
+__all__ = ["RankriseError", "__version__", "predict", "runs", "train", "use", "watch"]
 
 
 if not TYPE_CHECKING:

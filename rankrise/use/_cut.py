@@ -1,6 +1,6 @@
 """The change of one matrix as directions, best for the loss first: a weighted SVD."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,12 +31,15 @@ class Cut:
     total: float
     """The square of the whole weighted change, less that of the noise."""
     noise: float
-    """The largest singular value that rounding alone would give."""
+    """The largest singular value that rounding alone would give, of the weights or in float32."""
 
     @property
     def spectrum(self) -> Spectrum:
         out, into = self.left.shape[0], self.right.shape[1]
         return Spectrum(tuple(self.values.square().tolist()), self.total, out + into)
+
+    def on_cpu(self) -> "Cut":
+        return replace(self, left=self.left.cpu(), right=self.right.cpu())
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
         """B [out, rank] and A [rank, in], whose product is the change cut to that rank."""
@@ -63,7 +66,9 @@ def cut(
         weighted = outputs.apply(weighted)
     square = float(torch.linalg.vector_norm(weighted, dtype=torch.float64)) ** 2
     directions = leading_directions(weighted, count)
-    return _unweighted(directions, square, inputs, outputs, noise)
+    computed = torch.finfo(torch.float32).eps * sum(side**0.5 for side in change.shape)
+    floor = max(noise.largest, computed * float(directions.values[:1].sum()))
+    return _unweighted(directions, square, inputs, outputs, noise._replace(largest=floor))
 
 
 def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs: Root | None = None) -> Cut:
@@ -83,7 +88,8 @@ def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs
     turn, values, other_turn = torch.linalg.svd((left_part @ right_part.mT).cpu())
     left = left_basis @ (turn * values).to(left)
     directions = Directions(values, left, right_basis @ other_turn.mT.to(left))
-    return _unweighted(directions, float(values.square().sum()), inputs, outputs, NO_NOISE)
+    floor = Noise(1e-12 * float(values[:1].sum()), 0.0)
+    return _unweighted(directions, float(values.square().sum()), inputs, outputs, floor)
 
 
 def _unweighted(
@@ -91,7 +97,7 @@ def _unweighted(
 ) -> Cut:
     """The directions that stand out of the noise, mapped back, both factors of equal size."""
     values, left, right = directions
-    counted = int((values > max(noise.largest, float(values[:1].sum()) * 1e-12)).sum())
+    counted = int((values > noise.largest).sum())
     values = values[:counted]
     balance = values.sqrt().to(left)
     left, right = left[:, :counted] / balance, right[:, :counted] * balance

@@ -38,14 +38,14 @@ class Moment:
         return trace / self.size
 
     def root(self, damping: float = DAMPING) -> "Root":
-        """Lower triangular L with `L L^T` the damped moment; the identity where nothing was ever seen."""
+        """Lower triangular L with `L L^T` the damped moment; next to nothing where it is 0."""
         mean = self.mean
         if not 0 <= mean < float("inf"):
             raise RankriseError(
                 f"A second moment has the mean eigenvalue {mean}: measure moments on finite losses."
             )
         if mean == 0:
-            return Root(tuple(torch.ones(len(block), device=block.device) for block in self.blocks))
+            return Root(tuple(torch.full((len(block),), 1e-12) for block in self.blocks))
         return Root(tuple(_root(block.double(), damping * mean) for block in self.blocks))
 
 

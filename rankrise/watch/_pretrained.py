@@ -5,6 +5,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,20 @@ from rankrise.watch._checkpoint import Checkpoint, advice_inside, read_json
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
 
-Read = Callable[[str], dict[str, Tensor]]
-"""The tensor of that name, or those below the module of that name, by their whole names."""
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """The model of a checkpoint, on the meta device, and what reads its tensors by the model's own names."""
+
+    model: nn.Module
+    read: Callable[[str], dict[str, Tensor]]
+    """The tensor of that name, or those below the module of that name, by their whole names."""
+    shape: Callable[[str], tuple[int, ...] | None]
+    """The shape of the tensor of that name, None if there is none; read only where its layout has changed."""
 
 
-def open_weights(source: str | Path, architecture: Path | None = None) -> tuple[nn.Module, Read]:
-    """The model of a checkpoint, on the meta device, and what reads its tensors by the model's own names.
-
-    The model is that of the config.json in the folder `architecture` if it is given, else beside the weights.
-    """
+def open_weights(source: str | Path, architecture: Path | None = None) -> Opened:
+    """Open a checkpoint by the config.json in the folder `architecture`, or by that beside its weights."""
     checkpoint = Checkpoint.open(source)
     return _opened(checkpoint, _config(source, architecture or checkpoint.folder))
 
@@ -35,13 +41,13 @@ def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
     """The model of a checkpoint, on the meta device, and a context in which one module has its weights."""
     checkpoint = Checkpoint.open(source)
     config = _config(source, checkpoint.folder)
-    model, read = _opened(checkpoint, config)
+    opened = _opened(checkpoint, config)
     method = read_json(config).get("quantization_config", {}).get("quant_method")
     quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
 
     @contextlib.contextmanager
     def loaded(module: nn.Module, name: str) -> Iterator[None]:
-        tensors = read(name)
+        tensors = opened.read(name)
         with contextlib.ExitStack() as emptied:
             for path, parameter in list(module.named_parameters()):
                 tensor = tensors.pop(f"{name}.{path}", None)
@@ -58,7 +64,7 @@ def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
                 parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
             yield
 
-    return model, loaded
+    return opened.model, loaded
 
 
 def _config(source: str | Path, folder: Path) -> Path:
@@ -71,7 +77,7 @@ def _config(source: str | Path, folder: Path) -> Path:
     return config
 
 
-def _opened(checkpoint: Checkpoint, config: Path) -> tuple[nn.Module, Read]:
+def _opened(checkpoint: Checkpoint, config: Path) -> Opened:
     described = read_json(config)
     if "model_type" in described:
         return _transformers(checkpoint, config)
@@ -83,7 +89,7 @@ def _opened(checkpoint: Checkpoint, config: Path) -> tuple[nn.Module, Read]:
     )
 
 
-def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> tuple[nn.Module, Read]:
+def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> Opened:
     timm = require("timm", extra="timm", purpose="Reading a timm checkpoint")
     with torch.device("meta"):
         model = timm.create_model(
@@ -95,14 +101,14 @@ def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> tuple[nn.Module,
     def read(name: str) -> dict[str, Tensor]:
         return {stored: checkpoint.read(stored) for stored in checkpoint.names if _is_below(stored, name)}
 
-    return model, read
+    return Opened(model, read, lambda name: checkpoint.shape(name) if name in checkpoint.names else None)
 
 
 def _is_below(tensor: str, name: str) -> bool:
     return tensor == name or tensor.startswith(f"{name}.")
 
 
-def _transformers(checkpoint: Checkpoint, described: Path) -> tuple[nn.Module, Read]:
+def _transformers(checkpoint: Checkpoint, described: Path) -> Opened:
     """Transformers' class, and its own table of what became of the names and layouts of old checkpoints."""
     transformers = require(
         "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
@@ -155,4 +161,11 @@ def _transformers(checkpoint: Checkpoint, described: Path) -> tuple[nn.Module, R
                 tensors[made] = value[0] if isinstance(value, list) else value
         return tensors
 
-    return model, read
+    def shape(name: str) -> tuple[int, ...] | None:
+        stored, pattern = sources[name][0] if name in sources else ("", "converted")
+        if pattern is None:
+            return checkpoint.shape(stored)
+        tensor = read(name).get(name)
+        return None if tensor is None else tuple(tensor.shape)
+
+    return Opened(model, read, shape)

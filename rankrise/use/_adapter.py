@@ -1,0 +1,119 @@
+"""An adapter: the change of a model cut to few directions, and what was measured of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankrise.use._allocate import Spectrum, kept_share, parameters_of
+from rankrise.use._cut import Cut
+from rankrise.use._rest import Rest
+from rankrise.use._weights import Matrix
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Losses of the base, of the tuned model and of the base with the adapter, and other scores of each."""
+
+    base: dict[str, float]
+    tuned: dict[str, float]
+    adapter: dict[str, float]
+
+    @property
+    def gain(self) -> float:
+        """The share of the fall of the loss from base to tuned that the adapter keeps."""
+        fall = self.base["loss"] - self.tuned["loss"]
+        return (self.base["loss"] - self.adapter["loss"]) / fall if fall else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """The change of each matrix cut to its rank; `save` writes it as PEFT loads it."""
+
+    matrices: tuple[Matrix, ...]
+    cuts: dict[str, Cut]
+    """All directions that were found, of which the first `ranks[name]` are kept; by module name."""
+    ranks: dict[str, int]
+    """By module name; 0 where nothing of a matrix is kept."""
+    rest: Rest
+    """What a low rank cannot hold."""
+    base: str
+    """The base model: a path, or its name on the Hub."""
+    dtype: torch.dtype
+    """In which the tuned weights are stored."""
+    task: str | None = None
+    """PEFT's task type where one is sure."""
+    module_names: tuple[str, ...] = ()
+    """All modules of the model: PEFT's patterns are checked against them."""
+    measured: Measured | None = None
+
+    @property
+    def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """(B, A) of every matrix of rank above 0: `B @ A` is its cut change, [out, in]."""
+        return {name: self.cuts[name].factors(rank) for name, rank in self.ranks.items() if rank}
+
+    @property
+    def spectra(self) -> dict[str, Spectrum]:
+        return {name: made.spectrum for name, made in self.cuts.items()}
+
+    @property
+    def kept(self) -> float:
+        """The share of the (weighted) square of all changes that is kept, beyond rounding noise."""
+        return kept_share(self.spectra, self.ranks)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the factors have."""
+        return parameters_of(self.spectra, self.ranks)
+
+    def at(self, ranks: Mapping[str, int]) -> "Adapter":
+        """The same change cut to other ranks; nothing is measured of it yet."""
+        return replace(self, ranks=dict(ranks), measured=None)
+
+    def save(self, folder: str | Path, padded: bool = False, dtype: torch.dtype | None = None) -> Path:
+        """Write the folder of a PEFT adapter whose every scale is 1, whole or not at all.
+
+        With `padded`, every matrix has the largest rank, filled up with zeros: servers such as vLLM know one
+        rank. `dtype` is that of the tuned weights if not given.
+        """
+        from rankrise.use._peft import save_adapter
+
+        return save_adapter(self, Path(folder), padded, dtype or self.dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number, as `--json` prints them."""
+        rows = [
+            {
+                "name": matrix.name,
+                "shape": [matrix.out, matrix.into],
+                "rank": self.ranks[matrix.name],
+                "kept": kept_share({"": spectrum}, {"": self.ranks[matrix.name]}),
+                "square": spectrum.total,
+                "noise": self.cuts[matrix.name].noise,
+                "found": len(spectrum.squares),
+            }
+            for matrix in self.matrices
+            for spectrum in (self.cuts[matrix.name].spectrum,)
+        ]
+        measured = self.measured
+        return {
+            "base": self.base,
+            "parameters": self.parameters,
+            "kept": self.kept,
+            "largest_rank": max(self.ranks.values(), default=0),
+            "rest": list(self.rest.changed),
+            "rest_kept": self.rest.kept,
+            "rest_parameters": self.rest.parameters,
+            "measured": None
+            if measured is None
+            else {
+                "base": measured.base,
+                "tuned": measured.tuned,
+                "adapter": measured.adapter,
+                "gain": measured.gain,
+            },
+            "matrices": rows,
+        }

@@ -1,0 +1,149 @@
+"""What an adapter does to the loss: measured in the model itself, whose weights are put back afterwards."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.use._adapter import Adapter, Measured
+from rankrise.use._allocate import budget, one_rank, ranks_within
+from rankrise.use._budget import Budget
+from rankrise.use._models import load_model
+from rankrise.use._weights import Pair, Source
+from rankrise.watch._heads import unwrap
+
+Evaluate = Callable[[Any], float | Mapping[str, float]]
+"""The loss of a model; or several scores by name, of which "loss" is one."""
+
+
+class Bench:
+    """A model in which cuts of its own change are tried."""
+
+    def __init__(self, both: Pair, tuned: Source, evaluate: Evaluate) -> None:
+        self.model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(both.tuned.name)
+        self._both, self._evaluate = both, evaluate
+        self._parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        self._parameters |= dict(self.model.named_buffers())
+
+    def scores(self) -> dict[str, float]:
+        """What `evaluate` gives for the model as it is."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                found = self._evaluate(self.model)
+        finally:
+            self.model.train(training)
+        given = found if isinstance(found, Mapping) else {"loss": found}
+        scores = {name: float(value) for name, value in given.items()}
+        if "loss" not in scores:
+            raise RankriseError(f"evaluate gave {', '.join(scores)}: it has to give a loss among its scores.")
+        if scores["loss"] != scores["loss"]:
+            raise RankriseError("evaluate gave a loss that is not a number: check the data and the model.")
+        return scores
+
+    def of_base(self) -> dict[str, float]:
+        """Scores of the base model; what is new in the tuned model stays."""
+        changes = {name: self._both.base.read(name) for name in self._both.others}
+        for matrix in self._both.matrices:
+            changes[f"{matrix.name}.weight"] = self._both.base.read(f"{matrix.name}.weight")
+        with self._holding({name: tensor for name, tensor in changes.items() if tensor is not None}):
+            return self.scores()
+
+    def of(self, adapter: Adapter, others_tuned: bool = False) -> dict[str, float]:
+        """Scores of the base with the adapter; with `others_tuned`, what it does not hold is as in the tuned
+        model."""
+        with self._holding(self._weights(adapter, others_tuned)):
+            return self.scores()
+
+    def _weights(self, adapter: Adapter, others_tuned: bool) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for matrix in adapter.matrices:
+            before, _ = self._both.read(matrix)
+            left, right = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+            device = self._parameters[f"{matrix.name}.weight"].device
+            weight = before.to(device).float() + (left.to(device) @ right.to(device)).float()
+            found[f"{matrix.name}.weight"] = matrix.oriented(weight)
+        if others_tuned:
+            return found
+        for matrix in self._both.matrices:
+            if f"{matrix.name}.weight" not in found:
+                before = self._both.base.read(f"{matrix.name}.weight")
+                assert before is not None
+                found[f"{matrix.name}.weight"] = before
+        if not adapter.rest.kept:
+            for name in adapter.rest.changed:
+                stored = self._both.base.read(name)
+                if stored is not None:
+                    found[name] = stored
+        return found
+
+    @contextmanager
+    def _holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """These tensors in the model, and afterwards its own again."""
+        kept = {name: self._parameters[name].detach().clone() for name in tensors}
+        try:
+            with torch.no_grad():
+                for name, tensor in tensors.items():
+                    self._parameters[name].copy_(tensor)
+            yield
+        finally:
+            with torch.no_grad():
+                for name, tensor in kept.items():
+                    self._parameters[name].copy_(tensor)
+
+
+def measured_at(adapter: Adapter, both: Pair, tuned: Source, evaluate: Evaluate, asked: Budget) -> Adapter:
+    """The adapter with its measured loss; with the least ranks that keep a gain, where one is asked."""
+    bench = Bench(both, tuned, evaluate)
+    base, whole = bench.of_base(), bench.scores()
+    if asked.gain is not None:
+        adapter = _least(adapter, bench, base["loss"], whole["loss"], asked)
+    return replace(adapter, measured=Measured(base, whole, bench.of(adapter)))
+
+
+def _least(adapter: Adapter, bench: Bench, base: float, whole: float, asked: Budget) -> Adapter:
+    """Bisection: to a rank where all have the same, else to 2 % of the parameters."""
+    assert asked.gain is not None
+    if base <= whole:
+        raise RankriseError(
+            f"The loss is {base:.4g} in the base and {whole:.4g} in the tuned model, so there is no gain to "
+            "keep: evaluate on what the model was tuned for, or pass rank."
+        )
+    wanted = base - asked.gain * (base - whole)
+    spectra = adapter.spectra
+    highest = max((len(spectrum.squares) for spectrum in spectra.values()), default=0)
+
+    def at(amount: int) -> Adapter:
+        ranks = one_rank(spectra, amount) if asked.uniform else ranks_within(spectra, amount)
+        return adapter.at(ranks)
+
+    def enough(amount: int) -> bool:
+        return bench.of(at(amount))["loss"] <= wanted
+
+    most = highest if asked.uniform else highest * budget(spectra, 1)
+    if not enough(most):
+        raise RankriseError(
+            f"All {highest} directions that were found keep less than {asked.gain:.0%} of the gain: pass a "
+            'larger `largest`, or rest="keep" if what a low rank cannot hold was left out.'
+        )
+    return at(least(enough, most, slack=0.0 if asked.uniform else 0.02))
+
+
+def least(enough: Callable[[int], bool], most: int, slack: float = 0.0) -> int:
+    """The least number from 1 to `most` that is enough, up to a share `slack`; `most` is known to be.
+
+    The halving is geometric, since a fifth is as far from a tenth as a tenth from a twentieth.
+
+    >>> least(lambda number: number >= 37, 1000)
+    37
+    """
+    low, high = 0, most
+    while high - low > max(1, slack * high):
+        middle = min(max(round((max(low, 1) * high) ** 0.5), low + 1), high - 1)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -1,0 +1,34 @@
+"""Transformers' models: loaded whole from a checkpoint, and told apart by what they predict."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.optional import require
+from rankrise.watch._heads import unwrap
+from rankrise.watch._pretrained import open_weights
+
+
+def load_model(source: str | Path, architecture: str | Path | None = None) -> nn.Module:
+    """The model of a transformers checkpoint with its weights, on the GPU if there is one.
+
+    With `architecture`, by the model class and config of that checkpoint: a base without the tuned head gets
+    a head whose weights mean nothing.
+    """
+    transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
+    model = type(open_weights(architecture or source).model)
+    if not issubclass(model, transformers.PreTrainedModel):
+        raise RankriseError(
+            f"{str(source)!r} is not a checkpoint of transformers: load the model and give it."
+        )
+    config = transformers.AutoConfig.from_pretrained(architecture or source)
+    loaded: nn.Module = model.from_pretrained(source, config=config, ignore_mismatched_sizes=True)
+    return loaded.to("cuda") if torch.cuda.is_available() else loaded
+
+
+def is_causal(model: Any) -> bool:
+    """Whether a model predicts each next token."""
+    return type(unwrap(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))

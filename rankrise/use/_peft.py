@@ -1,0 +1,204 @@
+"""PEFT's adapter folder, written and read without PEFT: adapter_config.json and adapter_model.safetensors."""
+
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
+from rankrise.watch._checkpoint import read_json
+
+if TYPE_CHECKING:
+    from rankrise.use._adapter import Adapter
+
+CONFIG, TENSORS, REPORT = "adapter_config.json", "adapter_model.safetensors", "rankrise.json"
+PREFIX = "base_model.model."
+
+
+def anchored(name: str) -> str:
+    r"""A key of `rank_pattern` that matches this module alone: PEFT looks for `(.*\.)?(KEY)$` in names.
+
+    >>> anchored("layers.1.q")
+    '^layers\\.1\\.q'
+    """
+    return f"^{re.escape(name)}"
+
+
+def patterns(ranks: dict[str, int], everywhere: int) -> dict[str, int]:
+    """The ranks that differ from the one for all, by a key that matches one module."""
+    return {anchored(name): rank for name, rank in ranks.items() if rank != everywhere}
+
+
+def targets(names: list[str], module_names: tuple[str, ...]) -> list[str] | str:
+    """The names as a list; as one expression where PEFT would take a further module for one of them, whose
+    name ends alike."""
+    endings = tuple(f".{name}" for name in names)
+    chosen = set(names)
+    if any(other.endswith(endings) for other in module_names if other not in chosen):
+        return "|".join(re.escape(name) for name in names)
+    return names
+
+
+def lora_config(ranks: dict[str, int], module_names: tuple[str, ...], padded: bool = False) -> dict[str, Any]:
+    """The part of a `LoraConfig` that says which matrices, which ranks, and that every scale is 1."""
+    chosen = {name: rank for name, rank in ranks.items() if rank}
+    largest = max(chosen.values(), default=0)
+    if padded:
+        chosen = dict.fromkeys(chosen, largest)
+    differing = patterns(chosen, largest)
+    _check_patterns(chosen, differing, largest)
+    return {
+        "r": largest,
+        "lora_alpha": largest,
+        "rank_pattern": differing,
+        "alpha_pattern": dict(differing),
+        "target_modules": targets(list(chosen), module_names),
+    }
+
+
+def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dtype) -> Path:
+    """The whole folder under a temporary name, then renamed."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
+    if not any(adapter.ranks.values()):
+        raise RankriseError(
+            "No direction of any matrix is kept, and PEFT loads no adapter of rank 0: ask for a higher rank, "
+            "or check that the tuned model differs from the base by more than rounding."
+        )
+    config = _config(adapter, padded)
+    tensors = {
+        PREFIX + name: tensor for name, tensor in _tensors(adapter, config["r"], padded, dtype).items()
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        save_file(tensors, temporary / TENSORS, metadata={"format": "pt"})
+        write_json(temporary / CONFIG, config)
+        write_json(temporary / REPORT, adapter.to_dict())
+        temporary.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder
+
+
+def _config(adapter: "Adapter", padded: bool) -> dict[str, Any]:
+    transposed = any(matrix.transposed for matrix in adapter.matrices if adapter.ranks[matrix.name])
+    return {
+        "peft_type": "LORA",
+        "task_type": adapter.task,
+        "base_model_name_or_path": adapter.base,
+        "inference_mode": True,
+        **lora_config(adapter.ranks, adapter.module_names, padded),
+        "modules_to_save": sorted(adapter.rest.modules) or None,
+        "bias": "all" if adapter.rest.biases else "none",
+        "fan_in_fan_out": transposed,
+        "lora_dropout": 0.0,
+        "use_rslora": False,
+        "use_dora": False,
+        "init_lora_weights": True,
+        "revision": None,
+    }
+
+
+def _tensors(adapter: "Adapter", largest: int, padded: bool, dtype: torch.dtype) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for name, (left, right) in adapter.factors.items():
+        if padded:
+            missing = largest - left.shape[1]
+            left = torch.nn.functional.pad(left, (0, missing))
+            right = torch.nn.functional.pad(right, (0, 0, 0, missing))
+        found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"] = right.to(dtype), left.to(dtype)
+    for name, bias in adapter.rest.biases.items():
+        found[f"{name}.base_layer.bias" if adapter.ranks[name] else f"{name}.bias"] = bias
+    for name, module in adapter.rest.modules.items():
+        found |= {f"{name}.{leaf}": tensor for leaf, tensor in module.items()}
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
+
+
+def _check_patterns(ranks: dict[str, int], differing: dict[str, int], largest: int) -> None:
+    """Look every module's rank up as PEFT does: the first key that matches wins."""
+    keys = [(re.compile(rf"(.*\.)?({key})$"), rank) for key, rank in differing.items()]
+    for name, rank in ranks.items():
+        found = next((value for key, value in keys if key.match(name)), largest)
+        if found != rank:
+            raise RankriseError(
+                f"PEFT would read rank {found} for {name}, whose rank is {rank}: report this."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A PEFT LoRA adapter on disk."""
+
+    folder: Path
+    config: dict[str, Any]
+    factors: dict[str, tuple[Tensor, Tensor]]
+    """(B, A) by module name, the scale in B: `B @ A` is the change, [out, in]."""
+    others: dict[str, Tensor]
+    """All other tensors by the name in the file."""
+
+
+def read_adapter(folder: str | Path) -> Stored:
+    """The factors of a PEFT LoRA adapter, read from its folder; nothing in it is run."""
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {CONFIG}.")
+    config = read_json(folder / CONFIG)
+    kind = config.get("peft_type")
+    unplain = [
+        name
+        for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
+        if config.get(name)
+    ]
+    if kind != "LORA" or unplain:
+        what = f"{kind} with {unplain[0]}" if unplain else kind
+        raise RankriseError(
+            f"{str(folder)!r} is a {what} adapter: only plain LoRA is a product of two factors."
+        )
+    if not (folder / TENSORS).is_file():
+        raise RankriseError(
+            f"{str(folder)!r} has no {TENSORS}: save the adapter as safetensors; nothing is unpickled."
+        )
+    try:
+        with safe_open(folder / TENSORS, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): is it whole?") from error
+    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
+        name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
+        if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+            raise RankriseError(
+                f"{str(folder)!r} holds no two factors for {name}: only linear layers can shrink."
+            )
+        factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
+    embedded = [key for key in tensors if ".lora_" in key]
+    if embedded or not factors:
+        raise RankriseError(
+            f"{str(folder)!r} holds {embedded[0] if embedded else 'no LoRA factors'}: only LoRA of linear "
+            "layers can shrink."
+        )
+    return Stored(folder, config, factors, tensors)
+
+
+def _scale(config: dict[str, Any], name: str, rank: int) -> float:
+    """`alpha / r`, or `alpha / sqrt(r)`, with the first pattern that matches, as PEFT reads them."""
+    given = config.get("alpha_pattern") or {}
+    alpha = next(
+        (value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", name)),
+        config.get("lora_alpha", 8),
+    )
+    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)

@@ -1,0 +1,224 @@
+"""Adapters from two models: loaded by PEFT and merged, they are the base and the cut change."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import MODELS, changed, inputs, made
+from torch import Tensor, nn
+
+from rankrise import RankriseError, use
+
+
+def expected(base: Any, tuned: Any, adapter: use.Adapter) -> dict[str, Tensor]:
+    """Base plus cut change, formed independently: by torch's own SVD."""
+    weights = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    after = tuned.state_dict()
+    if adapter.rest.kept:
+        weights |= {
+            name: after[name] for name in weights if f"{name.removesuffix('.weight')}" not in adapter.ranks
+        }
+    for name, rank in adapter.ranks.items():
+        stored = f"{name}.weight"
+        u, s, vh = torch.linalg.svd(after[stored].float() - base.state_dict()[stored].float())
+        cut = (u[:, :rank] * s[:rank]) @ vh[:rank]
+        weights[stored] = (base.state_dict()[stored].float() + cut).to(base.dtype)
+    return weights
+
+
+def merged(base: Any, folder: Path) -> Any:
+    model = peft.PeftModel.from_pretrained(deepcopy(base), folder)
+    return model.merge_and_unload()
+
+
+@pytest.mark.parametrize("rest", ["keep", "leave"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any, tmp_path: Path) -> None:
+    base = made(name)
+    tuned = changed(base)
+    adapter = use.extract(base, tuned, rank=2, uniform=False, rest=rest)
+    assert len(set(adapter.ranks.values())) > 1
+    adapter.save(tmp_path / "adapter", padded=padded)
+    found, want = merged(base, tmp_path / "adapter").state_dict(), expected(base, tuned, adapter)
+    assert set(want) <= set(found)
+    for key, tensor in want.items():
+        assert torch.allclose(found[key], tensor, atol=1e-5), key
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_in_bfloat16_the_merged_model_is_right_to_rounding(name: str, tmp_path: Path) -> None:
+    base = made(name, torch.bfloat16)
+    tuned = changed(base)
+    adapter = use.extract(base, tuned, rank=3)
+    assert adapter.dtype == torch.bfloat16
+    adapter.save(tmp_path / "adapter")
+    found, want = merged(base, tmp_path / "adapter").state_dict(), expected(base, tuned, adapter)
+    for key, tensor in want.items():
+        assert torch.allclose(found[key].float(), tensor.float(), rtol=2**-7, atol=2e-3), key
+
+
+def test_at_full_rank_the_merged_model_is_the_tuned_one(tmp_path: Path) -> None:
+    base = made("gpt2")
+    tuned = changed(base)
+    use.extract(base, tuned, rank=16).save(tmp_path / "adapter")
+    model = merged(base, tmp_path / "adapter")
+    with torch.no_grad():
+        assert torch.allclose(model(**inputs(base)).logits, tuned(**inputs(base)).logits, atol=1e-4)
+
+
+def test_every_scale_is_1_and_each_key_matches_one_module(tmp_path: Path) -> None:
+    base = made("llama")
+    adapter = use.extract(base, changed(base), rank=3, uniform=False, rest="leave")
+    adapter.save(tmp_path / "adapter")
+    config = peft.LoraConfig.from_pretrained(str(tmp_path / "adapter"))
+    assert config.r == max(adapter.ranks.values())
+    assert len(config.rank_pattern) == sum(0 < rank < config.r for rank in adapter.ranks.values())
+    model = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    layers = {
+        name.removeprefix("base_model.model."): module
+        for name, module in model.named_modules()
+        if isinstance(module, peft.tuners.lora.LoraLayer)
+    }
+    assert {name: module.r["default"] for name, module in layers.items()} == {
+        name: rank for name, rank in adapter.ranks.items() if rank
+    }
+    assert {module.scaling["default"] for module in layers.values()} == {1.0}
+
+
+def test_a_layer_whose_name_ends_like_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    base = nn.ModuleDict({"fc": nn.Linear(4, 4), "block": nn.ModuleDict({"fc": nn.Linear(4, 4)})})
+    tuned = deepcopy(base)
+    with torch.no_grad():
+        tuned["fc"].weight.add_(1.0)
+    use.extract(base, tuned, rank=1).save(tmp_path / "adapter")
+    model = peft.PeftModel.from_pretrained(deepcopy(base), tmp_path / "adapter").merge_and_unload()
+    assert torch.allclose(model["fc"].weight, tuned["fc"].weight, atol=1e-5)
+    assert torch.equal(model["block"]["fc"].weight, base["block"]["fc"].weight)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "vit"])
+@pytest.mark.parametrize("shard", ["1GB", "10KB"])
+def test_folders_give_what_models_give(name: str, shard: str, tmp_path: Path) -> None:
+    base = made(name)
+    tuned = changed(base)
+    base.save_pretrained(tmp_path / "base", max_shard_size=shard)
+    tuned.save_pretrained(tmp_path / "tuned", max_shard_size=shard)
+    from_models = use.extract(base, tuned, rank=2)
+    from_folders = use.extract(tmp_path / "base", tmp_path / "tuned", rank=2)
+    assert from_models.ranks == from_folders.ranks
+    assert from_models.rest.changed == from_folders.rest.changed
+    for key, (b, a) in from_models.factors.items():
+        other_b, other_a = from_folders.factors[key]
+        assert torch.allclose(b @ a, other_b @ other_a, atol=1e-6)
+    assert from_folders.base == str(tmp_path / "base")
+
+
+def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
+    base = made("bert")
+    base.bert.save_pretrained(tmp_path / "encoder")
+    tuned = changed(base)
+    tuned.save_pretrained(tmp_path / "tuned")
+    adapter = use.extract(tmp_path / "encoder", tmp_path / "tuned", rank=16)
+    assert "classifier" not in adapter.ranks
+    assert {"classifier.weight", "classifier.bias"} <= set(adapter.rest.changed)
+    adapter.save(tmp_path / "adapter")
+    found = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    assert torch.equal(found["base_model.model.classifier.weight"], tuned.classifier.weight)
+    model = merged(base, tmp_path / "adapter")
+    for key, tensor in tuned.state_dict().items():
+        assert torch.allclose(model.state_dict()[key], tensor, atol=1e-5), key
+
+
+def test_what_changed_by_rounding_alone_is_not_kept() -> None:
+    exact = made("llama")
+    base, moved = deepcopy(exact).to(torch.bfloat16), deepcopy(exact)
+    with torch.no_grad():
+        for layer in moved.model.layers:
+            weight = layer.mlp.up_proj.weight
+            weight.add_(0.1 * torch.finfo(torch.bfloat16).eps * weight * torch.randn_like(weight))
+            layer.self_attn.q_proj.weight[:, 0] += 0.1
+    tuned = moved.to(torch.bfloat16)
+    assert not torch.equal(tuned.model.layers[0].mlp.up_proj.weight, base.model.layers[0].mlp.up_proj.weight)
+    ranks = use.extract(base, tuned, rank=4).ranks
+    assert {rank for name, rank in ranks.items() if name.endswith("q_proj")} == {1}
+    assert {rank for name, rank in ranks.items() if not name.endswith("q_proj")} == {0}
+
+
+def test_budgets() -> None:
+    base = made("llama")
+    tuned = changed(base)
+    one = use.extract(base, tuned, rank=2)
+    assert set(one.ranks.values()) == {2}
+    free = use.extract(base, tuned, rank=2, uniform=False)
+    assert 0.98 * one.parameters < free.parameters <= one.parameters
+    assert free.kept > one.kept
+    share = use.extract(base, tuned, keep=0.5, uniform=False)
+    assert 0.5 <= share.kept < 0.55
+    assert use.extract(base, tuned, parameters=one.parameters).ranks == one.ranks
+    assert max(use.extract(base, tuned, keep=0.9, uniform=False, largest=3).ranks.values()) == 3
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
+    base = made("vit")
+    tuned = changed(base, 0.2)
+    batch = inputs(base, 32)
+    with torch.no_grad():
+        labels = tuned(**batch).logits.softmax(-1)
+
+    def evaluate(model: Any) -> float:
+        return float(-(model(**batch).logits.log_softmax(-1) * labels).sum(-1).mean())
+
+    before = {name: tensor.clone() for name, tensor in tuned.state_dict().items()}
+    adapter = use.extract(base, tuned, gain=0.9, evaluate=evaluate, uniform=uniform)
+    assert adapter.measured is not None
+    assert adapter.measured.gain >= 0.9
+    assert adapter.measured.tuned["loss"] < adapter.measured.adapter["loss"] < adapter.measured.base["loss"]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tuned.state_dict().items())
+    if uniform:
+        rank = max(adapter.ranks.values())
+        less = use.extract(base, tuned, rank=rank - 1, evaluate=evaluate)
+        assert less.measured is not None
+        assert less.measured.gain < 0.9
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "none of them is given"),
+        ({"rank": 1, "keep": 0.5}, "rank and keep given"),
+        ({"rank": 0}, "rank is 0"),
+        ({"keep": 1.5}, "keep is 1.5"),
+        ({"gain": 0.9}, "pass evaluate"),
+    ],
+)
+def test_bad_budgets_are_refused(given: dict[str, Any], message: str) -> None:
+    base = nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(RankriseError, match=message):
+        use.extract(base, deepcopy(base), **given)
+
+
+def test_bad_pairs_are_refused(tmp_path: Path) -> None:
+    base = made("llama")
+    with pytest.raises(RankriseError, match="share their weights"):
+        use.extract(base, base, rank=1)
+    with pytest.raises(RankriseError, match="no linear layer in common"):
+        use.extract(nn.Linear(2, 2), made("gpt2"), rank=1)
+    larger = made("llama")
+    larger.resize_token_embeddings(30)
+    with pytest.raises(
+        RankriseError, match=r"vocabularies: model.embed_tokens.weight is \[20, 16\] in the base"
+    ):
+        use.extract(base, larger, rank=1)
+    with pytest.raises(RankriseError, match="No direction of any matrix is kept"):
+        use.extract(base, deepcopy(base), rank=1).save(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    with pytest.raises(RankriseError, match="exists"):
+        use.extract(base, changed(base), rank=1).save(tmp_path / "full")

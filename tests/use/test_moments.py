@@ -1,0 +1,181 @@
+"""Second moments against gradients of single examples, for every kind of layer; weighting by them helps."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import changed, inputs, made
+from torch import Tensor, nn
+
+from rankrise import RankriseError, use
+from rankrise.use._moments import _Sum
+
+
+def square_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+    x, y = batch
+    return (model(x) - y).square().sum(-1).mean()
+
+
+def test_moments_are_those_of_each_examples_gradient() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    x, y = torch.randn(7, 4), torch.randn(7, 2)
+    batches = [(x[:4], y[:4]), (x[4:], y[4:])]
+    found = use.moments(model, batches, square_loss)
+    gradients = []
+    for each in zip(x, y, strict=True):
+        hidden = model[0](each[0])
+        hidden.retain_grad()
+        (model[2](torch.tanh(hidden)) - each[1]).square().sum().backward()
+        gradients.append(hidden.grad)
+    stacked = torch.stack([gradient for gradient in gradients if gradient is not None])
+    assert found.examples == 7
+    assert torch.allclose(found.inputs["0"].blocks[0], x.mT @ x / 7, atol=1e-6)
+    assert torch.allclose(found.outputs["0"].blocks[0], stacked.mT @ stacked / 7, atol=1e-5)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert model.training
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit", "neox"])
+def test_every_layer_is_seen_whether_weights_are_trained_or_frozen(name: str) -> None:
+    model = made(name).requires_grad_(False)
+    found = use.moments(model, [inputs(model), inputs(model, seed=1)], use.sampled)
+    adapter = use.extract(model, changed(model), rank=2, moments=found)
+    tied = {"lm_head"} if name == "gpt2" else set()
+    linear = {n for n, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}
+    assert set(found.inputs) == set(found.outputs) == linear - tied == set(adapter.ranks)
+    assert all(block.isfinite().all() for moment in found.outputs.values() for block in moment.blocks)
+
+
+def test_padding_does_not_count() -> None:
+    model = made("bert")
+    batch = {"input_ids": torch.tensor([[1, 2, 3]]), "attention_mask": torch.tensor([[1, 1, 1]])}
+    padded = {
+        "input_ids": torch.tensor([[1, 2, 3, 0, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 0, 0]]),
+    }
+    alone, filled = (
+        use.moments(model, [each | {"labels": torch.tensor([1])}], use.labelled) for each in (batch, padded)
+    )
+    for side in ("inputs", "outputs"):
+        for name, moment in getattr(alone, side).items():
+            assert torch.allclose(
+                moment.blocks[0], getattr(filled, side)[name].blocks[0], rtol=1e-3, atol=1e-6
+            ), name
+
+
+def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(input=self.used(x))
+
+    model = Twice()
+    x = torch.randn(5, 3)
+    found = use.moments(model, [x], lambda model, batch: model(batch).square().mean())
+    middle = model.used(x).detach()
+    assert torch.allclose(found.inputs["used"].blocks[0], (x.mT @ x + middle.mT @ middle) / 10, atol=1e-5)
+    assert set(found.inputs) == {"used"}
+    tuned = deepcopy(model)
+    with torch.no_grad():
+        tuned.used.weight.add_(1.0)
+    assert use.extract(model, tuned, rank=1, moments=found).ranks == {"used": 1, "unused": 0}
+    with torch.no_grad():
+        tuned.unused.weight.add_(1.0)
+    with pytest.raises(RankriseError, match="no moments of unused"):
+        use.extract(model, tuned, rank=1, moments=found)
+
+
+def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(6, 10)
+    whole, blocked = _Sum(10, 10), _Sum(10, 4)
+    monkeypatch.setattr("rankrise.use._moments.DIAGONAL_ABOVE", 9)
+    diagonal = _Sum(10, 4)
+    for each in (whole, blocked, diagonal):
+        each.add(rows, 2.0)
+    dense = 2 * rows.mT @ rows
+    assert torch.allclose(whole.blocks[0], dense, atol=1e-5)
+    assert [len(block) for block in blocked.blocks] == [4, 3, 3]
+    assert torch.allclose(blocked.blocks[1], dense[4:7, 4:7], atol=1e-5)
+    assert torch.allclose(diagonal.blocks[0], dense.diagonal(), atol=1e-5)
+
+
+def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
+    model = made("gpt2")
+    found = use.moments(model, [inputs(model)], use.sampled, block=10)
+    again = use.Moments.load(found.save(tmp_path / "moments.safetensors"))
+    assert again.examples == found.examples
+    for side in ("inputs", "outputs"):
+        for name, moment in getattr(found, side).items():
+            pairs = zip(moment.blocks, getattr(again, side)[name].blocks, strict=True)
+            assert all(torch.equal(one, other) for one, other in pairs)
+    with pytest.raises(RankriseError, match="cannot be read as moments"):
+        use.Moments.load(__file__)
+
+
+def test_moments_of_another_model_are_refused() -> None:
+    narrow, wide = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2))
+    found = use.moments(narrow, [torch.ones(1, 2)], lambda model, batch: model(batch).mean())
+    with pytest.raises(RankriseError, match="of 2 inputs, and it has 3"):
+        use.extract(wide, changed(wide), rank=1, moments=found)
+
+
+def test_sampled_labels_give_the_fisher_matrix_of_a_softmax() -> None:
+    """For a linear classifier, G is `diag(p) - p p^T`."""
+
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            return type("Output", (), {"logits": self.head(x)})
+
+    torch.manual_seed(0)
+    model = Classifier()
+    x = torch.ones(1, 2).expand(20000, 2)
+    found = use.moments(model, [{"x": x}], use.sampled).outputs["head"].blocks[0]
+    p = model.head(x[0]).softmax(-1).detach()
+    assert torch.allclose(found, p.diag() - torch.outer(p, p), atol=0.01)
+
+
+def test_fisher_weights_keep_more_of_the_gain_than_plain_svd() -> None:
+    """A regression whose inputs and outputs matter unequally, and a change that is of full rank."""
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(20, 20, bias=False))
+    tuned = changed(base, 0.3)
+    x = torch.randn(400, 20) * torch.logspace(0, -2, 20)
+    weight = torch.logspace(0, -2, 20).flip(0)
+    with torch.no_grad():
+        y = tuned(x)
+
+    def loss(model: Any, batch: Tensor) -> Tensor:
+        noise = torch.randn(len(batch), 20) / weight
+        target = model(batch).detach() + noise
+        return 0.5 * ((model(batch) - target) * weight).square().sum(-1).mean()
+
+    def evaluate(model: Any) -> float:
+        return float(0.5 * ((model(x) - y) * weight).square().sum(-1).mean())
+
+    found = use.moments(tuned, [x], loss)
+    weighted = use.extract(base, tuned, rank=3, moments=found, evaluate=evaluate).measured
+    plain = use.extract(base, tuned, rank=3, evaluate=evaluate).measured
+    assert weighted is not None
+    assert plain is not None
+    assert weighted.gain > 0.85
+    assert plain.gain < 0.6
+
+
+def test_bad_losses_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(RankriseError, match="no batch"):
+        use.moments(model, [], square_loss)
+    with pytest.raises(RankriseError, match="is nan"):
+        use.moments(model, [torch.ones(1, 2)], lambda model, batch: model(batch).mean() * float("nan"))
+    with pytest.raises(RankriseError, match="No linear layer took part"):
+        use.moments(model, [torch.ones(1, 2)], lambda model, batch: batch.sum())
