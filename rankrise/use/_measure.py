@@ -26,7 +26,7 @@ class Bench:
     def __init__(self, both: Pair, tuned: Source, evaluate: Evaluate) -> None:
         self.model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(both.tuned.name)
         self._both, self._evaluate = both, evaluate
-        self._parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        self._parameters: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         self._parameters |= dict(self.model.named_buffers())
 
     def scores(self) -> dict[str, float]:
@@ -72,9 +72,9 @@ class Bench:
             return found
         for matrix in self._both.matrices:
             if f"{matrix.name}.weight" not in found:
-                before = self._both.base.read(f"{matrix.name}.weight")
-                assert before is not None
-                found[f"{matrix.name}.weight"] = before
+                stored = self._both.base.read(f"{matrix.name}.weight")
+                assert stored is not None
+                found[f"{matrix.name}.weight"] = stored
         if not adapter.rest.kept:
             for name in adapter.rest.changed:
                 stored = self._both.base.read(name)

@@ -19,7 +19,7 @@ def load_model(source: str | Path, architecture: str | Path | None = None) -> nn
     a head whose weights mean nothing.
     """
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
-    model = type(open_weights(architecture or source).model)
+    model: Any = type(open_weights(architecture or source).model)
     if not issubclass(model, transformers.PreTrainedModel):
         raise RankriseError(
             f"{str(source)!r} is not a checkpoint of transformers: load the model and give it."

@@ -148,6 +148,8 @@ class Stored:
     """(B, A) by module name, the scale in B: `B @ A` is the change, [out, in]."""
     others: dict[str, Tensor]
     """All other tensors by the name in the file."""
+    dtype: torch.dtype
+    """In which the factors are stored."""
 
 
 def read_adapter(folder: str | Path) -> Stored:
@@ -177,6 +179,7 @@ def read_adapter(folder: str | Path) -> Stored:
     except SafetensorError as error:
         raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): is it whole?") from error
     factors: dict[str, tuple[Tensor, Tensor]] = {}
+    dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
     for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
         name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
         right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
@@ -191,7 +194,7 @@ def read_adapter(folder: str | Path) -> Stored:
             f"{str(folder)!r} holds {embedded[0] if embedded else 'no LoRA factors'}: only LoRA of linear "
             "layers can shrink."
         )
-    return Stored(folder, config, factors, tensors)
+    return Stored(folder, config, factors, tensors, dtype)
 
 
 def _scale(config: dict[str, Any], name: str, rank: int) -> float:

@@ -145,7 +145,7 @@ def linear_layers(model: nn.Module) -> list[Matrix]:
         transposed = is_transposed(module)
         if transposed is None or len(owners[id(module.weight)]) > 1:
             continue
-        rows, columns = module.weight.shape  # type: ignore[union-attr, operator]
+        rows, columns = module.weight.shape
         out, into = (columns, rows) if transposed else (rows, columns)
         found.append(Matrix(name, int(out), int(into), transposed))
     return found

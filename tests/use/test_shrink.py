@@ -1,0 +1,105 @@
+"""Adapters at lower ranks, from their factors alone."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import inputs, made
+
+from rankrise import RankriseError, use
+
+
+def trained(name: str, folder: Path, **settings: Any) -> Any:
+    """An adapter by PEFT itself with random weights, saved; the model with it merged."""
+    torch.manual_seed(0)
+    config = peft.LoraConfig(
+        **({"r": 6, "lora_alpha": 9, "target_modules": "all-linear", "init_lora_weights": False} | settings)
+    )
+    model = peft.get_peft_model(made(name), config)
+    model.save_pretrained(folder)
+    return model.merge_and_unload()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("llama", {}),
+        ("llama", {"use_rslora": True, "rank_pattern": {"q_proj": 3}, "alpha_pattern": {"v_proj": 5}}),
+        ("gpt2", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+        (
+            "bert",
+            {"bias": "lora_only", "modules_to_save": ["classifier"], "target_modules": ["query", "value"]},
+        ),
+    ],
+)
+def test_at_its_own_rank_nothing_changes(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    model = trained(name, tmp_path / "large", **settings)
+    small = use.shrink(tmp_path / "large", rank=6)
+    assert small.kept == pytest.approx(1)
+    small.save(tmp_path / "small")
+    again = peft.PeftModel.from_pretrained(made(name), tmp_path / "small").merge_and_unload()
+    for key, tensor in model.state_dict().items():
+        assert torch.allclose(again.state_dict()[key], tensor, atol=1e-5), key
+
+
+def test_each_product_is_cut_as_its_svd_is(tmp_path: Path) -> None:
+    base, model = made("llama"), trained("llama", tmp_path / "large")
+    small = use.shrink(tmp_path / "large", rank=2)
+    assert set(small.ranks.values()) == {2}
+    for name, (b, a) in small.factors.items():
+        change = model.get_submodule(name).weight - base.get_submodule(name).weight
+        u, s, vh = torch.linalg.svd(change)
+        assert torch.allclose(b.float() @ a.float(), (u[:, :2] * s[:2]) @ vh[:2], atol=1e-4), name
+
+
+def test_a_gain_is_kept_with_fewer_directions(tmp_path: Path) -> None:
+    base, model = made("llama"), trained("llama", tmp_path / "large")
+    batch = inputs(base, 8)
+    with torch.no_grad():
+        target = model(**batch).logits.softmax(-1)
+
+    def evaluate(model: Any) -> float:
+        return float(-(model(**batch).logits.log_softmax(-1) * target).sum(-1).mean())
+
+    before = deepcopy(base.state_dict())
+    small = use.shrink(tmp_path / "large", gain=0.8, base=base, evaluate=evaluate)
+    assert small.measured is not None
+    assert 0.8 <= small.measured.gain < 1
+    assert max(small.ranks.values()) < 6
+    assert all(torch.equal(tensor, before[name]) for name, tensor in base.state_dict().items())
+    free = use.shrink(tmp_path / "large", rank=2, uniform=False, base=base, evaluate=evaluate)
+    assert len(set(free.ranks.values())) > 1
+
+
+def test_bad_adapters_are_refused(tmp_path: Path) -> None:
+    trained("llama", tmp_path / "large")
+    config = json.loads((tmp_path / "large/adapter_config.json").read_text())
+
+    def refused(message: str, folder: Path = tmp_path / "large", **given: Any) -> None:
+        with pytest.raises(RankriseError, match=message):
+            use.shrink(folder, **({"rank": 2} | given))
+
+    refused("has no adapter_config.json", tmp_path)
+    refused("is no adapter of this base: model.layers.0", base=made("gpt2"))
+    refused("pass base", evaluate=lambda model: 0.0)
+    refused("none of them is given", rank=None)
+    other = made("llama")
+    other.config._name_or_path = "another/model"
+    (tmp_path / "large/adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": "a/b"})
+    )
+    refused("is an adapter of 'a/b', and the base is 'another/model'", base=other)
+    (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    refused("is a LORA with use_dora adapter")
+    (tmp_path / "large/adapter_config.json").write_text(json.dumps(config))
+    path = tmp_path / "large/adapter_model.safetensors"
+    tensors = load_file(path)
+    save_file({name: tensor for name, tensor in tensors.items() if "lora_B" not in name}, path)
+    refused("holds no two factors")
+    path.unlink()
+    refused("nothing is unpickled")
