@@ -1,0 +1,38 @@
+"""The prose pages: lines a person can read in an editor, and commands that exist with the flags they show."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankrise.commands import command_of
+from rankrise.commands.arguments import parsed
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+WRAPPED = [page for page in PAGES if page.name != "results.md"]
+LONGEST = 120
+
+
+def commands_shown() -> Iterator[tuple[str, str]]:
+    """Every line of a shell block that calls rankrise, with the page it is on."""
+    for page in PAGES:
+        for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if found := re.match(r"(?:\$ )?rankrise (.*)", line):
+                    yield page.name, found[1]
+
+
+@pytest.mark.parametrize("page", WRAPPED, ids=lambda page: page.name)
+def test_lines_are_short_unless_a_table_or_a_picture_needs_more(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    long = [line for line in lines if len(line) > LONGEST and not line.startswith(("|", "!["))]
+    assert long == []
+
+
+@pytest.mark.parametrize(("page", "line"), commands_shown())
+def test_a_command_that_is_shown_can_be_typed(page: str, line: str) -> None:
+    name, *words = shlex.split(line, comments=True)
+    assert parsed(name, command_of(name), words)
