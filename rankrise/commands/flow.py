@@ -29,22 +29,23 @@ def flow(
         log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
         until: rescaled time t / log(1/alpha) at which to stop.
         dimension: embedding dimension d; the paper's toy has 50.
-        tokens: tokens in a sample.
+        tokens: tokens per sample.
         samples: training samples; the paper's toy has 1000.
         layers: layers of the transformer.
-        heads: heads in a layer of the transformer.
-        objective: what the network's outputs are compared with the teacher's by.
+        heads: heads per layer of the transformer.
+        objective: squared error, or cross-entropy with the teacher's likelihoods or its likeliest class.
         seed: draws the data, the teacher and the initialisation.
-        tolerance: error allowed in a step, in log|a| / log(1/alpha).
+        tolerance: error allowed per step, in log|a| / log(1/alpha).
         out: folder for flow.json and the picture flow.png and .svg.
         device: cpu or cuda.
         json: print JSON instead of the table.
     """
     from rankrise import predict as theory
-    from rankrise.commands.network import build, print_stages
+    from rankrise.commands.network import build
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.stages import flow_to_dict, save_flow
+    from rankrise.show.stage_table import print_stages
+    from rankrise.show.staircase import save_flow
 
     loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
     u0, v0 = theory.random_initialisation(loss.size, seed + 1, device)
@@ -53,7 +54,7 @@ def flow(
     stages = theory.greedy(loss, until=until, device=device)
     comparison = theory.compare(stages, solved)
     result = {
-        **flow_to_dict(solved),
+        **solved.to_dict(),
         "algorithm_1": stages.to_dict(loss.label),
         "largest_time_error": comparison.largest_time_error,
         "largest_point_error": comparison.largest_point_error,

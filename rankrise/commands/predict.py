@@ -26,11 +26,11 @@ def predict(
     Args:
         network: one attention head (Eq. 1), a transformer (Example 3.2), or a linear network.
         dimension: embedding dimension d; the paper's toy has 50.
-        tokens: tokens in a sample.
+        tokens: tokens per sample.
         samples: training samples; the paper's toy has 1000.
         layers: layers of the transformer.
-        heads: heads in a layer of the transformer.
-        objective: what the network's outputs are compared with the teacher's by.
+        heads: heads per layer of the transformer.
+        objective: squared error, or cross-entropy with the teacher's likelihoods or its likeliest class.
         seed: draws the data and the teacher.
         until: rescaled time t / log(1/alpha) at which to stop.
         check: also check the assumptions of Theorem 4.5 at every stage.
@@ -39,10 +39,11 @@ def predict(
         json: print JSON instead of the table.
     """
     from rankrise import predict as theory
-    from rankrise.commands.network import build, print_stages
+    from rankrise.commands.network import build
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.stages import save_stages
+    from rankrise.show.stage_table import print_stages
+    from rankrise.show.staircase import save_stages
 
     loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
     with bar("Algorithm 1", loss.size, unit="stages") as move_to:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -103,10 +103,19 @@ class Flow:
     def activation_times(self, threshold: float = 1e-3) -> Tensor:
         """The rescaled time (p,) at which each `|a|` first reaches `threshold`; inf where it never does."""
         first = torch.full((self.places.shape[1],), math.inf, dtype=torch.float64)
+        for coordinate, times in self.rises(threshold).items():
+            first[coordinate] = times[0]
+        return first
+
+    def rises(self, threshold: float = 1e-3) -> dict[int, list[float]]:
+        """The rescaled times at which `|a|` rises above `threshold`, in order, by coordinate; one that never
+        does is not there.
+        """
+        times: dict[int, list[float]] = {}
         for crossing in self.crossings(threshold):
             if crossing.upward:
-                first[crossing.coordinate] = min(float(first[crossing.coordinate]), crossing.time)
-        return first
+                times.setdefault(crossing.coordinate, []).append(crossing.time)
+        return times
 
     def crossings(self, threshold: float = 1e-3) -> list["Crossing"]:
         """Every time an `|a|` rises above `threshold` or falls below it, in order of time."""
@@ -126,6 +135,20 @@ class Flow:
             upward = above[steps + 1, coordinates].tolist()
             found += map(Crossing, times.tolist(), coordinates.tolist(), upward)
         return sorted(found, key=lambda crossing: crossing.time)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The flow as JSON has it: its steps, and when each coordinate became active."""
+        return {
+            "log_inverse_alpha": self.log_inverse_alpha,
+            "ending": self.ending,
+            "message": self.message,
+            "gradients": self.gradients,
+            "hessian_columns": self.hessian_columns,
+            "activation_times": self.activation_times().tolist(),
+            "times": self.times.tolist(),
+            "losses": self.losses.tolist(),
+            "values": self.values.tolist(),
+        }
 
     def _cross(self, steps: Tensor, coordinates: Tensor, level: Tensor) -> Tensor:
         """Where, within each of `steps`, its coordinate meets its level: the root of the cubic, by

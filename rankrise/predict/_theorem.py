@@ -120,10 +120,7 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
             f"stages have {len(stages[0].point)} coordinates and flow has {size}: pass both of the same loss."
         )
     last = float(flow.times[-1])
-    upward: dict[int, list[float]] = {}
-    for crossing in flow.crossings(threshold):
-        if crossing.upward:
-            upward.setdefault(crossing.coordinate, []).append(crossing.time)
+    rises = flow.rises(threshold)
     rows: list[StageComparison] = []
     active = flow.at(0.0).abs() > threshold
     times = [stage.time for stage in stages]
@@ -133,8 +130,8 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
         middle = (stage.time + end) / 2
         if not stage.time < middle <= last:
             break
-        # A coordinate that leaves and comes back has several stages: each takes the crossing nearest to it.
-        flow_time = min(upward.get(stage.coordinate, [math.inf]), key=lambda time: abs(time - stage.time))
+        # A coordinate that leaves and comes back has several stages: each takes the rise nearest to it.
+        flow_time = min(rises.get(stage.coordinate, [math.inf]), key=lambda time: abs(time - stage.time))
         here = flow.at(middle)
         now_active = here.abs() > threshold
         rows.append(

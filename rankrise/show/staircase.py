@@ -1,8 +1,7 @@
-"""Algorithm 1's stages and a flow as pictures and as plain data."""
+"""Algorithm 1 as a picture: the staircase of loss and coordinates, with a flow over it where there is one."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,20 +10,6 @@ from rankrise.foundations.files import replacing
 from rankrise.predict import Flow, Stages
 
 Label = Callable[[int], str]
-
-
-def flow_to_dict(flow: Flow) -> dict[str, Any]:
-    """A flow as plain values: its steps, and when each coordinate became active."""
-    return {
-        "log_inverse_alpha": flow.log_inverse_alpha,
-        "ending": flow.ending,
-        "message": flow.message,
-        "gradients": flow.gradients,
-        "activation_times": flow.activation_times().tolist(),
-        "times": flow.times.tolist(),
-        "losses": flow.losses.tolist(),
-        "values": flow.values.tolist(),
-    }
 
 
 def save_stages(folder: Path, stages: Stages, label: Label) -> list[Path]:

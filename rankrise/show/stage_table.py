@@ -1,0 +1,63 @@
+"""Algorithm 1's stages as a table on the terminal, beside the flow's times where there is a flow."""
+
+import math
+from collections.abc import Callable, Iterator
+
+from rankrise.predict import Flow, Stages
+
+MEANINGS = {
+    "T_k": "the rescaled time t / log(1/alpha) at which the coordinate of stage k becomes active.",
+    "flow": "the rescaled time at which |a| of that coordinate rises above 1e-3 in the flow.",
+    "loss": "on the plateau that follows.",
+    "left": "coordinates that fall back to zero in the stage.",
+}
+
+
+def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None = None) -> None:
+    """Print one line per stage, what the columns mean, and why there are no more stages."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    columns = _columns(stages, label, flow)
+    title = "Algorithm 1" if flow is None else "Algorithm 1 and the flow"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("coordinate", "left") else "right")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console.print(table)
+    for name in columns:
+        if name in MEANINGS:
+            console.print(f"{name}: {MEANINGS[name]}")
+    console.print(f"Why no more stages: {stages.message}")
+    for number in stages.ties:
+        names = ", ".join(label(other) for other in stages[number].tied)
+        console.print(f"Stage {number + 1} is tied with {names}: the theorem does not cover it.")
+
+
+def _columns(stages: Stages, label: Callable[[int], str], flow: Flow | None) -> dict[str, list[str]]:
+    """The cells of each column; a column that would be empty is left out."""
+    columns = {
+        "stage": [str(number) for number in range(1, len(stages) + 1)],
+        "T_k": [f"{stage.time:.4f}" for stage in stages],
+    }
+    if flow is not None:
+        columns["flow"] = [f"{time:.4f}" for time in _rises(stages, flow)]
+    columns["coordinate"] = [label(stage.coordinate) for stage in stages]
+    columns["sign"] = ["+" if stage.sign > 0 else "-" for stage in stages]
+    columns["loss"] = [f"{stage.loss:.5g}" for stage in stages]
+    if any(stage.left for stage in stages):
+        columns["left"] = [" ".join(label(coordinate) for coordinate in stage.left) for stage in stages]
+    return columns
+
+
+def _rises(stages: Stages, flow: Flow) -> Iterator[float]:
+    """When each stage's coordinate rises in the flow: for one that leaves and comes back, the rise nearest to
+    the stage.
+    """
+    rises = flow.rises()
+    for stage in stages:
+        distances = {abs(time - stage.time): time for time in rises.get(stage.coordinate, [math.inf])}
+        yield distances[min(distances)]
