@@ -16,9 +16,7 @@ from rankrise.claims.scales import falls_with_scale
 from rankrise.claims.spectra_decay import spectra_decay
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
-from rankrise.runs import kind_of, runs_in
-from rankrise.studies import Study, studies_of
-from rankrise.toy import open_run
+from rankrise.runs import Study, ToyRun, open, studies
 
 __all__ = [
     "CLAIMS",
@@ -105,11 +103,11 @@ def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] |
     A claim that compares data sets is judged on all of them together; where none of those it speaks of is
     there, only if it was named.
     """
-    folders = runs_in([runs] if isinstance(runs, str | Path) else runs)
-    toys = [open_run(folder) for folder in folders if kind_of(folder) == "toy"]
-    studies = studies_of([folder for folder in folders if kind_of(folder) == "tracked"])
+    opened = open(runs)
+    toys = [run for run in opened if isinstance(run, ToyRun)]
+    grouped = studies(opened)
     table: list[Statement[Any]] = [*CLAIMS] if toys else []
-    table += [*TRACKED_CLAIMS, *COMPARING_CLAIMS] if studies else []
+    table += [*TRACKED_CLAIMS, *COMPARING_CLAIMS] if grouped else []
     known = [statement.name for statement in table]
     for name in names or ():
         if name not in known:
@@ -118,14 +116,14 @@ def check_claims(runs: str | Path | Sequence[str | Path], names: Sequence[str] |
     judged: list[Claim] = []
     for one in CLAIMS:
         if one.name in chosen:
-            judged += [judge(one, run, [run.folder.resolve().name]) for run in toys]
+            judged += [judge(one, run, [run.name]) for run in toys]
     for of_one in TRACKED_CLAIMS:
         if of_one.name in chosen:
-            judged += [_judged(of_one, study) for study in studies]
-    compared = on_cifar(studies)
+            judged += [_judged(of_one, study) for study in grouped]
+    compared = on_cifar(grouped)
     if names is not None or compared:
-        together = [member.name for study in compared or studies for member in study.main]
-        judged += [judge(of_all, studies, together) for of_all in COMPARING_CLAIMS if of_all.name in chosen]
+        together = [member.name for study in compared or grouped for member in study.main]
+        judged += [judge(of_all, grouped, together) for of_all in COMPARING_CLAIMS if of_all.name in chosen]
     return judged
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from rankrise.toy import MissingPiece
+from rankrise.runs import NotRecorded
 
 Verdict = Literal["holds", "does not hold", "cannot be decided"]
 Subject = TypeVar("Subject")
@@ -94,7 +94,7 @@ def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] =
     verdict: Verdict = "cannot be decided"
     try:
         measures = tuple(statement.measure(subject))
-    except (Undecided, MissingPiece) as undecided:
+    except (Undecided, NotRecorded) as undecided:
         reason = str(undecided)
     else:
         deciding = [measure for measure in measures if measure.needed]

@@ -7,8 +7,8 @@ import torch
 
 from rankrise import predict
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told, worst
-from rankrise.toy import Run
-from rankrise.toy.descent import ACTIVE
+from rankrise.runs import ToyRun
+from rankrise.runs._toy.curves import ACTIVE
 
 TIMES_CONSIDERED = 0.9
 """Stages after this part of the run are left out: at a finite scale they may come after its end."""
@@ -17,7 +17,7 @@ LAST_ERROR = 0.02
 EXPONENT = 0.5
 
 
-def convergence(run: Run) -> list[Measure]:
+def convergence(run: ToyRun) -> list[Measure]:
     """Theorem 4.5 on the two smallest scales of a run, the worst of its seeds."""
     if len(run.settings.alphas) < 2:
         raise Undecided("the run has one initialisation scale, and a trend takes two")
@@ -25,7 +25,7 @@ def convergence(run: Run) -> list[Measure]:
     return [worst(same) for same in zip(*measures, strict=True)]
 
 
-def _measures(run: Run, seed: int) -> list[Measure]:
+def _measures(run: ToyRun, seed: int) -> list[Measure]:
     stages = run.stages(seed)
     larger, smaller = (run.flow(seed, alpha) for alpha in run.settings.alphas[-2:])
     pairs = [

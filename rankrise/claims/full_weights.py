@@ -3,8 +3,7 @@
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.toy import Run
-from rankrise.toy.full import FullWeights
+from rankrise.runs import FullWeights, ToyRun
 
 LEARNED = 0.05
 """A singular value counts as learned above this part of the largest at the end."""
@@ -19,7 +18,7 @@ RISE = 0.05
 """Where the loss rises more, gradient descent is not stable: its step exceeds 2 over the curvature."""
 
 
-def full_weights(run: Run) -> list[Measure]:
+def full_weights(run: ToyRun) -> list[Measure]:
     """Figure 3 (d) to (f) as numbers, the worst of the run's seeds."""
     curves = [run.full(seed) for seed in run.settings.seeds]
     counts = [int(learned(curve).sum()) for curve in curves]

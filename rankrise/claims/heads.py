@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankrise.claims.claim import Measure, Undecided, told
-from rankrise.studies import Member, Study
+from rankrise.runs import Study, TrackedRun
 
 
-def at_the_end(members: Sequence[Member], product: str) -> list[np.ndarray]:
+def at_the_end(members: Sequence[TrackedRun], product: str) -> list[np.ndarray]:
     """By layer: the stable rank of the change at the last measured step, [heads of all seeds].
 
     Heads that never changed (frozen ones) have no rank to speak of and are left out.
     """
-    if any(not len(one.steps) for one in members):
+    if any(not len(one.finite_steps) for one in members):
         raise Undecided("a run has no measured step with finite weights yet")
     pooled = np.concatenate([one.ranks[product][-1] for one in members], axis=1)
     layers = [heads[np.isfinite(heads) & (heads > 0)] for heads in pooled]
@@ -25,11 +25,11 @@ def at_the_end(members: Sequence[Member], product: str) -> list[np.ndarray]:
 def judged_at(study: Study) -> list[Measure]:
     """From how many heads and seeds, and where a run is not finished, up to which step."""
     main = study.main
-    heads = sum(len(layer["tracked_heads"]) for one in main for layer in one.run.layers)
+    heads = sum(len(layer["tracked_heads"]) for one in main for layer in one.layers)
     seeds = f"{len(main)} {'seed' if len(main) == 1 else 'seeds'}"
-    measures = [told("heads judged", float(heads), f"in {len(main[0].run.layers)} layers, {seeds}")]
+    measures = [told("heads judged", float(heads), f"in {len(main[0].layers)} layers, {seeds}")]
     if not all(one.finished for one in main):
-        last = min(one.last for one in main)
+        last = min(one.last_finite_step for one in main)
         why = "the run is not finished, and the verdict is of now"
         measures.append(told("judged at step", float(last), why))
     return measures

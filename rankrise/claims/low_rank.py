@@ -6,7 +6,7 @@ from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
 from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.losses import losses
 from rankrise.claims.statistics import mean_bounds, spearman
-from rankrise.studies import Member, Study
+from rankrise.runs import Study, TrackedRun
 
 FAR_BELOW = 0.1
 SMALLEST_HEAD = 20
@@ -20,7 +20,7 @@ MOMENTS = 40
 def low_rank(study: Study) -> list[Measure]:
     """The stable rank of the change at the end of training against the size of a head, in the worst layer."""
     first = study.main[0]
-    sizes = [int(layer["d_head"]) for layer in first.run.layers]
+    sizes = [int(layer["d_head"]) for layer in first.layers]
     if min(sizes) < SMALLEST_HEAD:
         raise Undecided(
             f"a tenth of the head size {min(sizes)} is below 2, where only rank one would pass: "
@@ -39,7 +39,7 @@ def low_rank(study: Study) -> list[Measure]:
                 "far below is an order of magnitude; upper 95 % bound of the mean over heads",
             )
         )
-        initial = first.run.spectrum(product)[worst]
+        initial = first.spectrum(product)[worst]
         random = (initial**2).sum(-1) / initial[:, 0] ** 2 / sizes[worst]
         measures.append(
             told(
@@ -90,27 +90,27 @@ def rank_grows(study: Study) -> list[Measure]:
     return [*measures, *judged_at(study)]
 
 
-def _early(member: Member) -> int:
+def _early(member: TrackedRun) -> int:
     """The place of the first measured step that counts.
 
     Not the very first one: the change of a single step is the optimiser's doing (Adam's is the sign of one
     batch's gradient), and its rank is that of a batch, which may be high or low.
     """
-    return int(np.searchsorted(member.steps, member.epoch_steps or EARLY * member.last))
+    return int(np.searchsorted(member.finite_steps, member.epoch_steps or EARLY * member.last_finite_step))
 
 
-def _growth(member: Member, product: str) -> np.ndarray:
+def _growth(member: TrackedRun, product: str) -> np.ndarray:
     """For each head that changed: log(stable rank at the end / early), and the trend between, (heads, 2).
 
     The trend is taken on a logarithmic clock, on which training has its stages; otherwise a long end, where
     the rate has fallen and next to nothing moves, would decide it.
     """
     early = _early(member)
-    steps, ranks = member.steps[early:], member.ranks[product][early:]
+    steps, ranks = member.finite_steps[early:], member.ranks[product][early:]
     if len(steps) < FEWEST_STEPS:
         since = "its first epoch" if member.epoch_steps else f"the first {EARLY:.0%} of training"
         raise Undecided(
-            f"{member.run.folder} has {len(steps)} of its {len(member.steps)} measurements after {since}, "
+            f"{member.folder} has {len(steps)} of its {len(member.finite_steps)} measurements after {since}, "
             f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often"
         )
     clock = np.unique(np.searchsorted(steps, np.geomspace(steps[0], steps[-1], MOMENTS)))
@@ -121,11 +121,11 @@ def _growth(member: Member, product: str) -> np.ndarray:
     return np.array([(np.log(curve[-1] / curve[0]), spearman(clock, curve[clock])) for curve in changed])
 
 
-def _course(member: Member, product: str) -> str:
+def _course(member: TrackedRun, product: str) -> str:
     """The mean over heads in words: at first, early, at its lowest, at the end."""
     means = np.nanmean(member.ranks[product], axis=(1, 2))
-    lowest = int(means.argmin())
+    lowest, steps = int(means.argmin()), member.finite_steps
     return (
-        f"mean over heads: {means[0]:.2f} at step {member.steps[0]}, {means[_early(member)]:.2f} early, "
-        f"{means[lowest]:.2f} at its lowest (step {member.steps[lowest]}), {means[-1]:.2f} at the end"
+        f"mean over heads: {means[0]:.2f} at step {steps[0]}, {means[_early(member)]:.2f} early, "
+        f"{means[lowest]:.2f} at its lowest (step {steps[lowest]}), {means[-1]:.2f} at the end"
     )

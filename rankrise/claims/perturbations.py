@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.toy import PerturbedCurve, Run
+from rankrise.runs import PerturbedCurve, ToyRun
 
 RETURNED = 0.1
 """The part of the largest distance that may remain: noise forgotten leaves nothing, another minimum all."""
@@ -11,13 +11,13 @@ RETURNED = 0.1
 ACTIVE_WEIGHT = 1e-8
 
 
-def strict_minima(run: Run) -> list[Measure]:
+def strict_minima(run: ToyRun) -> list[Measure]:
     """Noise at random times dies out, and the Hessian at every plateau's point is positive definite."""
     margin_why = "a strict minimum means a positive definite Hessian in u on the support (Assumption 4.3)"
     return _measures(run, "strict-minima", "strict_minima", "smallest eigenvalue of a Hessian", margin_why)
 
 
-def noise_robustness(run: Run) -> list[Measure]:
+def noise_robustness(run: ToyRun) -> list[Measure]:
     """Noise at the times when a coordinate becomes active does not change where the stage leads."""
     margin_why = (
         "stage B, started with noise, must end nearer to the stage's point than it started (Assumption 4.4)"
@@ -52,7 +52,7 @@ def distance_to_path(point: Tensor, path: Tensor) -> float:
     return float((point - nearest).abs().amax(1).min())
 
 
-def _measures(run: Run, kind: str, assumption: str, margin_name: str, margin_why: str) -> list[Measure]:
+def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_why: str) -> list[Measure]:
     left: list[float] = []
     skipped = 0
     margins: list[float] = []

@@ -8,7 +8,7 @@ from rankrise.claims.claim import Measure, Undecided, at_least, told
 from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.scales import in_order
 from rankrise.claims.statistics import mean_bounds
-from rankrise.studies import Study
+from rankrise.runs import Study
 
 MOST = 0.75
 COMPARED = ("cifar10", "cifar100")
@@ -17,7 +17,7 @@ COMPARED = ("cifar10", "cifar100")
 
 def vo_exceeds_kq(study: Study) -> list[Measure]:
     """The two changes of the same head at the end of training, pair by pair."""
-    if study.main[0].products != ["KQ", "VO"]:
+    if study.main[0].products != ("KQ", "VO"):
         raise Undecided(f"only {', '.join(study.main[0].products)} was tracked: both products are needed")
     at_the_end(study.main, "KQ")
     ends = {name: np.stack([one.ranks[name][-1] for one in study.main]) for name in ("KQ", "VO")}
@@ -59,8 +59,7 @@ def harder_data(studies: Sequence[Study]) -> list[Measure]:
         raise Undecided("it takes a run on CIFAR-10 and one on CIFAR-100: pass both")
     easy, hard = (found[family].main for family in COMPARED)
     alike = [
-        (one.run.layers[0]["d_head"], len(one.run.layers), one.recipe.get("epochs"))
-        for one in (easy[0], hard[0])
+        (one.layers[0]["d_head"], len(one.layers), one.recipe.get("epochs")) for one in (easy[0], hard[0])
     ]
     if alike[0] != alike[1]:
         raise Undecided("the two data sets were trained with other layers, heads or epochs: train them alike")

@@ -9,7 +9,7 @@ from rankrise.claims.claim import Measure, Undecided, at_least, told
 from rankrise.claims.heads import at_the_end
 from rankrise.claims.losses import losses
 from rankrise.claims.statistics import RESAMPLES
-from rankrise.studies import Study
+from rankrise.runs import Study
 
 MOST_PAIRS = 0.75
 

@@ -5,7 +5,7 @@ import numpy as np
 from rankrise.claims.claim import Measure, Undecided, at_most, told
 from rankrise.claims.heads import judged_at
 from rankrise.claims.statistics import mean_bounds
-from rankrise.studies import Member, Study
+from rankrise.runs import Study, TrackedRun
 
 HALF = 0.5
 TENTH = 0.1
@@ -40,19 +40,19 @@ def spectra_decay(study: Study) -> list[Measure]:
             told(
                 f"the same area, mean over all heads of {product}",
                 float(np.concatenate(layers)[:, 1].mean()),
-                f"at step {int(study.main[0].spectra_steps[-1])}, the last with full spectra",
+                f"at step {int(study.main[0].finite_spectra_steps[-1])}, the last with full spectra",
             ),
         ]
     return [*measures, *judged_at(study)]
 
 
-def _spectra(member: Member, product: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    if not len(member.spectra_steps):
-        raise Undecided(f"{member.run.folder} has no full spectra yet")
-    last, end = int(member.spectra_steps[-1]), member.last_step
+def _spectra(member: TrackedRun, product: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    if not len(member.finite_spectra_steps):
+        raise Undecided(f"{member.folder} has no full spectra yet")
+    last, end = int(member.finite_spectra_steps[-1]), member.last_step
     if last < LATE * end:
         raise Undecided(f"the last full spectrum is of step {last} of {end}: it says nothing of the end")
-    return member.run.spectrum(product), member.run.spectrum(product, last)
+    return member.spectrum(product), member.spectrum(product, last)
 
 
 def _ratios(initial: list[np.ndarray], change: list[np.ndarray]) -> list[np.ndarray]:

@@ -25,17 +25,16 @@ def figures(
     import sys
 
     from rankrise.foundations.files import to_json
-    from rankrise.runs import kind_of, runs_in
+    from rankrise.runs import TrackedRun, open
     from rankrise.show.figures import draw_figures
     from rankrise.show.progress import bar
-    from rankrise.watch import load
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
         drawn, skipped = draw_figures(runs, names, seed=seed, out=out, progress=move_to)
-    for folder in runs_in(runs):
-        if kind_of(folder) == "tracked" and not load(folder).info["finished"]:
-            print(f"Note: {folder} is not finished, and is drawn as it stands.", file=sys.stderr)
+    for run in open(runs):
+        if isinstance(run, TrackedRun) and not run.finished:
+            print(f"Note: {run.folder} is not finished, and is drawn as it stands.", file=sys.stderr)
     if json:
         print(
             to_json(

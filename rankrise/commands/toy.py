@@ -35,6 +35,7 @@ def toy(
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.provenance import command_line
+    from rankrise.foundations.record.run_file import has_run
     from rankrise.recipes.toy_settings import QUICK, read_recipe
     from rankrise.show.progress import bar
     from rankrise.toy import open_run, run_toy, work_of
@@ -42,7 +43,7 @@ def toy(
     if quick and recipe is not None:
         raise RankriseError("both --quick and --recipe are given: pass one of them.")
     wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
-    if (out / "run.json").is_file() and not (quick or recipe or settings):
+    if has_run(out) and not (quick or recipe or settings):
         wanted = open_run(out).settings  # to resume, the folder alone is enough
     wanted = wanted.changed(settings, "the command line")
     try:

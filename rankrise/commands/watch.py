@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from rankrise.watch import StagesFound, TrackedRun
 
 
-def watch(run: Path, once: bool = False, json: bool = False, every: float = 2.0) -> None:
+def watch(
+    run: Path, once: bool = False, json: bool = False, every: float = 2.0, keep_stages: bool = False
+) -> None:
     """Stable rank of every layer, loss, pace and stages of a tracked run, while it is written and after.
 
     Args:
@@ -15,6 +17,8 @@ def watch(run: Path, once: bool = False, json: bool = False, every: float = 2.0)
         once: print one frame and end, as happens where the output is no terminal and when a run is finished.
         json: print the numbers of one frame as JSON.
         every: seconds between frames.
+        keep_stages: write the stages that were found into stages.json in the run's folder, from which figures
+            and pages take them instead of searching again.
     """
     import time
 
@@ -23,25 +27,33 @@ def watch(run: Path, once: bool = False, json: bool = False, every: float = 2.0)
 
     from rankrise.foundations.files import to_json
     from rankrise.show.terminal import frame, snapshot
-    from rankrise.watch import find_stages
 
     console = Console()
     tracked = _open(run)
     if json:
-        print(to_json(snapshot(tracked, find_stages(tracked)).to_dict()))
+        print(to_json(snapshot(tracked, _stages(tracked, keep_stages)).to_dict()))
         return
     if not once and console.is_terminal:
         search = _Search()
         try:
             with Live(console=console, auto_refresh=False, transient=True) as live:
-                while tracked.info.get("finished") is None:
+                while not tracked.finished:
                     live.update(frame(snapshot(tracked, search.latest(tracked)), console), refresh=True)
                     time.sleep(every)
                     tracked = _open(run)
         except KeyboardInterrupt:
             console.print(frame(snapshot(tracked, search.latest(tracked)), console))
             return
-    console.print(frame(snapshot(tracked, find_stages(tracked)), console))
+    console.print(frame(snapshot(tracked, _stages(tracked, keep_stages)), console))
+
+
+def _stages(run: "TrackedRun", keep: bool) -> "StagesFound":
+    """The run's stages, kept in its folder if that was asked for."""
+    from rankrise import runs
+
+    if keep:
+        runs.keep_stages(run)
+    return runs.found_stages(run)
 
 
 class _Search:
@@ -66,43 +78,30 @@ class _Search:
         return self._found
 
     def _search(self, run: "TrackedRun") -> None:
-        from rankrise.watch import find_stages
+        from rankrise.runs import found_stages
 
-        self._found = find_stages(run)
+        self._found = found_stages(run)
 
 
 def _open(folder: Path) -> "TrackedRun":
+    """The tracked run in a folder; a toy run, a sweep, and another folder of runs are refused by name."""
+    from rankrise import runs
     from rankrise.foundations.errors import RankriseError
-    from rankrise.toy import open_run
-    from rankrise.watch import load
+    from rankrise.foundations.record.names import SWEEP
 
-    try:
-        return load(folder)
-    except RankriseError:
-        _refuse_several(folder)
-        try:
-            open_run(folder)
-        except RankriseError:
-            pass
-        else:
-            raise RankriseError(
-                f"{folder} is a toy run, with no layers to watch: see it with 'rankrise report {folder}'."
-            ) from None
-        raise
-
-
-def _refuse_several(folder: Path) -> None:
-    """Refuse a sweep, or another folder of runs, with the runs in it."""
-    from rankrise.foundations.errors import RankriseError
-    from rankrise.runs import runs_in
-
-    is_sweep = (folder / "sweep.json").is_file()
-    runs = [str(run) for run in runs_in([folder]) if run != folder]
-    if runs:
+    is_sweep = (folder / SWEEP).is_file()
+    inside = [str(run) for run in runs.folders_of(folder) if run != folder]
+    if inside:
         kind = "a sweep" if is_sweep else "a folder of runs"
-        which = runs[0] if len(runs) == 1 else f"one of the {len(runs)} in it, for example {runs[0]}"
-        raise RankriseError(f"{folder} is {kind}, and runs are watched one by one: pass {which}")
+        which = inside[0] if len(inside) == 1 else f"one of the {len(inside)} in it, for example {inside[0]}"
+        raise RankriseError(f"{folder} is {kind}, and runs are watched one by one: pass {which}.")
     if is_sweep:
         raise RankriseError(
-            f"{folder} is a sweep of which no run has begun: pass one of its runs when it has"
+            f"{folder} is a sweep of which no run has begun: pass one of its runs when it has."
         )
+    (run,) = runs.open(folder)
+    if isinstance(run, runs.ToyRun):
+        raise RankriseError(
+            f"{folder} is a toy run, with no layers to watch: see it with 'rankrise report {folder}'."
+        )
+    return run

@@ -1,4 +1,4 @@
-"""The one error that rankrise raises on purpose."""
+"""The error that rankrise raises on purpose, and the one kind of it that callers tell from others."""
 
 
 class RankriseError(ValueError):
@@ -6,6 +6,10 @@ class RankriseError(ValueError):
 
     The command line prints the sentence and exits with code 2.
     """
+
+
+class NotRecorded(RankriseError):
+    """Something that a run does not hold: it was not asked for, or the run was cut off before it."""
 
 
 RankriseError.__module__ = "rankrise"  # tracebacks name it as users import it

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rankrise.foundations.errors import RankriseError
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -46,6 +48,17 @@ def write_json(path: str | Path, value: Any) -> None:
     "nan".
     """
     write_text(path, to_json(value) + "\n")
+
+
+def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
+    """The JSON object in a file, or one sentence: what is wrong with it, and `advice` on what to do."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
+    if not isinstance(value, dict):
+        raise RankriseError(f"{path} is damaged (it does not hold a JSON object): {advice}.")
+    return value
 
 
 def to_json(value: Any) -> str:

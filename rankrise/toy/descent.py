@@ -2,34 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rankrise.runs._toy.curves import ACTIVE, Descent
 from rankrise.toy.network import Network
 
-ACTIVE = 1e-3
-"""The size at which a coordinate counts as active, the one `predict.compare` uses."""
-
 POINTS = 400
-
-
-@dataclass(frozen=True, eq=False)
-class Descent:
-    """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,).
-
-    `activation_times` (p,) are of the first step with `|a| >= 1e-3`, inf where there is none; `message` says
-    how it ended.
-    """
-
-    times: Tensor
-    values: Tensor
-    losses: Tensor
-    activation_times: Tensor
-    step: float
-    log10_alpha: float
-    message: str
 
 
 def gradient_descent(

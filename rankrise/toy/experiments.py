@@ -11,19 +11,19 @@ from rankrise.foundations.files import write_json
 from rankrise.predict.types import Perturbation
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.toy.descent import ACTIVE, gradient_descent
-from rankrise.toy.full import train_full_weights
-from rankrise.toy.network import initialisation_of, network_of
-from rankrise.toy.pieces import Piece
-from rankrise.toy.record import (
-    PerturbedCurve,
-    Run,
+from rankrise.runs import PerturbedCurve, ToyRun
+from rankrise.runs._toy.curves import ACTIVE
+from rankrise.runs._toy.pieces import Piece
+from rankrise.runs._toy.write import (
     write_descent,
     write_flow,
     write_full,
     write_perturbations,
     write_stages,
 )
+from rankrise.toy.descent import gradient_descent
+from rankrise.toy.full import train_full_weights
+from rankrise.toy.network import initialisation_of, network_of
 
 Report = Callable[[float], None]
 """Called with the part of the piece that is done, from 0 to 1."""
@@ -37,22 +37,24 @@ def compute(folder: Path, settings: ToySettings, piece: Piece, report: Report) -
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _COMPUTE[piece.kind](Run(folder, settings, {}), piece, report)
+        _COMPUTE[piece.kind](ToyRun(folder, settings, {}), piece, report)
     finally:
         torch.set_num_threads(threads)
 
 
-def _stages(run: Run, piece: Piece, report: Report) -> None:
+def _stages(run: ToyRun, piece: Piece, report: Report) -> None:
     network = network_of(run.settings, piece.seed)
     stages = predict.greedy(
         network,
         until=run.settings.until,
         progress=lambda found: report(min(1.0, found / network.size)),
     )
-    write_stages(run.folder, piece.seed, network, stages)
+    coordinates = range(network.size)
+    labels, places = map(network.label, coordinates), map(network.place, coordinates)
+    write_stages(run.folder, piece.seed, [*labels], [*places], stages)
 
 
-def _flow(run: Run, piece: Piece, report: Report) -> None:
+def _flow(run: ToyRun, piece: Piece, report: Report) -> None:
     settings = run.settings
     flow = predict.gradient_flow(
         network_of(settings, piece.seed),
@@ -65,7 +67,7 @@ def _flow(run: Run, piece: Piece, report: Report) -> None:
     write_flow(run.folder, piece, flow, settings.tolerance)
 
 
-def _descent(run: Run, piece: Piece, report: Report) -> None:
+def _descent(run: ToyRun, piece: Piece, report: Report) -> None:
     settings = run.settings
     descent = gradient_descent(
         network_of(settings, piece.seed),
@@ -78,7 +80,7 @@ def _descent(run: Run, piece: Piece, report: Report) -> None:
     write_descent(run.folder, piece, descent)
 
 
-def _full(run: Run, piece: Piece, report: Report) -> None:
+def _full(run: ToyRun, piece: Piece, report: Report) -> None:
     settings = run.settings
     full = train_full_weights(
         network_of(settings, piece.seed),
@@ -91,7 +93,7 @@ def _full(run: Run, piece: Piece, report: Report) -> None:
     write_full(run.folder, piece, full)
 
 
-def _strict_minima(run: Run, piece: Piece, report: Report) -> None:
+def _strict_minima(run: ToyRun, piece: Piece, report: Report) -> None:
     """Noise at random times: training should return to the plateau."""
     flow = run.flow(piece.seed, run.settings.smallest_alpha)
     source = torch.Generator().manual_seed(piece.seed)
@@ -100,7 +102,7 @@ def _strict_minima(run: Run, piece: Piece, report: Report) -> None:
     _perturb_and_follow(run, piece, report, flow, times, run.settings.strict_minima_std, source)
 
 
-def _noise_robustness(run: Run, piece: Piece, report: Report) -> None:
+def _noise_robustness(run: ToyRun, piece: Piece, report: Report) -> None:
     """Less noise where a coordinate has just crossed the threshold: training should keep to its path."""
     flow = run.flow(piece.seed, run.settings.smallest_alpha)
     source = torch.Generator().manual_seed(piece.seed)
@@ -110,7 +112,7 @@ def _noise_robustness(run: Run, piece: Piece, report: Report) -> None:
 
 
 def _perturb_and_follow(
-    run: Run,
+    run: ToyRun,
     piece: Piece,
     report: Report,
     flow: predict.Flow,
@@ -140,7 +142,7 @@ def _curve(perturbation: Perturbation) -> PerturbedCurve:
     return PerturbedCurve(perturbation.time, times, original.at(times).float(), perturbed.at(times).float())
 
 
-def _assumptions(run: Run, piece: Piece, report: Report) -> None:
+def _assumptions(run: ToyRun, piece: Piece, report: Report) -> None:
     network = network_of(run.settings, piece.seed)
     stages = run.stages(piece.seed)
     if len(stages):
@@ -151,7 +153,7 @@ def _assumptions(run: Run, piece: Piece, report: Report) -> None:
     write_json(run.folder / piece.file, checked)
 
 
-def _comparison(run: Run, piece: Piece, report: Report) -> None:
+def _comparison(run: ToyRun, piece: Piece, report: Report) -> None:
     stages = run.stages(piece.seed)
     comparisons = {}
     for alpha in run.settings.alphas if len(stages) else ():
@@ -164,7 +166,7 @@ def _comparison(run: Run, piece: Piece, report: Report) -> None:
     write_json(run.folder / piece.file, comparisons)
 
 
-_COMPUTE: dict[str, Callable[[Run, Piece, Report], None]] = {
+_COMPUTE: dict[str, Callable[[ToyRun, Piece, Report], None]] = {
     "stages": _stages,
     "flow": _flow,
     "descent": _descent,

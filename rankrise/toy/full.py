@@ -2,37 +2,15 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankrise.predict.types import DiagonalHead
+from rankrise.runs._toy.curves import FullWeights
 from rankrise.toy.network import Network
 
 POINTS = 500
-
-
-@dataclass(frozen=True, eq=False)
-class FullWeights:
-    """A trained network of full weights: `times` (n,), not rescaled, `losses` (n,), singular values.
-
-    Those of W_K W_Q^T and of W_V W_O^T are (n, layers*heads*d), each head's in descending order. An entry of
-    a weight matrix starts with standard deviation `10**log10_scale`.
-    """
-
-    times: Tensor
-    losses: Tensor
-    singular_values_kq: Tensor
-    singular_values_vo: Tensor
-    log10_scale: float
-    step: float
-    message: str
-
-    @property
-    def rescaled_times(self) -> Tensor:
-        """t / log(1/scale), (n,), which is to full weights what rescaled time is to diagonal ones."""
-        return self.times / (-self.log10_scale * math.log(10))
 
 
 def train_full_weights(

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_json
 from rankrise.foundations.provenance import machine, now, versions
+from rankrise.foundations.record.names import remove_unfinished
+from rankrise.foundations.record.run_file import has_run, write_run
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.runs import FORMAT
+from rankrise.runs import ToyRun, open_toy
+from rankrise.runs._toy.pieces import Piece, pieces_of
 from rankrise.toy.experiments import compute
-from rankrise.toy.pieces import Piece, cost, needs, pieces_of
-from rankrise.toy.record import Run, open_run
+from rankrise.toy.work import cost, needs
 
 Progress = Callable[[float, int], None]
 """Called with the work that is done, in the unit of `work_of`, and the number of finished pieces."""
@@ -29,8 +30,8 @@ def run_toy(
     command: str = "",
     note: str = "",
     progress: Progress | None = None,
-) -> Run:
-    """Run every experiment that `settings` asks for into `folder`, skipping what is there already.
+) -> ToyRun:
+    """ToyRun every experiment that `settings` asks for into `folder`, skipping what is there already.
 
     >>> import tempfile
     >>> sizes = {"dimension": 2, "tokens": 3, "samples": 20}
@@ -52,20 +53,15 @@ def run_toy(
         else:
             _work_beside(run, missing, workers, progress)
     finally:
-        _sweep(run.folder)
-    write_json(run.folder / "run.json", run.info | {"finished": now()})
-    return open_run(run.folder)
+        remove_unfinished(run.folder)
+    write_run(run.folder, "toy", run.info | {"finished": now()})
+    return open_toy(run.folder)
 
 
-def work_of(settings: ToySettings) -> float:
-    """The size of a run, about the number of gradients it takes."""
-    return sum(cost(piece, settings) for piece in pieces_of(settings))
-
-
-def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> Run:
+def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyRun:
     """The run in `folder`, new or to be resumed; refused where the folder holds something else."""
-    if (folder / "run.json").exists():
-        run = open_run(folder)
+    if has_run(folder):
+        run = open_toy(folder)
         asked, found = settings.to_dict(), run.settings.to_dict()
         for name, value in asked.items():
             if found[name] != value:
@@ -76,13 +72,11 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> Run:
         for piece in pieces_of(settings):
             if run.has(piece):
                 run.check(piece)
-        _sweep(folder)
+        remove_unfinished(folder)
         return run
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RankriseError(f"{folder} exists and is no run: pass a new or an empty folder")
+        raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
     info = {
-        "format": FORMAT,
-        "kind": "toy",
         "settings": settings.to_dict(),
         "versions": versions(),
         "machine": machine(),
@@ -91,11 +85,11 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> Run:
         "finished": None,
         "note": note,
     }
-    write_json(folder / "run.json", info)
-    return Run(folder, settings, info)
+    write_run(folder, "toy", info)
+    return ToyRun(folder, settings, info)
 
 
-def _work_here(run: Run, missing: list[Piece], progress: Progress | None) -> None:
+def _work_here(run: ToyRun, missing: list[Piece], progress: Progress | None) -> None:
     """One piece after another, in this process."""
     total = pieces_of(run.settings)
     done = sum(cost(piece, run.settings) for piece in total if piece not in missing)
@@ -112,7 +106,7 @@ def _work_here(run: Run, missing: list[Piece], progress: Progress | None) -> Non
         report(1.0)
 
 
-def _work_beside(run: Run, missing: list[Piece], workers: int, progress: Progress | None) -> None:
+def _work_beside(run: ToyRun, missing: list[Piece], workers: int, progress: Progress | None) -> None:
     """The largest piece whose needs are met goes next, to whichever worker is free."""
     settings, total = run.settings, pieces_of(run.settings)
     parts = get_context("spawn").Array("d", [float(piece not in missing) for piece in total], lock=False)
@@ -181,9 +175,3 @@ def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> Non
             os._exit(1)
 
     compute(folder, settings, piece, report)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a worker was writing when it was ended."""
-    for unfinished in folder.glob("seed-*/.*"):
-        unfinished.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
+from rankrise.foundations.record.names import CHECKPOINTS, checkpoint_path
 
 FORMAT = "rankrise-checkpoint/1"
 WHOLE = StateDictOptions(full_state_dict=True)
@@ -34,7 +35,7 @@ ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """The newest checkpoint of a run; what was being written when the run was killed does not count."""
-    found = sorted((Path(folder) / "checkpoint").glob("step-*/state.json"))
+    found = sorted((Path(folder) / CHECKPOINTS).glob("step-*/state.json"))
     return found[-1].parent if found else None
 
 
@@ -55,7 +56,7 @@ def save_checkpoint(
     network = accelerator.unwrap_model(model)
     configuration = network.config.to_dict() | {"architectures": [type(network).__name__]}
     if accelerator.is_main_process:
-        place = folder / "checkpoint"
+        place = folder / CHECKPOINTS
         place.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place))
         try:
@@ -70,7 +71,7 @@ def save_checkpoint(
             write_json(temporary / "config.json", configuration)
             write_json(temporary / "state.json", {"format": FORMAT, "step": step})
             temporary.chmod(0o755)
-            final = place / f"step-{step:010d}"
+            final = checkpoint_path(folder, step)
             temporary.rename(final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

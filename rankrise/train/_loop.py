@@ -1,6 +1,5 @@
 """The training loop, from the settings to a tracked run in a folder."""
 
-import json
 import os
 import signal
 import threading
@@ -17,6 +16,8 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.progress import Meter, unseen
+from rankrise.foundations.record.names import BEGUN
+from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._checkpoint import load_checkpoint, save_checkpoint
@@ -27,9 +28,6 @@ from rankrise.train._sources import Batch
 from rankrise.train._step import Step, compiled, graphed, optimiser_of, written_score, written_step
 from rankrise.train._task import Task, task_of
 from rankrise.train._times import Times
-
-BEGUN = {"initial.safetensors", "steps.jsonl", "ranks.jsonl"}
-"""What a folder holds when a run was killed before its `run.json` was written."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def train(
     """
     folder = Path(folder)
     found = run_in(folder, settings)
-    if found is not None and found["finished"]:
+    if found is not None and found.get("finished"):
         return reached(folder)
     accelerator = require("accelerate", extra="train", purpose="training").Accelerator(mixed_precision="no")
     if settings.batch_size % accelerator.num_processes:
@@ -172,15 +170,14 @@ def train(
 
 def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
     """The `run.json` of a run with these settings, or None if it has not begun; anything else is refused."""
-    if not (folder / "run.json").exists():
+    if not has_run(folder):
         if folder.exists() and (not folder.is_dir() or _foreign(folder)):
-            raise RankriseError(f"{folder} exists and is no run: pass a new or an empty folder")
+            raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
         return None
-    try:
-        info: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        recipe = info["extra"]["recipe"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RankriseError(f"{folder} holds no run of 'rankrise train': pass another folder") from error
+    info = read_run(folder, "tracked")
+    recipe = watch.TrackedRun(folder, info).recipe
+    if not recipe:
+        raise RankriseError(f"{folder} does not hold a run of 'rankrise train': pass another folder.")
     for name, value in settings.to_dict().items():
         if name in names_of(TrainSettings, "machine"):
             continue

@@ -12,8 +12,8 @@ from pages import Open
 from tracked_runs import train
 
 from rankrise import watch
-from rankrise.studies import Member
-from rankrise.toy import Run, ToySettings, open_run, run_toy
+from rankrise.runs import ToyRun, keep_stages
+from rankrise.toy import ToySettings, open_run, run_toy
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -51,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(shared: Path) -> Run:
+def run(shared: Path) -> ToyRun:
     """A whole run, five stages long; tests that change one take a copy."""
     folder = shared / "report-run"
     with FileLock(f"{folder}.lock"):
@@ -65,15 +65,15 @@ def tracked(shared: Path) -> dict[str, Path]:
     with FileLock(f"{folder}.lock"):
         for name, settings in TRACKED.items():
             if not (folder / name / "stages.json").is_file():
-                Member(watch.load(train(folder / name, **settings))).stages  # noqa: B018  (keeps them there)
+                keep_stages(watch.load(train(folder / name, **settings)))
     return {name: folder / name for name in TRACKED}
 
 
 @pytest.fixture
-def copy_of(run: Run, tmp_path: Path) -> Any:
+def copy_of(run: ToyRun, tmp_path: Path) -> Any:
     """copy_of(name): the run again, under another name."""
 
-    def copy(name: str) -> Run:
+    def copy(name: str) -> ToyRun:
         return open_run(shutil.copytree(run.folder, tmp_path / name))
 
     return copy

@@ -9,23 +9,23 @@ import pytest
 from pages import Open, check_zoom, contrast, luminance, plain, table_of, ticks
 
 from rankrise.claims import check_claims
+from rankrise.runs import ToyRun
 from rankrise.show.report import write_report
-from rankrise.toy import Run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
 @pytest.fixture(scope="session")
-def page_of_run(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_of_run(run: ToyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([run.folder], tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture
-def visit(open_page: Open, run: Run, page_of_run: Path, tmp_path: Path) -> Open:
+def visit(open_page: Open, run: ToyRun, page_of_run: Path, tmp_path: Path) -> Open:
     """visit(run, …, width=1360): the page of some runs, open; nothing may go wrong or be fetched."""
 
-    def visited(*runs: Run, **options: Any) -> "Page":
+    def visited(*runs: ToyRun, **options: Any) -> "Page":
         path = (
             page_of_run
             if runs == (run,)
@@ -47,13 +47,13 @@ def shown_time(page: "Page") -> float:
     return float(page.eval_on_selector("#time", "slider => Number(slider.value)"))
 
 
-def test_it_opens_in_silence_and_needs_nothing_else(visit: Open, run: Run) -> None:
+def test_it_opens_in_silence_and_needs_nothing_else(visit: Open, run: ToyRun) -> None:
     page = visit(run)
     assert page.title() == "report-run – gradual rank increase"
     assert page.locator("svg[aria-roledescription=plot]").count() == 15
 
 
-def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: Run) -> None:
+def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: ToyRun) -> None:
     page, stages, labels = visit(run), run.stages(0), run.labels(0)
     for alpha in run.settings.alphas:
         exponent = str(int(alpha.split("e")[1]))
@@ -74,7 +74,9 @@ def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: Run) -> N
             assert int(row[7]) == len(stage.support)
 
 
-def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(visit: Open, run: Run) -> None:
+def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(
+    visit: Open, run: ToyRun
+) -> None:
     page, claims = visit(run), check_claims(run.folder)
     marks = {"holds": "✓", "does not hold": "✗", "cannot be decided": "?"}
     verdicts = [f"{marks[claim.verdict]} {claim.verdict}" for claim in claims]
@@ -92,7 +94,7 @@ def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(vi
         )
 
 
-def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: Run) -> None:
+def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: ToyRun) -> None:
     page, stages, labels, flow = visit(run), run.stages(0), run.labels(0), run.flow(0, "1e-8")
     page.locator("#time").focus()
     before = shown_time(page)
@@ -119,7 +121,7 @@ def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: Run
     assert page.locator(".next").inner_text() == f"Algorithm 1 has ended. {stages.message}"
 
 
-def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open, run: Run) -> None:
+def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open, run: ToyRun) -> None:
     page, times = visit(run), [stage.time for stage in run.stages(0)]
     set_time(page, times[0])
     page.locator("#after").click()
@@ -137,7 +139,7 @@ def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open,
     assert shown_time(page) == stopped
 
 
-def test_dragging_zooms_every_plot_of_time_and_show_all_undoes_it(visit: Open, run: Run) -> None:
+def test_dragging_zooms_every_plot_of_time_and_show_all_undoes_it(visit: Open, run: ToyRun) -> None:
     page = visit(run)
     plots = "#stages-here svg[aria-roledescription=plot]"
     whole = ticks(page, plots)
@@ -147,7 +149,7 @@ def test_dragging_zooms_every_plot_of_time_and_show_all_undoes_it(visit: Open, r
     assert page.locator("#zoom-reset").is_disabled()
 
 
-def test_hovering_names_the_coordinate_its_stage_and_its_value(visit: Open, run: Run) -> None:
+def test_hovering_names_the_coordinate_its_stage_and_its_value(visit: Open, run: ToyRun) -> None:
     page, stages, labels = visit(run), run.stages(0), run.labels(0)
     last = stages[len(stages) - 1]
     kinds = [place.kind for place in run.places(0)]
@@ -169,7 +171,7 @@ def test_hovering_names_the_coordinate_its_stage_and_its_value(visit: Open, run:
     assert plot.locator("path.lit").count() == 2
 
 
-def test_the_numbers_of_a_plot_can_be_read_and_saved(visit: Open, run: Run, tmp_path: Path) -> None:
+def test_the_numbers_of_a_plot_can_be_read_and_saved(visit: Open, run: ToyRun, tmp_path: Path) -> None:
     page, full = visit(run), run.full(0)
     figure = page.locator("#full-here figure").nth(1)
     figure.locator("summary").click()
@@ -190,7 +192,7 @@ def test_the_numbers_of_a_plot_can_be_read_and_saved(visit: Open, run: Run, tmp_
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_themes_are_legible_and_the_button_changes_between_them(
-    visit: Open, run: Run, scheme: str
+    visit: Open, run: ToyRun, scheme: str
 ) -> None:
     page = visit(run, color_scheme=scheme)
     background = "getComputedStyle(document.body).backgroundColor"
@@ -203,7 +205,7 @@ def test_both_themes_are_legible_and_the_button_changes_between_them(
 
 
 @pytest.mark.parametrize("width", [320, 360, 768])
-def test_on_a_small_screen_nothing_is_cut_off(visit: Open, run: Run, width: int) -> None:
+def test_on_a_small_screen_nothing_is_cut_off(visit: Open, run: ToyRun, width: int) -> None:
     page = visit(run, width=width, has_touch=True)
     for radio in page.locator("input[name=alpha] + span").all():
         radio.click()
@@ -214,7 +216,7 @@ def test_on_a_small_screen_nothing_is_cut_off(visit: Open, run: Run, width: int)
     assert reach <= width + 1
 
 
-def test_everything_has_a_name_and_headings_go_down_by_one(visit: Open, run: Run) -> None:
+def test_everything_has_a_name_and_headings_go_down_by_one(visit: Open, run: ToyRun) -> None:
     page = visit(run)
     nameless = """all => all.filter(one => {
         const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
@@ -255,7 +257,7 @@ def test_names_that_a_user_gave_are_text_and_nothing_else(visit: Open, copy_of: 
 
 
 def test_several_runs_stand_side_by_side_and_share_their_controls(
-    visit: Open, run: Run, copy_of: Any
+    visit: Open, run: ToyRun, copy_of: Any
 ) -> None:
     page = visit(run, copy_of("other"))
     left, right = (place.bounding_box() for place in page.locator("#stages-here .run").all())
@@ -284,7 +286,7 @@ def test_a_run_with_pieces_missing_opens_and_says_so(visit: Open, copy_of: Any) 
     assert "Nothing has come out yet." in visit(partial).locator(".story").inner_text()
 
 
-def test_on_paper_there_are_no_controls_and_no_dark_ground(visit: Open, run: Run) -> None:
+def test_on_paper_there_are_no_controls_and_no_dark_ground(visit: Open, run: ToyRun) -> None:
     page = visit(run, color_scheme="dark")
     page.emulate_media(media="print")
     assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) == 1

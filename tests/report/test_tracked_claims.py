@@ -14,7 +14,7 @@ from rankrise.claims import COMPARING_CLAIMS, TRACKED_CLAIMS, Claim, check_claim
 from rankrise.claims.scales import in_order
 from rankrise.claims.statistics import mean_bounds, spearman
 from rankrise.commands import main
-from rankrise.studies import studies_of
+from rankrise.runs import open, studies
 
 
 def verdict(name: str, *runs: Path) -> Claim:
@@ -47,7 +47,7 @@ def test_learned_keys_and_queries_are_of_low_rank_and_a_random_change_is_not(
 
 def test_the_measure_of_low_rank_is_the_record_s(tracked: dict[str, Path]) -> None:
     claim = verdict("low rank", tracked["unit"])
-    (study,) = studies_of([tracked["unit"]])
+    (study,) = studies(open([tracked["unit"]]))
     ends = study.main[0].ranks["VO"][-1]
     (measured,) = (
         one.value for one in claim.measures if one.name.startswith("stable rank of the change of VO")
@@ -177,10 +177,10 @@ def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_ear
     info = json.loads(path.read_text())
     info["extra"]["epoch_steps"] = 1000
     path.write_text(json.dumps(info))
-    (study,) = studies_of([run])
+    (study,) = studies(open([run]))
     claim = verdict("rank grows", run)
     assert claim.verdict == "cannot be decided"
-    count = len(study.main[0].steps)
+    count = len(study.main[0].finite_steps)
     assert f"has 0 of its {count} measurements after its first epoch, and a trend takes 8" in claim.reason
 
 

@@ -14,13 +14,13 @@ from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.foundations.files import write_json
+from rankrise.runs import ToyRun, open, studies
 from rankrise.show.figures import draw_figures
 from rankrise.show.figures.tracked import FIGURES, tasks_of
 from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
 from rankrise.show.report import write_report
 from rankrise.show.terminal import snapshot
-from rankrise.studies import studies_of
-from rankrise.toy import Run
+from rankrise.watch.types import FoundStage
 
 Drawn = dict[str, list[Path]]
 PAPER = ["1", "11", "12", "2", "4", "5", "training-CIFAR-10", "13", "14"]
@@ -83,10 +83,10 @@ def test_further_seeds_are_thin_to_their_own_end_and_left_out_before_they_begin(
 ) -> None:
     as_long = {"epochs": 12}
     begun = changed(train(tmp_path / "2", seed=2, steps=0, close=False), tmp_path / "begun", as_long)
-    figure, _ = draw_stable_rank(studies_of([tracked["unit"], begun])[0])
+    figure, _ = draw_stable_rank(studies(open([tracked["unit"], begun]))[0])
     assert "thin" not in figure.get_suptitle()
     longer = changed(train(tmp_path / "1", seed=1, steps=140), tmp_path / "longer", as_long)
-    (study,) = studies_of([tracked["unit"], longer, begun])
+    (study,) = studies(open([tracked["unit"], longer, begun]))
     figure, _ = draw_stable_rank(study)
     assert figure.get_suptitle().endswith("; thin: further seeds")
     for panel in figure.axes:
@@ -153,7 +153,7 @@ def test_a_figure_says_what_it_is(drawn: Drawn) -> None:
 
 
 def test_a_run_of_one_s_own_has_them_under_plain_names(tracked: dict[str, Path], tmp_path: Path) -> None:
-    names = [task.name for task in tasks_of(studies_of([tracked["wander"]]))]
+    names = [task.name for task in tasks_of(studies(open([tracked["wander"]])))]
     assert names == ["spectra", "stable-rank", "singular-values", "scales", "final-spectra", "training"]
     figures, _ = draw_figures(tracked["wander"], ["stable-rank"], out=tmp_path)
     assert figures["stable-rank"][0].name == "figure-stable-rank.png"
@@ -163,15 +163,13 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     run = shutil.copytree(tracked["wander"], tmp_path / "run")
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(info | {"extra": {}}))
-    (before,) = studies_of([run])
+    (before,) = studies(open([run]))
     assert "after training" in FIGURES["final-spectra"].draw(before)[0].get_suptitle()
     with (run / "steps.jsonl").open("a") as record:
         record.write(json.dumps({"step": 150, "loss": 1.0, "time": 1e9}) + "\n")
-    stage = {"step": 40, "interval": [30, 50], "probability": 1.0, "curves": {"loss": {}}}
-    (run / "stages.json").write_text(
-        json.dumps(watch.StagesFound((), ("loss",), 150).to_dict() | {"stages": [stage]})
-    )
-    (study,) = studies_of([run])
+    stage = FoundStage(40, (30, 50), 1.0, {})
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound((stage,), ("loss",), 150).to_dict()))
+    (study,) = studies(open([run]))
     assert "the change at step 120 against" in FIGURES["final-spectra"].draw(study)[0].get_suptitle()
     training = FIGURES["training"].draw(study)[0]
     assert training.get_suptitle() == "run: the course of training (upright lines: stages)"
@@ -191,7 +189,7 @@ def test_a_metric_recorded_once_is_a_point_and_words_are_left_out(
         record.write(
             json.dumps({"step": 121, "perplexity": 9.0, "word_perplexity/a": 8.0, "time": 1e9}) + "\n"
         )
-    figure, _ = FIGURES["training"].draw(studies_of([run])[0])
+    figure, _ = FIGURES["training"].draw(studies(open([run]))[0])
     panels = {panel.get_title(): panel for panel in figure.axes}
     assert not any("word" in title or ", a" in title for title in panels)
     (point,) = panels["validation perplexity"].get_lines()
@@ -237,19 +235,19 @@ def test_a_run_that_diverged_is_shown_up_to_there(
     tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     diverged = train(tmp_path / "diverged", seed=3, steps=40, diverges=21, close=False)
-    (member,) = studies_of([diverged])[0].members
-    assert 20 <= member.run.measured[member.finite][-1] == member.last < member.run.measured[-1]
-    assert member.spectra_steps.tolist() == [20]
+    (member,) = studies(open([diverged]))[0].members
+    assert 20 <= member.finite_steps[-1] == member.last_finite_step < member.measured[-1]
+    assert member.finite_spectra_steps.tolist() == [20]
     main(["figures", str(diverged), "--out", str(tmp_path / "out")])
     told = capsys.readouterr()
     assert told.err.strip().endswith("diverged is not finished, and is drawn as it stands.")
-    assert max(column(rows(tmp_path / "out" / "figure-12.csv"), "step")) == member.last
-    assert max(column(rows(tmp_path / "out" / "figure-2.csv"), "step")) == member.last
+    assert max(column(rows(tmp_path / "out" / "figure-12.csv"), "step")) == member.last_finite_step
+    assert max(column(rows(tmp_path / "out" / "figure-2.csv"), "step")) == member.last_finite_step
     measured = {measure.name: measure.value for measure in check_claims(diverged, ["products"])[0].measures}
-    assert measured["judged at step"] == member.last
+    assert measured["judged at step"] == member.last_finite_step
     assert write_report([diverged], tmp_path / "one.html").is_file()
     assert write_report([tracked["unit"], diverged], tmp_path / "both.html").is_file()
-    shot = snapshot(member.run, None)
+    shot = snapshot(member, None)
     assert np.isnan([line.means[-1] for line in shot.ranks]).all()
     assert np.isfinite([line.means[1] for line in shot.ranks]).all()
 
@@ -262,7 +260,9 @@ def test_a_metric_that_one_run_has_alone_is_drawn_of_it(tracked: dict[str, Path]
     assert {row["run"] for row in table if row["quantity"] == "loss"} == {"unit", "short"}
 
 
-def test_bad_requests_are_refused_in_a_sentence(tracked: dict[str, Path], run: Run, tmp_path: Path) -> None:
+def test_bad_requests_are_refused_in_a_sentence(
+    tracked: dict[str, Path], run: ToyRun, tmp_path: Path
+) -> None:
     with pytest.raises(
         RankriseError, match="figure '6' is not known: the tracked runs given here have 1, 11, "
     ):
@@ -273,13 +273,13 @@ def test_bad_requests_are_refused_in_a_sentence(tracked: dict[str, Path], run: R
         draw_figures(tracked["unit"], seed=3)
     with pytest.raises(RankriseError, match="one run at a time"):
         draw_figures([run.folder, shutil.copytree(run.folder, tmp_path / "copy")])
-    with pytest.raises(RankriseError, match="is no run"):
+    with pytest.raises(RankriseError, match="is not a run"):
         draw_figures(tmp_path / "nowhere")
 
 
 def test_runs_at_several_scales_are_told_apart(tracked: dict[str, Path]) -> None:
-    (several,) = studies_of([tracked[name] for name in ("unit", "again", "small")])
-    (one,) = studies_of([tracked[name] for name in ("unit", "again")])
+    (several,) = studies(open([tracked[name] for name in ("unit", "again", "small")]))
+    (one,) = studies(open([tracked[name] for name in ("unit", "again")]))
     for name in ("spectra", "stable-rank", "final-spectra"):
         titles = [FIGURES[name].draw(study)[0].get_suptitle() for study in (several, one)]
         assert titles[0].startswith(f"{one.label}, scale 1: ")

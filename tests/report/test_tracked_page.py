@@ -13,6 +13,7 @@ from tracked_runs import train
 from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.show.report import write_report
+from rankrise.watch.types import FoundStage, FoundStep
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -260,11 +261,9 @@ def test_stages_are_marked_with_their_intervals_and_listed(
     open_page: Open, tracked: dict[str, Path], tmp_path: Path
 ) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "staged")
-    curves = {"loss": {}, "all VO stable rank": {}}
-    stage = {"step": 40, "interval": [30, 50], "probability": 0.97, "curves": curves}
-    (run / "stages.json").write_text(
-        json.dumps(watch.StagesFound((), ("loss",), 120).to_dict() | {"stages": [stage]})
-    )
+    step = FoundStep(40.0, (30.0, 50.0), (30.0, 50.0), probability=0.97, before=2.0, after=1.0)
+    stage = FoundStage(40, (30, 50), 0.97, {"loss": step, "all VO stable rank": step})
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound((stage,), ("loss",), 120).to_dict()))
     page = open_page(write_report([run]))
     assert table_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss, all VO stable rank"]]
     assert page.locator("#ranks-here .rules rect").count() == 2

@@ -11,9 +11,10 @@ import pytest
 
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
+from rankrise.runs import ToyRun
 from rankrise.show.report import write_report
 from rankrise.show.report.toy.gather import gather
-from rankrise.toy import Run, open_run
+from rankrise.toy import open_run
 
 
 def payload_of(page: Path) -> Any:
@@ -26,7 +27,7 @@ def payload_of(page: Path) -> Any:
     return json.loads(found.group(1))
 
 
-def test_the_payload_carries_the_run_s_numbers(run: Run, tmp_path: Path) -> None:
+def test_the_payload_carries_the_run_s_numbers(run: ToyRun, tmp_path: Path) -> None:
     (carried,) = payload_of(write_report([run.folder], tmp_path / "page.html"))["runs"]
     seed, stages = carried["seeds"]["0"], run.stages(0)
     assert [stage["time"] for stage in seed["stages"]] == [stage.time for stage in stages]
@@ -43,7 +44,7 @@ def test_the_payload_carries_the_run_s_numbers(run: Run, tmp_path: Path) -> None
             assert np.abs(drawn - exact[:, coordinate]).max() < 2e-3 * np.ptp(exact)
 
 
-def test_a_coordinate_that_comes_and_goes_is_switched_off_and_on(run: Run) -> None:
+def test_a_coordinate_that_comes_and_goes_is_switched_off_and_on(run: ToyRun) -> None:
     for carried in gather(run)["seeds"]["0"]["descents"]:
         for times, first in zip(carried["switches"], carried["activation"], strict=True):
             assert times == sorted(times)
@@ -65,7 +66,7 @@ def test_by_default_the_page_lies_in_its_run_and_the_command_says_where(
     }
 
 
-def test_several_runs_and_an_out_file(run: Run, copy_of: Any, tmp_path: Path) -> None:
+def test_several_runs_and_an_out_file(run: ToyRun, copy_of: Any, tmp_path: Path) -> None:
     page = tmp_path / "folder" / "both.html"
     main(["report", str(run.folder), str(copy_of("other").folder), "--out", str(page)])
     assert [one["name"] for one in payload_of(page)["runs"]] == ["report-run", "other"]
@@ -76,7 +77,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
         main(["report", str(tmp_path)])
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "is no run" in said
+    assert "is not a run" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -94,7 +95,7 @@ def test_a_damaged_run_is_refused_and_an_earlier_page_kept(copy_of: Any, file: s
     assert page.read_bytes() == before
 
 
-def test_a_folder_is_not_written_over(run: Run, tmp_path: Path) -> None:
+def test_a_folder_is_not_written_over(run: ToyRun, tmp_path: Path) -> None:
     with pytest.raises(RankriseError, match="is a folder"):
         write_report([run.folder], tmp_path)
 
@@ -107,14 +108,14 @@ def test_an_unfinished_run_says_what_is_missing(copy_of: Any) -> None:
     assert "The run is not finished: seed-0/full, seed-0/strict-minima are missing" in text
 
 
-def test_a_run_that_has_only_begun_has_a_page_too(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun_has_a_page_too(run: ToyRun, tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir()
     shutil.copy(run.folder / "run.json", tmp_path / "begun" / "run.json")
     text = write_report([open_run(tmp_path / "begun").folder]).read_text(encoding="utf-8")
     assert "Nothing has come out yet." in text
 
 
-def test_the_page_names_no_other_address(run: Run, tmp_path: Path) -> None:
+def test_the_page_names_no_other_address(run: ToyRun, tmp_path: Path) -> None:
     text = write_report([run.folder], tmp_path / "page.html").read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\s\"'<]*", text)) <= {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(link|img|iframe)\b|@import|url\((?!#)(?!\$)", text)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rankrise.toy import Run, ToySettings, run_toy
+from rankrise.runs import ToyRun
+from rankrise.toy import ToySettings, run_toy
 
 # A head that has four stages by rescaled time 1.8, two of them in W_K W_Q^T.
 TINY = ToySettings(
@@ -22,7 +23,7 @@ TINY = ToySettings(
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ToyRun:
     """A whole run of a head of dimension 4."""
     return run_toy(tmp_path_factory.mktemp("runs") / "tiny", TINY, command="rankrise toy tiny")
 

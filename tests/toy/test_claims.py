@@ -16,7 +16,8 @@ from rankrise.claims.claim import at_least, at_most, worst
 from rankrise.claims.convergence import exponent
 from rankrise.claims.full_weights import drops, early_rank, late_fall, overlap, rise
 from rankrise.claims.perturbations import remaining
-from rankrise.toy import PerturbedCurve, Run, ToySettings, experiments, open_run, run_toy
+from rankrise.runs import PerturbedCurve, ToyRun
+from rankrise.toy import ToySettings, experiments, open_run, run_toy
 from rankrise.toy.full import FullWeights
 
 
@@ -42,12 +43,12 @@ def run_loss(
 
 
 @pytest.mark.parametrize("name", [statement.name for statement in CLAIMS])
-def test_every_claim_holds_on_an_ordinary_run(tiny: Run, name: str) -> None:
+def test_every_claim_holds_on_an_ordinary_run(tiny: ToyRun, name: str) -> None:
     claim = verdict(tiny.folder, name)
     assert claim.verdict == "holds", claim
 
 
-def test_no_convergence_from_a_large_initialisation(folder: Path, tiny: Run) -> None:
+def test_no_convergence_from_a_large_initialisation(folder: Path, tiny: ToyRun) -> None:
     run_toy(folder, replace(tiny.settings, alphas=("0.5", "0.3"), experiments=("stages", "flow")))
     assert verdict(folder, "convergence").verdict == "does not hold"
 
@@ -61,7 +62,7 @@ def test_no_convergence_where_two_coordinates_are_tied(folder: Path, monkeypatch
     assert any("extrapolated" in name for name in failed(claim))
 
 
-def test_convergence_cannot_be_decided_from_one_scale(folder: Path, tiny: Run) -> None:
+def test_convergence_cannot_be_decided_from_one_scale(folder: Path, tiny: ToyRun) -> None:
     run_toy(folder, replace(tiny.settings, alphas=("1e-16",), experiments=("stages", "flow")))
     assert verdict(folder, "convergence").verdict == "cannot be decided"
 
@@ -86,14 +87,14 @@ def test_noise_is_forgotten_unless_it_is_too_large(
         assert claim.verdict == expected, claim
 
 
-def test_full_weights_of_a_large_initialisation_are_learned_together(folder: Path, tiny: Run) -> None:
+def test_full_weights_of_a_large_initialisation_are_learned_together(folder: Path, tiny: ToyRun) -> None:
     run_toy(folder, replace(tiny.settings, full_scale="0.5", full_until=12.0, experiments=("full",)))
     claim = verdict(folder, "full weights")
     assert claim.verdict == "does not hold"
     assert any("rank" in name for name in failed(claim))
 
 
-def test_full_weights_cannot_be_decided_before_they_are_learned(folder: Path, tiny: Run) -> None:
+def test_full_weights_cannot_be_decided_before_they_are_learned(folder: Path, tiny: ToyRun) -> None:
     run_toy(folder, replace(tiny.settings, full_until=0.6, experiments=("full",)))
     assert verdict(folder, "full weights").verdict == "cannot be decided"
 
@@ -107,7 +108,7 @@ def test_full_weights_cannot_be_decided_before_they_are_learned(folder: Path, ti
         ("full weights", "full.safetensors"),
     ],
 )
-def test_a_run_cut_off_cannot_decide(tiny: Run, folder: Path, name: str, file: str) -> None:
+def test_a_run_cut_off_cannot_decide(tiny: ToyRun, folder: Path, name: str, file: str) -> None:
     shutil.copytree(tiny.folder, folder)
     (folder / "seed-6" / file).unlink()
     claim = verdict(folder, name)
@@ -115,14 +116,14 @@ def test_a_run_cut_off_cannot_decide(tiny: Run, folder: Path, name: str, file: s
     assert file in claim.reason
 
 
-def test_a_damaged_run_is_an_error_not_a_verdict(tiny: Run, folder: Path) -> None:
+def test_a_damaged_run_is_an_error_not_a_verdict(tiny: ToyRun, folder: Path) -> None:
     shutil.copytree(tiny.folder, folder)
     (folder / "seed-6" / "full.safetensors").write_bytes(b"")
     with pytest.raises(RankriseError, match="damaged"):
         check_claims(folder)
 
 
-def test_an_unknown_claim_is_refused(tiny: Run) -> None:
+def test_an_unknown_claim_is_refused(tiny: ToyRun) -> None:
     with pytest.raises(RankriseError, match="'eternal youth' is not known"):
         check_claims(tiny.folder, ["eternal youth"])
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankrise.commands import main
-from rankrise.toy import Run, open_run
+from rankrise.runs import ToyRun
+from rankrise.toy import open_run
 
 FLAGS = ["--dimension=2", "--tokens=3", "--samples=20", "--alphas=1e-4,1e-8", "--experiments=stages,flow"]
 
@@ -32,7 +33,7 @@ def test_a_flag_replaces_a_recipe(folder: Path, tmp_path: Path) -> None:
     assert (settings.dimension, settings.samples, settings.alphas) == (2, 10, ("1e-4",))
 
 
-def test_claims_as_a_table_and_as_json(tiny: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
     main(["claims", str(tiny.folder)])
     assert "holds" in capsys.readouterr().out
     main(["claims", str(tiny.folder), "--json"])
@@ -48,7 +49,7 @@ def test_claims_as_a_table_and_as_json(tiny: Run, capsys: pytest.CaptureFixture[
 
 
 def test_claims_of_two_runs_are_told_claim_by_claim(
-    tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = shutil.copytree(tiny.folder, tmp_path / "other")
     main(["claims", str(tiny.folder), str(other), "--only", "full weights"])
@@ -58,7 +59,7 @@ def test_claims_of_two_runs_are_told_claim_by_claim(
     assert verdicts == [tiny.folder.name, "other"]
 
 
-def test_figures_by_number(tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["figures", str(tiny.folder), "--only", "6", "--out", str(tmp_path), "--json"])
     assert json.loads(capsys.readouterr().out)["drawn"]["6"] == [
         str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")
@@ -70,8 +71,8 @@ def test_figures_by_number(tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["figures", "RUN", "--only", "5"], "figure '5' is not known"),
         (["claims", "RUN", "--only", "luck"], "claim 'luck' is not known"),
-        (["claims", "EMPTY"], "is no run"),
-        (["figures", "EMPTY"], "is no run"),
+        (["claims", "EMPTY"], "is not a run"),
+        (["figures", "EMPTY"], "is not a run"),
         (["toy", "RUN", "--dimension", "5"], "dimension"),
         (["toy", "NEW", "--quick", "--recipe", "x.yaml"], "pass one of them"),
         (["toy", "NEW", "--recipe", "no-such.yaml"], "'no-such.yaml' is not a recipe"),
@@ -79,7 +80,7 @@ def test_figures_by_number(tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_bad_input_is_one_sentence(
-    tiny: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+    tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     places = {"RUN": str(tiny.folder), "EMPTY": str(tmp_path / "empty"), "NEW": str(tmp_path / "new")}

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rankrise import RankriseError
+from rankrise.runs import ToyRun
 from rankrise.show.figures import draw_figures
 from rankrise.show.figures.toy import FIGURES
-from rankrise.toy import Run
 
 
 @pytest.fixture(scope="module")
-def drawn(tiny: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+def drawn(tiny: ToyRun, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """All figures of the tiny run."""
     figures, skipped = draw_figures(tiny.folder, out=tmp_path_factory.mktemp("figures"))
     assert not skipped
@@ -33,7 +33,9 @@ def test_every_figure_is_drawn(drawn: dict[str, list[Path]]) -> None:
         assert len(rows(data)) > 10
 
 
-def test_the_data_of_figure_8_are_the_flow_and_the_staircase(tiny: Run, drawn: dict[str, list[Path]]) -> None:
+def test_the_data_of_figure_8_are_the_flow_and_the_staircase(
+    tiny: ToyRun, drawn: dict[str, list[Path]]
+) -> None:
     table = rows(drawn["8"][2])
     flow, stages = tiny.flow(6, "1e-32"), tiny.stages(6)
     line = [row for row in table if row["alpha"] == "1e-32"][200]
@@ -43,13 +45,15 @@ def test_the_data_of_figure_8_are_the_flow_and_the_staircase(tiny: Run, drawn: d
     assert float(staircase[-1]["VO 2"]) == pytest.approx(float(stages[-1].point[6]), rel=1e-5)
 
 
-def test_the_same_run_gives_the_same_files(tiny: Run, drawn: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_the_same_run_gives_the_same_files(
+    tiny: ToyRun, drawn: dict[str, list[Path]], tmp_path: Path
+) -> None:
     again, _ = draw_figures(tiny.folder, ["6"], out=tmp_path)
     for before, after in zip(drawn["6"], again["6"], strict=True):
         assert before.read_bytes() == after.read_bytes()
 
 
-def test_a_run_cut_off_gives_the_figures_it_can(tiny: Run, tmp_path: Path) -> None:
+def test_a_run_cut_off_gives_the_figures_it_can(tiny: ToyRun, tmp_path: Path) -> None:
     shutil.copytree(tiny.folder, tmp_path / "run")
     (tmp_path / "run" / "seed-6" / "full.safetensors").unlink()
     (tmp_path / "run" / "seed-6" / "noise-robustness.safetensors").unlink()
@@ -61,12 +65,12 @@ def test_a_run_cut_off_gives_the_figures_it_can(tiny: Run, tmp_path: Path) -> No
     assert not (tmp_path / "run" / "figures").exists()
 
 
-def test_bad_requests_are_refused_in_a_sentence(tiny: Run, tmp_path: Path) -> None:
+def test_bad_requests_are_refused_in_a_sentence(tiny: ToyRun, tmp_path: Path) -> None:
     with pytest.raises(RankriseError, match="figure '4' is not known"):
         draw_figures(tiny.folder, ["6", "4"])
     with pytest.raises(RankriseError, match="seed 9"):
         draw_figures(tiny.folder, seed=9)
-    with pytest.raises(RankriseError, match="is no run"):
+    with pytest.raises(RankriseError, match="is not a run"):
         draw_figures(tmp_path)
 
 

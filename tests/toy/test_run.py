@@ -16,14 +16,16 @@ import torch
 from safetensors import safe_open
 
 from rankrise import RankriseError, predict
-from rankrise.toy import Run, ToySettings, open_run, run_toy, work_of
+from rankrise.runs import ToyRun
+from rankrise.runs._toy.pieces import Piece, pieces_of
+from rankrise.toy import ToySettings, open_run, run_toy, work_of
 from rankrise.toy.network import initialisation_of, network_of
-from rankrise.toy.pieces import Piece, needs, pieces_of
+from rankrise.toy.work import needs
 
 SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
 
 
-def test_every_piece_is_there_and_can_be_read_without_rankrise(tiny: Run) -> None:
+def test_every_piece_is_there_and_can_be_read_without_rankrise(tiny: ToyRun) -> None:
     info = json.loads((tiny.folder / "run.json").read_text())
     assert info["format"] == "rankrise-run/1"
     assert info["settings"]["dimension"] == 4
@@ -37,7 +39,7 @@ def test_every_piece_is_there_and_can_be_read_without_rankrise(tiny: Run) -> Non
     assert float(metadata["log10_alpha"]) == pytest.approx(-32)
 
 
-def test_a_flow_comes_back_as_it_was_solved(tiny: Run) -> None:
+def test_a_flow_comes_back_as_it_was_solved(tiny: ToyRun) -> None:
     network = network_of(tiny.settings, 6)
     flow = predict.gradient_flow(
         network, *initialisation_of(tiny.settings, 6), log10_alpha=-16, until=tiny.settings.until
@@ -48,7 +50,7 @@ def test_a_flow_comes_back_as_it_was_solved(tiny: Run) -> None:
     assert kept.activation_times().tolist() == flow.activation_times().tolist()
 
 
-def test_stages_come_back_as_they_were_found(tiny: Run) -> None:
+def test_stages_come_back_as_they_were_found(tiny: ToyRun) -> None:
     network = network_of(tiny.settings, 6)
     found, kept = predict.greedy(network, network.size, until=tiny.settings.until), tiny.stages(6)
     assert [stage.time for stage in kept] == [stage.time for stage in found]
@@ -56,7 +58,7 @@ def test_stages_come_back_as_they_were_found(tiny: Run) -> None:
     assert tiny.labels(6)[6] == "VO 2"
 
 
-def test_a_perturbed_curve_starts_where_the_flow_is(tiny: Run) -> None:
+def test_a_perturbed_curve_starts_where_the_flow_is(tiny: ToyRun) -> None:
     flow = tiny.flow(6, "1e-32")
     for kind in ("strict-minima", "noise-robustness"):
         for curve in tiny.perturbations(6, kind):
@@ -92,7 +94,7 @@ def test_other_settings_are_refused_and_nothing_is_overwritten(folder: Path) -> 
 def test_a_folder_with_something_else_is_refused(folder: Path) -> None:
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
-    with pytest.raises(RankriseError, match="is no run"):
+    with pytest.raises(RankriseError, match="is not a run"):
         run_toy(folder, SMALL)
     with pytest.raises(RankriseError, match=r"no run\.json"):
         open_run(folder)
@@ -113,7 +115,7 @@ def test_a_damaged_description_is_refused_in_a_sentence(folder: Path, text: str)
 @pytest.mark.parametrize(
     ("file", "keep"), [("flow-1e-32.safetensors", 0.5), ("flow-1e-32.safetensors", 0.0), ("stages.json", 0.5)]
 )
-def test_a_cut_off_file_is_named_and_kept(tiny: Run, folder: Path, file: str, keep: float) -> None:
+def test_a_cut_off_file_is_named_and_kept(tiny: ToyRun, folder: Path, file: str, keep: float) -> None:
     shutil.copytree(tiny.folder, folder)
     path = folder / "seed-6" / file
     content = path.read_bytes()[: int(keep * path.stat().st_size)]
@@ -126,7 +128,7 @@ def test_a_cut_off_file_is_named_and_kept(tiny: Run, folder: Path, file: str, ke
     assert path.read_bytes() == content
 
 
-def test_needs_come_first_and_every_piece_has_a_file_of_its_own(tiny: Run) -> None:
+def test_needs_come_first_and_every_piece_has_a_file_of_its_own(tiny: ToyRun) -> None:
     settings = replace(tiny.settings, seeds=(0, 1))
     pieces = pieces_of(settings)
     assert len({piece.file for piece in pieces}) == len(pieces)

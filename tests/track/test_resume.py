@@ -12,7 +12,7 @@ from tiny_model import tiny, train
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._track.record import Lines, read_lines
+from rankrise.foundations.record.lines import Lines, read_lines
 
 EVERY = watch.Schedule(often=1, seldom=2)
 SCRIPT = Path(__file__).with_name("training_run.py")
@@ -134,7 +134,7 @@ def test_initial_weights_are_verified(tmp_path):
 
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"format": "rankrise-run/1", "kind": "toy"}))
-    with pytest.raises(RankriseError, match="'toy', and no"):
+    with pytest.raises(RankriseError, match="'toy': pass a run of 'rankrise-run/1', 'tracked'"):
         watch.RankTracker(tiny(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
     with pytest.raises(RankriseError, match="'toy': pass a run of 'rankrise-run/1', 'tracked'"):

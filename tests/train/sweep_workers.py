@@ -1,6 +1,5 @@
 """Runs that take no time, for sweeps whose workers import them by name."""
 
-import json
 import os
 import signal
 import time
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.run_file import write_run
 
 
 def quick(settings: dict[str, Any], folder: str) -> None:
@@ -54,5 +54,6 @@ def note_call(settings: dict[str, Any], folder: str) -> None:
 def record(settings: dict[str, Any], folder: str, finished: str | None) -> None:
     """What a sweep looks at in a run's folder."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    info = {"extra": {"recipe": settings, "total_steps": 10}, "finished": finished}
-    (Path(folder) / "run.json").write_text(json.dumps(info))
+    empty = {"model": "none", "settings": {"products": [], "top": 0}, "layers": [], "matrices": []}
+    told = {"extra": {"recipe": settings, "total_steps": 10}, "finished": finished}
+    write_run(Path(folder), "tracked", empty | told)

@@ -131,7 +131,7 @@ def test_values_and_seeds_can_be_added(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(RankriseError, match="is no sweep"):
+    with pytest.raises(RankriseError, match="is not a sweep"):
         run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(RankriseError, match="damaged"):

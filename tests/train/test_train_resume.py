@@ -113,7 +113,7 @@ def test_other_settings_are_refused_by_name(tiny, whole_run, tmp_path):
     with pytest.raises(RankriseError, match="an earlier version, which had no setting 'deterministic'"):
         train(tiny, older)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RankriseError, match="exists and is no run"):
+    with pytest.raises(RankriseError, match="exists and is not a run"):
         train(tiny, tmp_path)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import of_one_kind
+from rankrise.runs import ToyRun, of_one_kind, open
 from rankrise.show.figures.toy import draw_toy
 from rankrise.show.figures.tracked import draw_tracked
 
@@ -25,16 +25,16 @@ def draw_figures(
     given. A toy run has several seeds, of which `seed` chooses one.
     """
     folders = [runs] if isinstance(runs, str | Path) else list(runs)
-    kind, found = of_one_kind(folders)
+    opened = of_one_kind(open(folders))
     place = None if out is None else Path(out)
-    if kind == "toy":
-        if len(found) > 1:
+    if isinstance(opened[0], ToyRun):
+        if len(opened) > 1:
             raise RankriseError(
-                f"{len(found)} toy runs were passed: their figures are drawn one run at a time"
+                f"{len(opened)} toy runs were passed: their figures are drawn one run at a time"
             )
-        return draw_toy(found[0], names, seed, place, progress)
+        return draw_toy(opened[0], names, seed, place, progress)
     if seed is not None:
         raise RankriseError(
             f"--seed {seed} chooses among a toy run's seeds: of tracked runs pass the ones to draw"
         )
-    return draw_tracked(found, names, place or Path(folders[0]) / "figures", progress)
+    return draw_tracked(opened, names, place or Path(folders[0]) / "figures", progress)

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -12,20 +12,21 @@ from typing import Any
 import rankrise
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
-from rankrise.runs import of_one_kind
+from rankrise.runs import ToyRun, of_one_kind, open
 from rankrise.show.report.content import Content
 from rankrise.show.report.modules import assemble, web_source
 from rankrise.show.report.toy import toy_content
 from rankrise.show.report.tracked import tracked_content
 
-CONTENTS = {"toy": toy_content, "tracked": tracked_content}
+CONTENTS: dict[str, Callable[[Any], Content]] = {"toy": toy_content, "tracked": tracked_content}
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page of runs of one kind, and give its path: by default report.html in the first folder."""
     if not folders:
         raise RankriseError("report got no run: pass one or more folders of runs")
-    kind, runs = of_one_kind(folders)
+    runs = of_one_kind(open(folders))
+    kind = "toy" if isinstance(runs[0], ToyRun) else "tracked"
     path = Path(out) if out is not None else Path(folders[0]) / "report.html"
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to")

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import to_json, write_json
+from rankrise.foundations.files import read_json, to_json, write_json
+from rankrise.foundations.record.lines import last_step
+from rankrise.foundations.record.names import RANKS, RUN, STEPS, SWEEP
+from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._loop import run_in
@@ -51,20 +54,19 @@ def describe(
 
 def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
     """Refuse a folder that holds something else than this sweep or a part of it, by the first difference."""
-    path = folder / "sweep.json"
+    path = folder / SWEEP
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RankriseError(f"{folder} exists and is no sweep: pass a new or an empty folder")
+            raise RankriseError(f"{folder} exists and is not a sweep: pass a new or an empty folder.")
         return
+    advice = "restore it, or pass another folder"
+    kept = read_json(path, advice)
+    if kept.get("format") != FORMAT:
+        raise RankriseError(f"{path} is of format {kept.get('format')!r}: this version reads {FORMAT!r}.")
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["format"] != FORMAT:
-            raise RankriseError(f"{path} is of format {kept['format']!r}: this version reads {FORMAT!r}")
         found = _values(kept)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, RankriseError):
-            raise
-        raise RankriseError(f"{path} is damaged ({error}): restore it, or pass another folder") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RankriseError(f"{path} is damaged ({error!r}): {advice}.") from error
     over, wanted_over = _varied(found), _varied(_values(described))
     if wanted_over and over != wanted_over:
         raise RankriseError(
@@ -83,13 +85,13 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
 
 def write_sweep(folder: Path, described: dict[str, Any], runs: Sequence[SweepRun]) -> None:
     """Write `sweep.json`."""
-    write_json(folder / "sweep.json", described | {"runs": [asdict(run) for run in runs]})
+    write_json(folder / SWEEP, described | {"runs": [asdict(run) for run in runs]})
 
 
 def standing(folder: Path, run: PlannedRun) -> SweepRun:
     """How a run stands by what is in its own folder."""
     state: State = "waiting"
-    if (folder / run.name / "run.json").exists():
+    if has_run(folder / run.name):
         state = "finished" if _is_finished(folder / run.name, run.settings) else "interrupted"
     return SweepRun(run.name, run.changed, state)
 
@@ -97,18 +99,14 @@ def standing(folder: Path, run: PlannedRun) -> SweepRun:
 def part_done(folder: Path) -> float:
     """How much of its steps an unfinished run has recorded, between 0 and 1."""
     try:
-        total = json.loads((folder / "run.json").read_text(encoding="utf-8"))["extra"]["total_steps"]
-        with (folder / "steps.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 4096))
-            lines = file.read().split(b"\n")
-        return float(json.loads(lines[-2])["step"] / total)  # the last is empty, or being written
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return float(last_step(folder / STEPS) / read_run(folder, "tracked")["extra"]["total_steps"])
+    except (OSError, ValueError, KeyError, TypeError):
         return 0.0
 
 
 def written_at(folder: Path) -> tuple[int, ...]:
     """When a run's record was last written, file by file: it changes when a worker has begun."""
-    paths = (folder / name for name in ("run.json", "steps.jsonl", "ranks.jsonl"))
+    paths = (folder / name for name in (RUN, STEPS, RANKS))
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
@@ -118,7 +116,7 @@ def _is_finished(folder: Path, settings: TrainSettings) -> bool:
         found = run_in(folder, settings)
     except RankriseError:
         return False
-    return found is not None and bool(found["finished"])
+    return found is not None and bool(found.get("finished"))
 
 
 def _values(described: dict[str, Any]) -> dict[str, list[Any]]:

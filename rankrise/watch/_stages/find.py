@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.watch._stages.curves import Curve, curves_of
 from rankrise.watch._stages.steps import FoundStep, find_steps
@@ -39,6 +40,13 @@ class FoundStage:
             "probability": self.probability,
             "curves": {name: step.to_dict() for name, step in self.curves.items()},
         }
+
+    @classmethod
+    def from_dict(cls, stage: dict[str, Any]) -> "FoundStage":
+        """From what JSON has."""
+        curves = {name: FoundStep.from_dict(step) for name, step in stage["curves"].items()}
+        low, high = stage["interval"]
+        return cls(stage["step"], (low, high), float(stage["probability"]), curves)
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,19 @@ class StagesFound:
             "searched": list(self.searched),
             "stages": [stage.to_dict() for stage in self.stages],
         }
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> "StagesFound":
+        """From what stages.json holds; refused where it is of another format."""
+        if found.get("format") != FORMAT:
+            raise RankriseError(
+                f"stages are of format {found.get('format')!r}, not {FORMAT!r}: find them anew."
+            )
+        try:
+            stages = tuple(map(FoundStage.from_dict, found["stages"]))
+            return cls(stages, tuple(found["searched"]), int(found["until"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RankriseError(f"stages are damaged ({error!r}): find them anew.") from error
 
 
 def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: float = 0.9) -> StagesFound:

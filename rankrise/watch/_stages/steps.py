@@ -47,6 +47,13 @@ class FoundStep:
         """As JSON has it."""
         return asdict(self) | {"interval": list(self.interval), "extent": list(self.extent)}
 
+    @classmethod
+    def from_dict(cls, step: dict[str, Any]) -> "FoundStep":
+        """From what JSON has, where a number that is not finite is text."""
+        (low, high), (begin, end) = step["interval"], step["extent"]
+        numbers = {name: float(step[name]) for name in ("time", "probability", "before", "after")}
+        return cls(interval=(float(low), float(high)), extent=(float(begin), float(end)), **numbers)
+
 
 def find_steps(
     times: Sequence[float] | np.ndarray,

@@ -10,11 +10,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import to_json, write_json
+from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
-from rankrise.runs import FORMAT
-from rankrise.watch._checkpoint import read_json
-from rankrise.watch._track.record import INITIAL, RUN, sha256, write_tensors
+from rankrise.foundations.record.names import INITIAL
+from rankrise.foundations.record.run_file import has_run, read_run, write_run
+from rankrise.foundations.record.tensors import sha256, write_tensors
 from rankrise.watch._track.weights import Tensors, Unit
 
 
@@ -47,8 +47,6 @@ def begin(
             f"extra cannot be written as JSON ({error}): pass numbers, texts, lists."
         ) from error
     info = {
-        "format": FORMAT,
-        "kind": "tracked",
         "model": about["model"],
         "settings": about["settings"],
         "layers": [_layer(unit) for unit in units if unit.is_layer],
@@ -67,24 +65,19 @@ def begin(
         "note": about["note"],
         "extra": about["extra"],
     }
-    if (folder / RUN).exists():
+    if has_run(folder):
         return _continue(folder, info, weights, units)
     named = {unit.key(role): tensor for unit in units for role, tensor in weights[unit.name].items()}
     write_tensors(folder / INITIAL, named)
     info["initial_sha256"] = sha256(folder / INITIAL)
-    write_json(folder / RUN, info)
+    write_run(folder, "tracked", info)
     return Beginning(info, dict(weights), same=True)
 
 
 def _continue(
     folder: Path, asked: dict[str, Any], weights: Mapping[str, Tensors], units: Sequence[Unit]
 ) -> Beginning:
-    info = found = read_json(folder / RUN)
-    if info.get("format") != FORMAT or info.get("kind") != "tracked":
-        raise RankriseError(
-            f"{folder} holds a run of format and kind {info.get('format')!r}, {info.get('kind')!r}, and no "
-            f"{FORMAT!r}, 'tracked': pass another folder."
-        )
+    info = found = read_run(folder, "tracked")
     _refuse_another_model(folder, info, asked)
     path = folder / INITIAL
     if not path.is_file() or sha256(path) != info["initial_sha256"]:
@@ -111,7 +104,7 @@ def _continue(
     kept["resumed"] = [*info.get("resumed", []), now()]
     kept |= {name: asked[name] or info[name] for name in ("note", "extra")}
     info = asked | kept
-    write_json(folder / RUN, info)
+    write_run(folder, "tracked", info)
     return Beginning(info, initial, same, found)
 
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankrise.foundations.record.names import spectra_path
+from rankrise.foundations.record.tensors import write_tensors
 from rankrise.watch._track.measure import Change, initial_values, measure
-from rankrise.watch._track.record import Record, write_tensors
+from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import row_of, spectra_of, summary_of
 from rankrise.watch._track.scalars import Scalars
 from rankrise.watch._track.staging import Place, Staging
@@ -39,11 +41,11 @@ class Jobs:
                 for unit in self.units
                 for product, found in initial_values(unit, self.initial[unit.name]).items()
             }
-        write_tensors(self.record.spectra_path(None), values)
+        write_tensors(spectra_path(self.record.folder, None), values)
 
     def measure(self, step: int, moment: float, full: bool, place: Place) -> None:
         """The change of every unit at a step; of one that is recorded already, what it lacks."""
-        spectra = self.record.spectra_path(step)
+        spectra = spectra_path(self.record.folder, step)
         known = self.record.ranks.last == step
         with self.staging.arrived(place) as weights:
             if known and spectra.exists():

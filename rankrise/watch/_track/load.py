@@ -1,6 +1,6 @@
 """`watch.load`: a tracked run read back as arrays and tables, also while it is being written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,34 +10,87 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from rankrise.foundations.errors import RankriseError
-from rankrise.runs import check_kind, run_file
-from rankrise.watch._checkpoint import read_json
-from rankrise.watch._track.record import RANKS, STEPS, read_lines, spectra_path
+from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.foundations.record.lines import read_lines
+from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
+from rankrise.foundations.record.run_file import read_run
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrackedRun:
     """The folder of a tracked run, open for reading. What was read is kept: `load` again to see what came
     since.
 
     `which` is a product, "KQ" or "VO", or the name of another matrix in `matrices`. Of a product, curves are
     [measured steps, layers, heads], with nan where a layer has fewer heads; of a matrix, [measured steps].
+    What `rankrise train` keeps in `extra` (recipe, data, steps in an epoch) has defaults for other runs.
     """
 
     folder: Path
     info: dict[str, Any]
     """What run.json holds."""
+    _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         steps = f"{len(self.measured)} measured steps"
         if len(self.measured):
             steps += f" up to {self.measured[-1]}"
-        state = "unfinished" if self.info.get("finished") is None else "finished"
+        state = "finished" if self.finished else "unfinished"
         return f"TrackedRun({self.folder}: {self.info['model']}, {len(self.layers)} layers, {steps}, {state})"
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.resolve().name
+
+    @property
+    def finished(self) -> bool:
+        """Whether its tracker was closed."""
+        return bool(self.info.get("finished"))
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the run's maker put beside the record."""
+        return self.info.get("extra") or {}
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All settings of the training; empty where the run's maker left none."""
+        recipe = self.extra.get("recipe")
+        return recipe if isinstance(recipe, dict) else {}
+
+    @property
+    def scale(self) -> float:
+        """The initialisation scale, 1 if not said."""
+        return float(self._told("initialisation_scale", self.recipe, 1.0))
+
+    @property
+    def seed(self) -> int:
+        """The seed, 0 if not said."""
+        return int(self._told("seed", self.recipe, 0))
+
+    @property
+    def data(self) -> str | None:
+        """The name of the data set, where known."""
+        name = self.extra.get("data") or self.recipe.get("data")
+        return str(name) if name else None
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Steps in an epoch, where known."""
+        return int(self._told("epoch_steps", self.extra, 0)) or None
+
+    @property
+    def clock(self) -> str:
+        """What training time is told in."""
+        return "epoch" if self.epoch_steps else "step"
+
+    def at(self, steps: Any) -> Array:
+        """Steps on that clock."""
+        return numpy.asarray(steps, dtype=float) / (self.epoch_steps or 1)
 
     @property
     def layers(self) -> list[dict[str, Any]]:
@@ -51,12 +104,45 @@ class TrackedRun:
 
     @property
     def products(self) -> tuple[str, ...]:
+        """Those of "KQ" and "VO" that are tracked."""
         return tuple(self.info["settings"]["products"])
 
     @cached_property
     def measured(self) -> Array:
         """The measured steps, int64 [n]."""
         return numpy.array([row["step"] for row in self._ranks], numpy.int64)
+
+    @cached_property
+    def finite(self) -> NDArray[numpy.bool_]:
+        """Which of them tell of training, bool [n]: not step 0, at which nothing has changed, nor those at
+        which a head had weights that are not finite."""
+        counts = [len(layer["tracked_heads"]) for layer in self.layers]
+        real = numpy.arange(max(counts, default=0)) < numpy.array(counts)[:, None]
+        whole = self.measured > 0
+        for product in self.products:
+            whole &= numpy.isfinite(self.stable_rank(product)[:, real]).all(axis=1)
+        return whole
+
+    @cached_property
+    def finite_steps(self) -> Array:
+        """The measured steps that `finite` says."""
+        return self.measured[self.finite]
+
+    @property
+    def last_finite_step(self) -> int:
+        """The last of them, 0 before the first."""
+        return int(self.finite_steps[-1]) if len(self.finite_steps) else 0
+
+    @property
+    def last_step(self) -> int:
+        """The last step with a loss or a measurement; 0 where there is none."""
+        recorded = (self.finite_steps, self.steps()["step"])
+        return max((int(steps.max()) for steps in recorded if len(steps)), default=0)
+
+    @cached_property
+    def ranks(self) -> dict[str, Array]:
+        """By product: the stable rank at `finite_steps`, [steps, layers, heads]."""
+        return {product: self.stable_rank(product)[self.finite] for product in self.products}
 
     def stable_rank(self, which: str) -> Array:
         """Stable rank of the change since initialisation, 0 where nothing has changed."""
@@ -82,8 +168,13 @@ class TrackedRun:
     @cached_property
     def spectra_steps(self) -> Array:
         """The steps with full spectra, int64 [m]."""
-        files = self.folder.glob("spectra/step-*.safetensors")
-        return numpy.array(sorted(int(file.stem.removeprefix("step-")) for file in files), numpy.int64)
+        return numpy.array(spectra_steps(self.folder), numpy.int64)
+
+    @property
+    def finite_spectra_steps(self) -> Array:
+        """Those at which `finite` holds."""
+        left_out = numpy.append(self.measured[~self.finite], 0)
+        return self.spectra_steps[~numpy.isin(self.spectra_steps, left_out)]
 
     def spectrum(self, which: str, step: int | None = None) -> Any:
         """All singular values of the change at a step; without a step, those of the initial weights.
@@ -91,17 +182,7 @@ class TrackedRun:
         Of a product, a list with an array [heads, r] for each layer; of a matrix, one array [r].
         """
         self._refuse_unknown(which)
-        path = spectra_path(self.folder, step)
-        if not path.is_file():
-            raise RankriseError(
-                f"{self.folder} has no full spectra of step {step}: those of spectra_steps are there."
-                if step is not None
-                else f"{path} is not there: the run has only just begun, or was copied without it."
-            )
-        try:
-            tensors = load_file(path)
-        except SafetensorError as error:
-            raise RankriseError(f"{path} is damaged ({error}): delete it.") from error
+        tensors = self._spectra_of(step)
         if which in self.products:
             empty = numpy.full((0, 0), numpy.nan, numpy.float32)
             return [tensors.get(f"{layer['name']}.{which}".lstrip("."), empty) for layer in self.layers]
@@ -112,10 +193,7 @@ class TrackedRun:
 
         A step that was recorded several times has one row, with the last value of each name.
         """
-        rows = _merged(read_lines(self.folder / STEPS))
-        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
-        found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}
-        return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
+        return dict(self._steps)
 
     def table(self) -> Any:
         """A pandas table with a row for each measured step, layer, product and head; of another matrix, the
@@ -129,6 +207,35 @@ class TrackedRun:
     def spectra_table(self) -> Any:
         """A pandas table with a row for each singular value of each full spectrum."""
         return spectra_table(self)
+
+    @cached_property
+    def _steps(self) -> dict[str, Array]:
+        rows = _merged(read_lines(self.folder / STEPS))
+        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
+        found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}
+        return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
+
+    def _spectra_of(self, step: int | None) -> dict[str, Array]:
+        path = spectra_path(self.folder, step)
+        if step not in self._spectra:
+            if not path.is_file():
+                raise NotRecorded(
+                    f"{self.folder} has no full spectra of step {step}: those of spectra_steps are there."
+                    if step is not None
+                    else f"{path} is not there: the run has only just begun, or was copied without it."
+                )
+            try:
+                self._spectra[step] = load_file(path)
+            except SafetensorError as error:
+                raise RankriseError(f"{path} is damaged ({error}): delete it.") from error
+        return self._spectra[step]
+
+    def _told(self, name: str, where: dict[str, Any], default: float) -> float:
+        """A number that the run's maker left."""
+        value = where.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise RankriseError(f"{self.folder} has {name} {value!r} in its extra: record a number.")
+        return default if value is None else value
 
     @cached_property
     def _ranks(self) -> list[dict[str, Any]]:
@@ -152,17 +259,13 @@ class TrackedRun:
 
 
 def load(folder: str | Path) -> TrackedRun:
-    """Open the folder of a tracked run, or say in one sentence why it is none.
+    """Open the folder of a tracked run, or say in one sentence why it is not one.
 
     >>> load("no/such/folder")
     Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder is no run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
     """
-    folder = Path(folder)
-    path = run_file(folder, "watch.RankTracker or 'rankrise train'")
-    info = read_json(path)
-    check_kind(path, info, "tracked")
-    return TrackedRun(folder, info)
+    return TrackedRun(Path(folder), read_run(folder, "tracked"))
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,12 +14,14 @@ import torch
 from torch import distributed, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_json
 from rankrise.foundations.provenance import now
+from rankrise.foundations.record.lock import Lock
+from rankrise.foundations.record.names import RUN, spectra_path
+from rankrise.foundations.record.run_file import write_run
 from rankrise.watch._heads import unwrap
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.jobs import Jobs
-from rankrise.watch._track.record import RUN, Lock, Record
+from rankrise.watch._track.record import Record
 from rankrise.watch._track.scalars import Number, Scalars
 from rankrise.watch._track.schedule import Schedule
 from rankrise.watch._track.staging import Reading, Staging, first_reading
@@ -252,12 +254,13 @@ class RankTracker:
                 "that counts on over epochs.",
                 *(last, step, dropped, step),
             )
-        elif not self._record.spectra_path(None).exists():
+        elif not spectra_path(self.folder, None).exists():
             self._worker.put("measuring the initial weights", self._jobs.write_initial)
 
     def _refuse_another_run(self, step: int) -> None:
-        if not self._beginning.same and not self._record.has_before(step):
-            self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, self._beginning.found))
+        before = self._beginning.found
+        if before and not self._beginning.same and not self._record.has_before(step):
+            self._attempt(f"writing {RUN}", partial(write_run, self.folder, "tracked", before))
             raise RankriseError(
                 f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
                 f"it went on at step {step}: pass another folder, or delete this one."
@@ -316,7 +319,7 @@ class RankTracker:
             counts = self._troubles.counts
             ending = {"finished": now() if finished else None, "left_out": dict(counts)}
             info = self._beginning.info | ending | ({"stopped": stopped} if stopped else {})
-            self._attempt(f"writing {RUN}", partial(write_json, self.folder / RUN, info))
+            self._attempt(f"writing {RUN}", partial(write_run, self.folder, "tracked", info))
         self._attempt("closing", self._record.close)
         self._lock.release()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.runs import NotRecorded, ToyRun
 from rankrise.show.figures.saving import save, titled
 from rankrise.show.figures.style import paper_style
 from rankrise.show.figures.toy.descent import draw_descent
@@ -16,7 +17,6 @@ from rankrise.show.figures.toy.loss import draw_loss
 from rankrise.show.figures.toy.perturbations import draw_perturbations
 from rankrise.show.figures.toy.source import Source
 from rankrise.show.figures.toy.training import draw_training
-from rankrise.toy import MissingPiece, open_run
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ FIGURES = {
 
 
 def draw_toy(
-    run: Path,
+    run: ToyRun,
     names: list[str] | None = None,
     seed: int | None = None,
     out: Path | None = None,
@@ -51,14 +51,13 @@ def draw_toy(
     for name in names or ():
         if name not in FIGURES:
             raise RankriseError(f"figure {name!r} is not known: a toy run has {', '.join(FIGURES)}")
-    opened = open_run(run)
-    chosen = opened.settings.seeds[0] if seed is None else seed
-    if chosen not in opened.settings.seeds:
-        known = ", ".join(map(str, opened.settings.seeds))
-        raise RankriseError(f"seed {chosen} is not in the run {run}: pass one of {known}")
-    folder = opened.folder / "figures" if out is None else out
-    source = Source(opened, chosen)
-    suffix = "" if len(opened.settings.seeds) == 1 else f"-seed-{chosen}"
+    chosen = run.settings.seeds[0] if seed is None else seed
+    if chosen not in run.settings.seeds:
+        known = ", ".join(map(str, run.settings.seeds))
+        raise RankriseError(f"seed {chosen} is not in the run {run.folder}: pass one of {known}")
+    folder = run.folder / "figures" if out is None else out
+    source = Source(run, chosen)
+    suffix = "" if len(run.settings.seeds) == 1 else f"-seed-{chosen}"
     drawn: dict[str, list[Path]] = {}
     skipped: dict[str, str] = {}
     asked = list(FIGURES) if names is None else names
@@ -69,7 +68,7 @@ def draw_toy(
             try:
                 figure, data = drawing.draw(source)
                 drawn[name] = save(figure, data, title, folder / f"figure-{name}{suffix}")
-            except MissingPiece as error:
+            except NotRecorded as error:
                 if names is not None:
                     raise
                 skipped[name] = str(error)

@@ -5,10 +5,10 @@ from statistics import median
 import numpy as np
 from matplotlib.figure import Figure
 
+from rankrise.runs._toy.curves import ACTIVE
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, GREEN, INK, SKY, STYLES, VERMILION, mark_stages, new_figure
 from rankrise.show.figures.toy.source import Source
-from rankrise.toy.descent import ACTIVE
 
 MARKERS = ("o", "s", "^", "D")
 

@@ -4,10 +4,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rankrise.runs import PerturbedCurve
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import DASHES, FAINT, INK, mark_stages, new_figure, sequence, shades
 from rankrise.show.figures.toy.source import Source
-from rankrise.toy import PerturbedCurve
 
 SHOWN = 5
 VISIBLE = 1e-3

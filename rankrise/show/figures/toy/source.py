@@ -10,8 +10,8 @@ import torch
 
 from rankrise import predict
 from rankrise.recipes.scale import log10_of
-from rankrise.toy import MissingPiece, Run
-from rankrise.toy.pieces import pieces_of
+from rankrise.runs import NotRecorded, ToyRun
+from rankrise.runs._toy.pieces import pieces_of
 
 POINTS = 401
 
@@ -20,7 +20,7 @@ POINTS = 401
 class Source:
     """A run's seed, as the figures see it."""
 
-    run: Run
+    run: ToyRun
     seed: int
 
     @property
@@ -33,7 +33,7 @@ class Source:
         """The smallest scale at which gradient descent was run."""
         alphas = [piece.alpha for piece in pieces_of(self.run.settings) if piece.kind == "descent"]
         if not alphas:
-            raise MissingPiece(
+            raise NotRecorded(
                 f"{self.run.folder} has no gradient descent: run it with the experiment 'descent'"
             )
         return min(alphas, key=log10_of)

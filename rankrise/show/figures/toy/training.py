@@ -2,12 +2,11 @@
 
 from matplotlib.figure import Figure
 
+from rankrise.runs import Descent, FullWeights
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, DASHES, INK, mark_stages, new_figure
 from rankrise.show.figures.toy.entries import NAMES, plot_entries, plot_staircase
 from rankrise.show.figures.toy.source import Source
-from rankrise.toy.descent import Descent
-from rankrise.toy.full import FullWeights
 
 
 def draw_training(source: Source) -> tuple[Figure, str]:

@@ -8,16 +8,15 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.runs import NotRecorded, Study, TrackedRun, studies
 from rankrise.show.figures.saving import save, titled
 from rankrise.show.figures.style import paper_style
-from rankrise.show.figures.tracked.curves import MissingRecord
 from rankrise.show.figures.tracked.final_spectra import draw_final_spectra
 from rankrise.show.figures.tracked.scales import draw_scales
 from rankrise.show.figures.tracked.singular_values import draw_singular_values
 from rankrise.show.figures.tracked.spectra import draw_one_head, draw_spectra
 from rankrise.show.figures.tracked.stable_rank import draw_side_by_side, draw_stable_rank
 from rankrise.show.figures.tracked.training import draw_training
-from rankrise.studies import Study, studies_of
 
 
 @dataclass(frozen=True)
@@ -77,23 +76,23 @@ class Task:
     draw: Callable[[], tuple[Figure, str]]
 
 
-def tasks_of(studies: Sequence[Study]) -> list[Task]:
+def tasks_of(these: Sequence[Study]) -> list[Task]:
     """Every figure that some studies could have."""
     tasks: list[Task] = []
-    with_head = [study for study in studies if study.family in ("cifar10", "imagenet")]
+    with_head = [study for study in these if study.family in ("cifar10", "imagenet")]
     if with_head:
         title = titled("Normalised spectra of a head, at initialisation and of its change", ONE_HEAD)
         tasks.append(Task(ONE_HEAD, "", title, lambda: draw_one_head(with_head)))
-    for study in studies:
+    for study in these:
         for plain, drawing in FIGURES.items():
             number = drawing.numbers.get(study.family or "", "")
-            name = number or (plain if len(studies) == 1 else f"{plain}-{study.label.replace('/', '-')}")
+            name = number or (plain if len(these) == 1 else f"{plain}-{study.label.replace('/', '-')}")
             name = _free(name, {task.name for task in tasks})
             title = titled(f"{study.label}: {drawing.caption}", number, drawing.later_number)
             tasks.append(Task(name, plain, title, lambda study=study, draw=drawing.draw: draw(study)))  # type: ignore[misc]
-    if len(studies) > 1:
+    if len(these) > 1:
         title = "Stable rank throughout training, side by side (Figure 4 of the paper's later version)"
-        tasks.append(Task(SIDE_BY_SIDE, "", title, lambda: draw_side_by_side(studies)))
+        tasks.append(Task(SIDE_BY_SIDE, "", title, lambda: draw_side_by_side(these)))
     return tasks
 
 
@@ -108,13 +107,13 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def draw_tracked(
-    runs: Sequence[Path],
+    runs: Sequence[TrackedRun],
     names: list[str] | None,
     out: Path,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
     """Draw figures of tracked runs: their paths, and why others are not drawn (see `draw_figures`)."""
-    tasks = tasks_of(studies_of(runs))
+    tasks = tasks_of(studies(runs))
     for name in names or ():
         if not any(name in (task.name, task.plain) for task in tasks):
             known = ", ".join(
@@ -129,7 +128,7 @@ def draw_tracked(
             try:
                 figure, data = task.draw()
                 drawn[task.name] = save(figure, data, task.title, out / f"figure-{task.name}")
-            except MissingRecord as error:
+            except NotRecorded as error:
                 if names is not None:
                     raise
                 skipped[task.name] = str(error)

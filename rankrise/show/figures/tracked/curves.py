@@ -3,21 +3,16 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.runs import NotRecorded, TrackedRun, found_stages
 from rankrise.show.figures.style import mark_stages
-from rankrise.studies import Member
 
 WRITTEN = {"KQ": r"W_K W_Q^\top", "VO": r"W_V W_O^\top"}
 
 
-class MissingRecord(RankriseError):
-    """Something a figure needs that these runs do not have."""
-
-
-def measured(member: Member) -> Member:
+def measured(member: TrackedRun) -> TrackedRun:
     """The run, if it has been measured at all."""
-    if not len(member.steps):
-        raise MissingRecord(f"{member.run.folder} has no measured step with finite weights yet")
+    if not len(member.finite_steps):
+        raise NotRecorded(f"{member.folder} has no measured step with finite weights yet")
     return member
 
 
@@ -61,24 +56,24 @@ def tidy(panels: np.ndarray, used: int, label: str = "") -> list[Axes]:
     return list(panels.flat[:used])
 
 
-def middle_head(member: Member, product: str, layer: int) -> int:
+def middle_head(member: TrackedRun, product: str, layer: int) -> int:
     """The head whose change has the layer's median stable rank at the end: neither the best nor the worst."""
     ranks = measured(member).ranks[product][-1, layer]
     known = np.flatnonzero(np.isfinite(ranks))
     return int(known[np.argsort(ranks[known], kind="stable")[(len(known) - 1) // 2]])
 
 
-def head_number(member: Member, layer: int, head: int) -> int:
+def head_number(member: TrackedRun, layer: int, head: int) -> int:
     """The head's number in the model, of which not all may have been tracked."""
-    tracked = member.run.layers[layer].get("tracked_heads")
+    tracked = member.layers[layer].get("tracked_heads")
     return int(tracked[head]) if tracked else head
 
 
-def spread_steps(member: Member, count: int = 5) -> list[int]:
+def spread_steps(member: TrackedRun, count: int = 5) -> list[int]:
     """Steps with full spectra, about evenly on a logarithmic clock: ends of epochs where there are enough."""
-    steps = member.spectra_steps
+    steps = member.finite_spectra_steps
     if not len(steps):
-        raise MissingRecord(f"{member.run.folder} has no full spectra yet: let its schedule come to some")
+        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some")
     epoch = member.epoch_steps or 1
     for preferred in (steps[steps % epoch == 0], steps[steps >= epoch]):
         if len(preferred) >= count:
@@ -98,15 +93,15 @@ def layer_title(layer: int) -> str:
     return f"layer {layer + 1}"
 
 
-def mark_found_stages(panel: Axes, member: Member) -> None:
+def mark_found_stages(panel: Axes, member: TrackedRun) -> None:
     """Thin lines where the run's stages are."""
-    steps = [stage["step"] for stage in member.stages]
+    steps = [stage.step for stage in found_stages(member)]
     mark_stages(panel, member.at(steps).tolist(), 0.0, number=False)
 
 
-def stage_note(*members: Member) -> str:
+def stage_note(*members: TrackedRun) -> str:
     """What a title says of these lines, if there are any."""
-    return " (upright lines: stages)" if any(member.stages for member in members) else ""
+    return " (upright lines: stages)" if any(map(found_stages, members)) else ""
 
 
 def normalised(values: np.ndarray) -> np.ndarray:
@@ -115,12 +110,12 @@ def normalised(values: np.ndarray) -> np.ndarray:
     return np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
 
 
-def moment(member: Member, step: int) -> str:
+def moment(member: TrackedRun, step: int) -> str:
     """A step in words: "epoch 25", "step 1200"."""
     epoch = float(member.at(step))
     return f"epoch {round(epoch, 1 if epoch > 1 else 2):g}" if member.epoch_steps else f"step {step}"
 
 
-def when(member: Member, step: int) -> str:
+def when(member: TrackedRun, step: int) -> str:
     """Whether a step is the end of training, in words: "after training", "at step 1200"."""
     return "after training" if step >= member.last_step else f"at {moment(member, step)}"

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from rankrise.runs import Study
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
 from rankrise.show.figures.tracked.curves import (
@@ -16,7 +17,6 @@ from rankrise.show.figures.tracked.curves import (
     when,
 )
 from rankrise.show.figures.tracked.spectra import INDEX
-from rankrise.studies import Study
 
 FLOOR = 1e-3
 """The part of the axis's upper end below which nothing is drawn."""
@@ -27,13 +27,13 @@ def draw_final_spectra(study: Study) -> tuple[Figure, str]:
     """A row a product, a column a layer: all heads thin, the middle one thick; and the data."""
     member = study.main[0]
     last = spread_steps(member)[-1]
-    layers = paper_layers(len(member.run.layers))
+    layers = paper_layers(len(member.layers))
     figure = new_figure(0.9 + 1.8 * len(member.products))
     panels = figure.subplots(len(member.products), len(layers), sharex=True, sharey="row", squeeze=False)
     rows: list[tuple[object, ...]] = []
     cut = False
     for line, name in zip(panels, member.products, strict=True):
-        spectra = {"initial": member.run.spectrum(name, None), "change": member.run.spectrum(name, last)}
+        spectra = {"initial": member.spectrum(name, None), "change": member.spectrum(name, last)}
         for panel, layer in zip(line, layers, strict=True):
             head = middle_head(member, name, layer)
             for kind, colour, style in (("initial", VERMILION, DASHES), ("change", BLUE, "-")):

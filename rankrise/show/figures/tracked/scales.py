@@ -3,10 +3,10 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from rankrise.runs import NotRecorded, Study
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, GREEN, STYLES, VERMILION, new_figure
-from rankrise.show.figures.tracked.curves import MissingRecord, change, layer_title, paper_layers
-from rankrise.studies import Study
+from rankrise.show.figures.tracked.curves import change, layer_title, paper_layers
 
 LOOKS = ((BLUE, "o", STYLES[5]), (VERMILION, "s", STYLES[3]), (GREEN, "^", STYLES[0]))
 
@@ -15,11 +15,11 @@ def draw_scales(study: Study) -> tuple[Figure, str]:
     """Layers 1, 3 and 5: mean and standard deviation over heads (of all seeds) at each scale; the data."""
     scales = study.scales
     if len(scales) < 2:
-        raise MissingRecord(
+        raise NotRecorded(
             f"{study.label} was trained at one initialisation scale: pass runs at several, alike otherwise"
         )
     first = next(iter(scales.values()))[0]
-    layers = paper_layers(len(first.run.layers))
+    layers = paper_layers(len(first.layers))
     figure = new_figure(2.9)
     panels = figure.subplots(1, len(first.products), sharey=True, squeeze=False)[0]
     rows: list[tuple[object, ...]] = []

@@ -3,10 +3,10 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import new_figure, sequence
 from rankrise.show.figures.tracked.curves import (
-    MissingRecord,
     change,
     head_number,
     layer_title,
@@ -16,7 +16,6 @@ from rankrise.show.figures.tracked.curves import (
     stage_note,
 )
 from rankrise.show.figures.tracked.spectra import ALONE
-from rankrise.studies import Member, Study
 
 MOST_SCALES = 4
 
@@ -25,7 +24,7 @@ def draw_singular_values(study: Study) -> tuple[Figure, str]:
     """A column a scale, a row a product; the same head in all; and the data."""
     members = _members(study)
     first = members[0]
-    layer = min(ALONE, len(first.run.layers) - 1)
+    layer = min(ALONE, len(first.layers) - 1)
     figure = new_figure(0.7 + 1.9 * len(first.products))
     panels = figure.subplots(len(first.products), len(members), sharex="col", sharey="row", squeeze=False)
     rows: list[tuple[object, ...]] = []
@@ -38,7 +37,7 @@ def draw_singular_values(study: Study) -> tuple[Figure, str]:
             for (moments, values), colour in reversed(list(zip(curves, colours, strict=True))):
                 panel.plot(moments, values, color=colour, linewidth=0.8)
             mark_found_stages(panel, member)
-            panel.set_xlim(0, float(member.at(member.spectra_steps[-1])))
+            panel.set_xlim(0, float(member.at(member.finite_spectra_steps[-1])))
             number = head_number(member, layer, head) + 1
             for index, (moments, values) in enumerate(curves, start=1):
                 steps = (moments * (member.epoch_steps or 1)).round().astype(int).tolist()
@@ -62,47 +61,49 @@ def draw_singular_values(study: Study) -> tuple[Figure, str]:
     return figure, table(header, rows)
 
 
-def _seed(study: Study, member: Member) -> str:
+def _seed(study: Study, member: TrackedRun) -> str:
     return f", seed {member.seed}" if len({one.seed for one in study.members}) > 1 else ""
 
 
-def _sparse_note(member: Member) -> str:
+def _sparse_note(member: TrackedRun) -> str:
     """From which value on a curve has points at the full spectra only, and is straight between them."""
-    dense = member.run.info["settings"]["top"]
-    return f"\nbeyond the first {dense}: straight lines between {len(member.spectra_steps)} full spectra"
+    dense = member.info["settings"]["top"]
+    return (
+        f"\nbeyond the first {dense}: straight lines between {len(member.finite_spectra_steps)} full spectra"
+    )
 
 
-def _until(member: Member) -> str:
+def _until(member: TrackedRun) -> str:
     """Up to when, where the last full spectrum was taken before the last measurement."""
-    last = int(member.spectra_steps[-1])
-    return f", until {moment(member, last)}" if last < member.last else ""
+    last = int(member.finite_spectra_steps[-1])
+    return f", until {moment(member, last)}" if last < member.last_finite_step else ""
 
 
-def _known(member: Member) -> tuple[object, object]:
+def _known(member: TrackedRun) -> tuple[object, object]:
     """Scale and seed, where the recipe says them."""
     scale = member.scale if "initialisation_scale" in member.recipe else ""
     return scale, member.seed if "seed" in member.recipe else ""
 
 
 def singular_value_curves(
-    member: Member, name: str, layer: int, head: int
+    member: TrackedRun, name: str, layer: int, head: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Moments and values of each singular value from the largest on, from zero at the start.
 
     The leading ones are there at every measured step; the others only where full spectra were taken.
     """
-    steps = member.spectra_steps
+    steps = member.finite_spectra_steps
     if not len(steps):
-        raise MissingRecord(f"{member.run.folder} has no full spectra yet: let its schedule come to some")
-    spectra = np.stack([member.run.spectrum(name, int(step))[layer][head] for step in steps])
-    top = member.run.top(name)[member.finite, layer, head]
-    dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.steps, steps))
+        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some")
+    spectra = np.stack([member.spectrum(name, int(step))[layer][head] for step in steps])
+    top = member.top(name)[member.finite, layer, head]
+    dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.finite_steps, steps))
     curves = [(dense, np.concatenate([[0.0], top[:, index]])) for index in range(top.shape[1])]
     rest = range(top.shape[1], spectra.shape[1])
     return curves + [(sparse, np.concatenate([[0.0], spectra[:, index]])) for index in rest]
 
 
-def _members(study: Study) -> list[Member]:
+def _members(study: Study) -> list[TrackedRun]:
     """The main run, or one of each scale where there are several: at most four, the extremes among them."""
     scales = list(study.scales)
     if len(scales) < 2:

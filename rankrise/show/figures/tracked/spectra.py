@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import DASHES, VERMILION, new_figure
 from rankrise.show.figures.tracked.curves import (
@@ -22,7 +23,6 @@ from rankrise.show.figures.tracked.curves import (
     spread_steps,
     tidy,
 )
-from rankrise.studies import Member, Study
 
 ALONE = 1
 """The layer of the figures that show one head, counted from 0: the second, as in the paper."""
@@ -36,7 +36,7 @@ def draw_spectra(study: Study) -> tuple[Figure, str]:
     """A panel a layer and product: the mean over heads; at initialisation and at the end with their range."""
     member = study.main[0]
     steps = spread_steps(member)
-    layers = shown_layers(len(member.run.layers))
+    layers = shown_layers(len(member.layers))
     columns = columns_for(len(layers))
     lines = -(-len(layers) // columns)
     figure = new_figure(0.9 + 1.5 * lines * len(member.products))
@@ -75,7 +75,7 @@ def draw_one_head(studies: Sequence[Study]) -> tuple[Figure, str]:
     rows: list[tuple[object, ...]] = []
     for line, study in zip(panels, studies, strict=True):
         member = study.main[0]
-        steps, layer = spread_steps(member), min(ALONE, len(member.run.layers) - 1)
+        steps, layer = spread_steps(member), min(ALONE, len(member.layers) - 1)
         for panel in line[len(member.products) :]:
             panel.set_axis_off()
         for panel, name in zip(line, member.products, strict=False):
@@ -103,15 +103,15 @@ def greens(count: int) -> list[Any]:
     return list(matplotlib.colormaps["YlGn"](np.linspace(0.45, 1.0, count) if count > 1 else [1.0]))
 
 
-def _spectra(member: Member, name: str, steps: Sequence[int]) -> list[list[np.ndarray]]:
+def _spectra(member: TrackedRun, name: str, steps: Sequence[int]) -> list[list[np.ndarray]]:
     """By moment, the initial product first, and by layer: [heads, values], normalised."""
     return [
-        [normalised(np.asarray(values, dtype=float)) for values in member.run.spectrum(name, step)]
+        [normalised(np.asarray(values, dtype=float)) for values in member.spectrum(name, step)]
         for step in (None, *steps)
     ]
 
 
-def _draw(panel: Axes, member: Member, steps: Sequence[int], curves: Sequence[np.ndarray]) -> None:
+def _draw(panel: Axes, member: TrackedRun, steps: Sequence[int], curves: Sequence[np.ndarray]) -> None:
     """The initial product's spectrum, and that of the change at each step."""
     for curve, step, colour in zip(curves[1:], steps, greens(len(steps)), strict=True):
         panel.plot(np.arange(1, len(curve) + 1), curve, color=colour, label=moment(member, step))

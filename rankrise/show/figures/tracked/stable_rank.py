@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
 from rankrise.show.figures.tracked.curves import (
@@ -19,7 +20,6 @@ from rankrise.show.figures.tracked.curves import (
     stage_note,
     tidy,
 )
-from rankrise.studies import Member, Study
 
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
 HEADER = ("data", "scale", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
@@ -31,7 +31,7 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     Of further seeds there is the mean alone.
     """
     member = measured(study.main[0])
-    layers = shown_layers(len(member.run.layers))
+    layers = shown_layers(len(member.layers))
     columns = columns_for(len(layers))
     lines = -(-len(layers) // columns)
     figure = new_figure(0.9 + 1.7 * lines)
@@ -44,7 +44,7 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
         line[0].set_ylabel("stable rank")
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    heads = member.run.layers[0]["heads"]
+    heads = member.layers[0]["heads"]
     figure.suptitle(
         f"{study.main_label}: stable rank of the change, mean and std over {heads} heads a layer"
         f"{_seed_note([study])}{stage_note(member)}"
@@ -61,7 +61,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
     figure = new_figure(4.2)
     panels = figure.subplots(2, len(studies), sharey="row", squeeze=False)
     for upper, lower, study, member in zip(*panels, studies, members, strict=True):
-        layer = len(member.run.layers) // 2
+        layer = len(member.layers) // 2
         _draw_layer(upper, study, layer)
         upper.set_title(f"{study.main_label}\n{layer_title(layer)}")
         upper.set_xlabel(member.clock)
@@ -74,7 +74,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
                 places, mean, std, fmt=marker, color=colour, markersize=3, elinewidth=0.8, capsize=1.5
             )
         lower.set_xlabel("layer")
-        lower.set_xticks([number + 1 for number in shown_layers(len(member.run.layers))])
+        lower.set_xticks([number + 1 for number in shown_layers(len(member.layers))])
         lower.set_title(f"at the end, seed {member.seed}" if _further_seeds(study) else "at the end")
     for line in panels:
         line[0].set_ylim(bottom=0)
@@ -94,19 +94,19 @@ def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
         for name in other.products:
             colour, style = LOOKS[name]
             mean, _ = mean_and_std(other.ranks[name][:, layer])
-            panel.plot(other.at(other.steps), mean, color=colour, linestyle=style, linewidth=0.6)
-    moments = member.at(member.steps)
+            panel.plot(other.at(other.finite_steps), mean, color=colour, linestyle=style, linewidth=0.6)
+    moments = member.at(member.finite_steps)
     for name in member.products:
         colour, style = LOOKS[name]
         mean, std = mean_and_std(member.ranks[name][:, layer])
         panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
         panel.plot(moments, mean, color=colour, linestyle=style, label=change(name))
     mark_found_stages(panel, member)
-    panel.set_xlim(0, max(float(drawn.at(drawn.steps)[-1]) for drawn in (member, *others)))
+    panel.set_xlim(0, max(float(drawn.at(drawn.finite_steps)[-1]) for drawn in (member, *others)))
 
 
-def _further_seeds(study: Study) -> list[Member]:
-    return [other for other in study.main[1:] if len(other.steps)]
+def _further_seeds(study: Study) -> list[TrackedRun]:
+    return [other for other in study.main[1:] if len(other.finite_steps)]
 
 
 def _seed_note(studies: Sequence[Study]) -> str:
@@ -117,13 +117,15 @@ def _rows(study: Study) -> list[tuple[object, ...]]:
     return [row for member in study.main for row in _rows_of(member, study.label)]
 
 
-def _rows_of(member: Member, label: str) -> list[tuple[object, ...]]:
-    epochs = member.at(member.steps).tolist() if member.epoch_steps else [""] * len(member.steps)
+def _rows_of(member: TrackedRun, label: str) -> list[tuple[object, ...]]:
+    epochs = (
+        member.at(member.finite_steps).tolist() if member.epoch_steps else [""] * len(member.finite_steps)
+    )
     rows: list[tuple[object, ...]] = []
     for name in member.products:
         means, stds = mean_and_std(member.ranks[name])
         for layer in range(means.shape[1]):
-            numbers = zip(member.steps.tolist(), epochs, means[:, layer], stds[:, layer], strict=True)
+            numbers = zip(member.finite_steps.tolist(), epochs, means[:, layer], stds[:, layer], strict=True)
             rows += [
                 (label, member.scale, member.seed, name, layer + 1, step, epoch, float(m), float(s))
                 for step, epoch, m, s in numbers

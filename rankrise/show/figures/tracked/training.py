@@ -7,16 +7,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures.saving import table
 from rankrise.show.figures.style import STYLES, new_figure, shades
 from rankrise.show.figures.tracked.curves import (
-    MissingRecord,
     columns_for,
     mark_found_stages,
     stage_note,
     tidy,
 )
-from rankrise.studies import Member, Study
 
 TITLES = {
     "loss": "training loss",
@@ -33,12 +32,12 @@ LOGARITHMIC = 3
 
 def draw_training(study: Study) -> tuple[Figure, str]:
     """A panel for each that was recorded; and the data."""
-    records = [(one, one.record) for one in sorted(study.members, key=_place)]
+    records = [(one, one.steps()) for one in sorted(study.members, key=_place)]
     others = {name for _, record in records for name in record if name.startswith("perplexity/")}
     titles = TITLES | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
     shown = [name for name in titles if any(_known(record, name).any() for _, record in records)]
     if not shown:
-        raise MissingRecord(f"{study.label} has no record of loss or metrics: pass them to tracker.step")
+        raise NotRecorded(f"{study.label} has no record of loss or metrics: pass them to tracker.step")
     columns = columns_for(len(shown)) if len(shown) != 4 else 2
     lines = -(-len(shown) // columns)
     figure = new_figure(0.4 + 2.1 * lines)
@@ -70,11 +69,11 @@ def draw_training(study: Study) -> tuple[Figure, str]:
     return figure, table(("run", "quantity", "step", "value"), rows)
 
 
-def _place(member: Member) -> tuple[float, int]:
+def _place(member: TrackedRun) -> tuple[float, int]:
     return -member.scale, member.seed
 
 
-def _looks(members: Sequence[Member]) -> list[tuple[Any, Any]]:
+def _looks(members: Sequence[TrackedRun]) -> list[tuple[Any, Any]]:
     """Colour and line of each, in their order: a colour a scale and a line a seed, or of one scale a run."""
     places = sorted(map(_place, members))
     scales, seeds = (list(dict.fromkeys(one)) for one in zip(*places, strict=True))
@@ -99,7 +98,7 @@ def _known(record: dict[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def _draw(
-    panel: Axes, member: Member, steps: np.ndarray, values: np.ndarray, colour: object, style: object
+    panel: Axes, member: TrackedRun, steps: np.ndarray, values: np.ndarray, colour: object, style: object
 ) -> None:
     moments = member.at(steps)
     if len(values) > SMOOTHED:

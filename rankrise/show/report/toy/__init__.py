@@ -1,14 +1,13 @@
 """The page of toy runs, one or several side by side."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rankrise.claims import check_claims
+from rankrise.runs import ToyRun
 from rankrise.show.report.content import Content
 from rankrise.show.report.tables import claims_table, settings_tables
 from rankrise.show.report.toy.gather import gather
 from rankrise.show.report.toy.story import story
-from rankrise.toy import open_run
 
 SECTIONS = (
     ("stages", "Stages"),
@@ -19,11 +18,10 @@ SECTIONS = (
 )
 
 
-def toy_content(folders: Sequence[Path]) -> Content:
+def toy_content(runs: Sequence[ToyRun]) -> Content:
     """Everything the page says of toy runs."""
-    runs = [open_run(folder) for folder in folders]
     claims = [check_claims(run.folder) for run in runs]
-    names = [run.folder.resolve().name for run in runs]
+    names = [run.name for run in runs]
     return Content(
         names=names,
         story=story(runs, claims),

@@ -8,17 +8,16 @@ from rankrise import predict
 from rankrise.predict.types import Stage
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
+from rankrise.runs import Descent, FullWeights, PerturbedCurve, ToyRun
+from rankrise.runs._toy.curves import ACTIVE
+from rankrise.runs._toy.pieces import Piece
 from rankrise.show.report.thin import significant_list, thinned
-from rankrise.toy.descent import ACTIVE, Descent
-from rankrise.toy.full import FullWeights
-from rankrise.toy.pieces import Piece
-from rankrise.toy.record import PerturbedCurve, Run
 
 DETAILED = 8
 """How many perturbations of an experiment carry all their curves; the others carry distances only."""
 
 
-def gather(run: Run) -> dict[str, Any]:
+def gather(run: ToyRun) -> dict[str, Any]:
     """Everything the page's plots need of a run, as JSON has it; pieces that are not finished are absent."""
     return {
         "name": run.folder.resolve().name,
@@ -29,7 +28,7 @@ def gather(run: Run) -> dict[str, Any]:
     }
 
 
-def _seed(run: Run, seed: int) -> dict[str, Any]:
+def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
     stages = run.stages(seed)
     gathered: dict[str, Any] = {
         "labels": run.labels(seed),
@@ -63,7 +62,7 @@ def _seed(run: Run, seed: int) -> dict[str, Any]:
     return gathered
 
 
-def _short_labels(run: Run, seed: int) -> list[str]:
+def _short_labels(run: ToyRun, seed: int) -> list[str]:
     """Labels that fit beside a plot: layer and head as L1H0, where there are several."""
     if run.settings.layers == run.settings.heads == 1:
         return run.labels(seed)

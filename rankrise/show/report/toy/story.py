@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 
 from rankrise.claims import Claim
+from rankrise.runs import ToyRun
+from rankrise.runs._toy.pieces import Piece
 from rankrise.show.report.verdicts import verdict_sentence
-from rankrise.toy import Run
-from rankrise.toy.pieces import Piece
 
 FINDING = """<p>Trained from a small initialisation, the weights of a transformer do not grow all at once.
 Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) proved it for attention with diagonal weights:
@@ -15,7 +15,7 @@ training rests on a plateau, learns one more coordinate, rests again, so that th
 rises by at most one at a time. Their Algorithm 1 says which coordinate comes next, and when.</p>"""
 
 
-def story(runs: Sequence[Run], claims: Sequence[Sequence[Claim]]) -> str:
+def story(runs: Sequence[ToyRun], claims: Sequence[Sequence[Claim]]) -> str:
     """HTML paragraphs: the finding, then for each run what it did and what came out."""
     parts = [FINDING]
     for run, decided in zip(runs, claims, strict=True):
@@ -40,7 +40,7 @@ def scale_html(name: str) -> str:
     return power if factor == "1" else f"{escape(factor)}·{power}"
 
 
-def _did(run: Run) -> str:
+def _did(run: ToyRun) -> str:
     settings = run.settings
     heads = settings.layers * settings.heads
     network = (
@@ -58,7 +58,7 @@ def _did(run: Run) -> str:
     )
 
 
-def _unfinished(run: Run) -> str:
+def _unfinished(run: ToyRun) -> str:
     names = [piece.name for piece in run.missing]
     listed = ", ".join(map(escape, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return (
@@ -66,7 +66,7 @@ def _unfinished(run: Run) -> str:
     )
 
 
-def _stages(run: Run) -> list[str]:
+def _stages(run: ToyRun) -> list[str]:
     seed = run.settings.seeds[0]
     if not run.has(Piece("stages", seed)):
         return ["Nothing has come out yet."]
@@ -76,7 +76,7 @@ def _stages(run: Run) -> list[str]:
     return [f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}{which}."]
 
 
-def _errors(run: Run) -> list[str]:
+def _errors(run: ToyRun) -> list[str]:
     """The largest error of a stage time at the largest and the smallest scale."""
     seed, scales = run.settings.seeds[0], run.settings.alphas
     if not run.has(Piece("comparison", seed)):
@@ -100,6 +100,6 @@ def _reaches(error: float) -> str:
     return f"comes to each within {percent}\u00a0% of its time"
 
 
-def _drawn(run: Run) -> str:
+def _drawn(run: ToyRun) -> str:
     seeds = run.settings.seeds
     return f" on this one draw of data and teacher (seed {seeds[0]})" if len(seeds) == 1 else ""

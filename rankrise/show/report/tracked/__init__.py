@@ -1,14 +1,13 @@
 """The page of tracked runs: one, or those of a sweep or of several data sets."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rankrise.claims import check_claims
+from rankrise.runs import TrackedRun, studies
 from rankrise.show.report.content import Content
 from rankrise.show.report.tables import claims_list, claims_table, settings_tables
 from rankrise.show.report.tracked.gather import gather_all
 from rankrise.show.report.tracked.story import story
-from rankrise.studies import Member, studies_of
 
 SECTIONS = (
     ("ranks", "Rank"),
@@ -20,26 +19,26 @@ SECTIONS = (
 )
 
 
-def tracked_content(folders: Sequence[Path]) -> Content:
+def tracked_content(members: Sequence[TrackedRun]) -> Content:
     """Everything the page says of tracked runs."""
-    studies = studies_of(folders)
-    members = [one for study in studies for one in study.members]
-    claims = check_claims(folders)
+    grouped = studies(members)
+    members = [one for study in grouped for one in study.members]
+    claims = check_claims([one.folder for one in members])
     return Content(
         names=[one.name for one in members],
-        story=story(studies, claims),
-        claims=claims_list(claims) if len(studies) > 1 else claims_table(["Verdict"], [claims]),
-        settings=settings_tables([(one.name, one.run.info, _settings(one)) for one in members]),
-        payload={"runs": gather_all(studies), "first": members.index(studies[0].main[0])},
+        story=story(grouped, claims),
+        claims=claims_list(claims) if len(grouped) > 1 else claims_table(["Verdict"], [claims]),
+        settings=settings_tables([(one.name, one.info, _settings(one)) for one in members]),
+        payload={"runs": gather_all(grouped), "first": members.index(grouped[0].main[0])},
         sections=SECTIONS,
     )
 
 
-def _settings(member: Member) -> dict[str, object]:
+def _settings(member: TrackedRun) -> dict[str, object]:
     """What was tracked, and the recipe, if the run has one."""
-    layers = member.run.layers
+    layers = member.layers
     tracked = {
-        "model": member.run.info.get("model"),
+        "model": member.info.get("model"),
         "layers tracked": len(layers),
         "heads in a layer": sorted({layer["heads"] for layer in layers}),
         "width": sorted({layer["d_model"] for layer in layers}),

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from rankrise.runs import Study, TrackedRun, found_stages
 from rankrise.show.report.thin import significant
-from rankrise.studies import Member, Study
+from rankrise.watch.types import FoundStage
 
 RANK_NUMBERS = 200_000
 """Of all runs together; a number takes about six bytes of the page, which is to stay below 5 MB."""
@@ -26,10 +27,10 @@ def gather_all(studies: Sequence[Study]) -> list[dict[str, Any]]:
     return [gather(study, one, share=1 / len(members)) for study, one in members]
 
 
-def gather(study: Study, member: Member, share: float = 1.0) -> dict[str, Any]:
+def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, Any]:
     """One run, in a share of the page's room."""
-    curves = sum(len(layer["tracked_heads"]) for layer in member.run.layers) * max(1, len(member.products))
-    moments = _spread(len(member.steps), min(MOST_MOMENTS, max(8, int(share * RANK_NUMBERS / curves))))
+    curves = sum(len(layer["tracked_heads"]) for layer in member.layers) * max(1, len(member.products))
+    moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, int(share * RANK_NUMBERS / curves))))
     return {
         "name": member.name,
         "study": study.label,
@@ -41,13 +42,13 @@ def gather(study: Study, member: Member, share: float = 1.0) -> dict[str, Any]:
         "products": member.products,
         "layers": [
             {"name": layer["name"], "heads": layer["tracked_heads"], "size": layer["d_head"]}
-            for layer in member.run.layers
+            for layer in member.layers
         ],
-        "steps": member.steps[moments].tolist(),
+        "steps": member.finite_steps[moments].tolist(),
         "ranks": {name: _heads(member, member.ranks[name][moments]) for name in member.products},
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
-        "stages": [_stage(stage) for stage in member.stages],
+        "stages": [_stage(stage) for stage in found_stages(member)],
     }
 
 
@@ -56,23 +57,23 @@ def _spread(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, max(0, count - 1), min(most, count)).round().astype(int))
 
 
-def _heads(member: Member, ranks: np.ndarray) -> list[list[list[float]]]:
+def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float]]]:
     """Ranks [moments, layers, heads] by layer and head."""
     return [
         [_short(ranks[:, place, head]) for head in range(len(layer["tracked_heads"]))]
-        for place, layer in enumerate(member.run.layers)
+        for place, layer in enumerate(member.layers)
     ]
 
 
-def _spectra(member: Member, numbers: int) -> dict[str, Any]:
+def _spectra(member: TrackedRun, numbers: int) -> dict[str, Any]:
     """Spectra by layer and head at some steps: of `numbers` for each head, the leading values densest.
 
     Where there is no room for heads, each layer has the mean over them in place of one.
     """
-    values = _indices(max(min(layer["d_model"], 2 * layer["d_head"]) for layer in member.run.layers))
-    values = np.union1d(values, [layer["d_head"] - 1 for layer in member.run.layers])  # an initial one's last
+    values = _indices(max(min(layer["d_model"], 2 * layer["d_head"]) for layer in member.layers))
+    values = np.union1d(values, [layer["d_head"] - 1 for layer in member.layers])  # an initial one's last
     merged = numbers < 3 * len(values)
-    steps = member.spectra_steps
+    steps = member.finite_spectra_steps
     if len(steps):
         moments = MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1)
         wanted = np.geomspace(steps[0], steps[-1], moments)
@@ -80,7 +81,7 @@ def _spectra(member: Member, numbers: int) -> dict[str, Any]:
 
     def carried(name: str, step: int | None) -> tuple[list[list[list[float]]], list[list[float]]]:
         """By layer and head, values and how many of all are above a tenth of the largest."""
-        layers = [np.asarray(spectrum, dtype=float) for spectrum in member.run.spectrum(name, step)]
+        layers = [np.asarray(spectrum, dtype=float) for spectrum in member.spectrum(name, step)]
         counts = [(spectrum > TENTH * spectrum[:, :1]).sum(axis=1) for spectrum in layers]
         if merged:
             layers = [spectrum.mean(axis=0, keepdims=True) for spectrum in layers]
@@ -108,17 +109,17 @@ def _indices(count: int) -> np.ndarray:
     return np.unique(np.geomspace(1, count, 2 * MOST_VALUES).round().astype(int)) - 1
 
 
-def _metrics(member: Member) -> list[str]:
+def _metrics(member: TrackedRun) -> list[str]:
     """The names of what the page may show of training, in its order."""
-    return [*METRICS, *sorted(name for name in member.record if name.startswith(FURTHER))]
+    return [*METRICS, *sorted(name for name in member.steps() if name.startswith(FURTHER))]
 
 
-def _metric(member: Member, name: str) -> dict[str, Any] | None:
+def _metric(member: TrackedRun, name: str) -> dict[str, Any] | None:
     """A metric's finite values; of more than the page has room for, means over windows of so many."""
-    if name not in member.record:
+    if name not in member.steps():
         return None
-    known = np.isfinite(member.record[name])
-    steps, values = member.record["step"][known].astype(float), member.record[name][known]
+    known = np.isfinite(member.steps()[name])
+    steps, values = member.steps()["step"][known].astype(float), member.steps()[name][known]
     if not len(steps):
         return None
     window = -(-len(steps) // METRIC_POINTS)
@@ -128,11 +129,12 @@ def _metric(member: Member, name: str) -> dict[str, Any] | None:
     return {"steps": _short(steps, 7), "values": _short(values, 5), "window": window}
 
 
-def _stage(stage: dict[str, Any]) -> dict[str, Any]:
-    probability = significant(stage["probability"], 3)
-    return {key: stage[key] for key in ("step", "interval")} | {
-        "probability": probability,
-        "curves": list(stage["curves"]),
+def _stage(stage: FoundStage) -> dict[str, Any]:
+    return {
+        "step": stage.step,
+        "interval": list(stage.interval),
+        "probability": significant(stage.probability, 3),
+        "curves": list(stage.curves),
     }
 
 

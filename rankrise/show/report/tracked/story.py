@@ -6,9 +6,9 @@ from html import escape
 import numpy as np
 
 from rankrise.claims import Claim
+from rankrise.runs import Study, TrackedRun, found_stages
 from rankrise.show.figures.tracked.curves import moment
 from rankrise.show.report.verdicts import verdict_sentence
-from rankrise.studies import Member, Study
 
 FINDING = """<p>Take what training has changed in an attention head’s products
 <var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
@@ -34,16 +34,16 @@ def story(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
 
 def _trained(study: Study) -> str:
     first = study.main[0]
-    layers = first.run.layers
+    layers = first.layers
     heads, size = (_range([layer[name] for layer in layers]) for name in ("heads", "d_head"))
-    model = escape(str(first.run.info.get("model", "a model")))
+    model = escape(str(first.info.get("model", "a model")))
     shape = f"{_many(len(layers), 'layer')} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
     on = f" on {escape(study.data)}" if study.data else ""
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     return f"<strong>{escape(study.label)}</strong>: {model} ({shape}), trained{on}{_how_long(first)}.{runs}"
 
 
-def _how_long(member: Member) -> str:
+def _how_long(member: TrackedRun) -> str:
     last = member.last_step
     if not member.epoch_steps:
         return f" for {_many(last, 'step')}"
@@ -59,45 +59,46 @@ def _varied(study: Study) -> str:
     return f" ({'; '.join(words)})" if words else ""
 
 
-def _going_on(member: Member) -> str:
-    total = member.run.info.get("extra", {}).get("total_steps")
+def _going_on(member: TrackedRun) -> str:
+    total = member.info.get("extra", {}).get("total_steps")
     of = f" of {total}" if total else ""
-    stopped = member.run.info.get("stopped")
+    stopped = member.info.get("stopped")
     why = escape(str(stopped)) if stopped else "it goes on, or was cut off"
     return (
         f"{escape(member.name)} is not finished: {why}. Its last measured step is "
-        f"{member.last}{of}, and everything here is as of then."
+        f"{member.last_finite_step}{of}, and everything here is as of then."
     )
 
 
 def _came_out(study: Study) -> list[str]:
     first = study.main[0]
-    if not first.last:
+    if not first.last_finite_step:
         return ["Nothing has been measured yet."]
     sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
     for name in first.products:
-        course = np.nanmean(first.ranks[name].reshape(len(first.steps), -1), axis=1)
+        course = np.nanmean(first.ranks[name].reshape(len(first.finite_steps), -1), axis=1)
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
             f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {course[0]:.2f}"
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads)."
         )
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
-        values = first.record.get(metric, np.array([]))
+        values = first.steps().get(metric, np.array([]))
         known = values[np.isfinite(values)]
         if len(known):
             last = written.format(known[-1]).replace("%", "\u00a0%")
             sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
-    found = _many(len(first.stages), "stage") if first.stages else "no stage"
+    stages = len(found_stages(first))
+    found = _many(stages, "stage") if stages else "no stage"
     return [*sentences, f"Loss and ranks show {found}."]
 
 
-def _turning_points(member: Member, course: np.ndarray) -> str:
+def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
     """The highest and the lowest value with their moments, where both ends are clearly below or above."""
     ends, peak, low = (course[0], course[-1]), int(np.argmax(course)), int(np.argmin(course))
     told = [peak] if course[peak] >= CLEARLY * max(ends) else []
     told += [low] if CLEARLY * course[low] <= min(ends) else []
-    places = [f"{course[one]:.2f} ({moment(member, int(member.steps[one]))})" for one in sorted(told)]
+    places = [f"{course[one]:.2f} ({moment(member, int(member.finite_steps[one]))})" for one in sorted(told)]
     return f" over {' and '.join(places)}" if places else ""
 
 

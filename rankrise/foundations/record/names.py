@@ -1,0 +1,55 @@
+"""The files in the folder of a run. They are named here and nowhere else."""
+
+from pathlib import Path
+
+RUN = "run.json"
+INITIAL = "initial.safetensors"
+STEPS = "steps.jsonl"
+RANKS = "ranks.jsonl"
+STAGES = "stages.json"
+"""The stages that `rankrise watch --keep_stages` found."""
+SWEEP = "sweep.json"
+"""In the folder of a sweep, beside the folders of its runs."""
+CHECKPOINTS = "checkpoint"
+LOCK = ".lock"
+
+BEGUN = {INITIAL, STEPS, RANKS}
+"""What a folder holds when a tracked run was killed before its run.json was written."""
+
+UNFINISHED = (
+    ".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", ".tmp??????", "spectra/.tmp??????",
+    "seed-*/.*",
+)  # fmt: skip
+"""What a killed process was writing, under our temporary names and those of safetensors within."""
+
+
+def spectra_path(folder: Path, step: int | None) -> Path:
+    """The file with the full spectra of a step; None for those of the initial products."""
+    return folder / "spectra" / f"{'initial' if step is None else f'step-{step:010d}'}.safetensors"
+
+
+def spectra_steps(folder: Path) -> list[int]:
+    """The steps that have such a file, in order."""
+    return sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("spectra/step-*.safetensors"))
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """The folder of a checkpoint."""
+    return folder / CHECKPOINTS / f"step-{step:010d}"
+
+
+def toy_piece(seed: int, kind: str, alpha: str = "", step: float | None = None) -> str:
+    """A piece of a toy run, without the ending of its file.
+
+    >>> toy_piece(seed=3, kind="descent", alpha="1e-32", step=0.01)
+    'seed-3/descent-1e-32-step-0.01'
+    """
+    parts = [kind, alpha, "" if step is None else f"step-{step:g}"]
+    return f"seed-{seed}/" + "-".join(part for part in parts if part)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    for pattern in UNFINISHED:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

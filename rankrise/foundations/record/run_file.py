@@ -1,0 +1,75 @@
+"""run.json: what a run is. Read and checked here, written here."""
+
+from pathlib import Path
+from typing import Any
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.record.names import RUN
+
+FORMAT = "rankrise-run/1"
+
+_LAYER = {"name": str, "heads": int, "tracked_heads": [int], "d_model": int, "d_head": int}
+_SHAPES: dict[str, dict[str, Any]] = {
+    "toy": {"settings": dict},
+    "tracked": {
+        "model": str,
+        "settings": {"products": [str], "top": int},
+        "layers": [_LAYER],
+        "matrices": [{"name": str}],
+        "extra?": dict,
+    },
+}
+"""By kind, what run.json must hold: a type, a list of a shape, or names with shapes ("?": may be absent)."""
+
+_MAKERS = {"toy": "'rankrise toy'", "tracked": "'rankrise train' or watch.RankTracker"}
+
+
+def has_run(folder: str | Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (Path(folder) / RUN).is_file()
+
+
+def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
+    """What run.json holds, if it is of one of `kinds`, "toy" or "tracked" (none named: of either).
+
+    >>> read_run("no/such/folder", "toy")
+    Traceback (most recent call last):
+    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
+    """
+    kinds = kinds or tuple(_SHAPES)
+    path = Path(folder) / RUN
+    if not path.is_file():
+        makers = " or ".join(_MAKERS[kind] for kind in kinds)
+        raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
+    info = read_json(path)
+    found = info.get("format"), info.get("kind")
+    if found[0] != FORMAT or found[1] not in kinds:
+        wanted = " or ".join(map(repr, kinds))
+        raise RankriseError(
+            f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}."
+        )
+    _check(path, info, _SHAPES[str(found[1])], "")
+    return info
+
+
+def write_run(folder: Path, kind: str, about: dict[str, Any]) -> None:
+    """Write run.json, whole or not at all."""
+    write_json(folder / RUN, {"format": FORMAT, "kind": kind} | about)
+
+
+def _check(path: Path, value: Any, shape: Any, where: str) -> None:
+    """Refuse a value that is not of its shape, by the first difference."""
+    kind = type(shape) if isinstance(shape, dict | list) else shape
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise RankriseError(f"{path} is damaged ({where or 'it'} is {value!r:.60}): restore it.")
+    if isinstance(shape, list):
+        for place, item in enumerate(value):
+            _check(path, item, shape[0], f"{where}[{place}]")
+    elif isinstance(shape, dict):
+        for name, inner in shape.items():
+            plain = name.removesuffix("?")
+            if plain in value:
+                _check(path, value[plain], inner, f"{where}.{plain}".lstrip("."))
+            elif plain == name:
+                raise RankriseError(f"{path} is damaged ({where or 'it'} has no {plain}): restore it.")

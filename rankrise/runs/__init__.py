@@ -1,0 +1,32 @@
+"""Runs: folders opened as typed, read-only values, each file read when it is asked for and at most once.
+
+>>> from rankrise import runs
+>>> runs.open([])
+[]
+"""
+
+from rankrise.foundations.errors import NotRecorded
+from rankrise.runs._open import Run, folders_of, of_one_kind, open
+from rankrise.runs._stages import found_stages, keep_stages
+from rankrise.runs._study import Study, studies
+from rankrise.runs._toy.curves import Descent, FullWeights, PerturbedCurve
+from rankrise.runs._toy.run import ToyRun, open_toy
+from rankrise.watch import TrackedRun
+
+__all__ = [
+    "Descent",
+    "FullWeights",
+    "NotRecorded",
+    "PerturbedCurve",
+    "Run",
+    "Study",
+    "ToyRun",
+    "TrackedRun",
+    "folders_of",
+    "found_stages",
+    "keep_stages",
+    "of_one_kind",
+    "open",
+    "open_toy",
+    "studies",
+]

@@ -1,0 +1,108 @@
+"""Tracked runs that belong together: those on one data set, by initialisation scale and seed.
+
+What tells them apart is the recipe that `rankrise train` keeps in run.json. A run without one, such as a
+user's own, is a study by itself.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.recipes.train_settings import science_of
+from rankrise.runs._open import Run
+from rankrise.runs._toy.run import ToyRun
+from rankrise.watch import TrackedRun
+
+VARIED = ("seed", "initialisation_scale")
+
+FAMILIES = {
+    "cifar100": "CIFAR-100",
+    "cifar10": "CIFAR-10",
+    "imagenet": "ImageNet",
+    "wikitext103": "WikiText-103",
+    "wikipedia": "Wikipedia",
+}
+"""The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs on one data set (`data`; None where runs do not say)."""
+
+    data: str | None
+    members: tuple[TrackedRun, ...]
+
+    @property
+    def family(self) -> str | None:
+        """Which of the paper's data sets this is, or is a part of."""
+        plain = "".join(letter for letter in (self.data or "").lower() if letter.isalnum())
+        return next((family for family in FAMILIES if family in plain), None)
+
+    @property
+    def label(self) -> str:
+        """The data set as people write it; of a part of ImageNet its own name; else the run's name."""
+        name = (self.data or "").rpartition(":")[2]  # of a Hugging Face data set, its configuration
+        plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("rawv1")
+        return FAMILIES.get(plain) or name or self.members[0].name
+
+    @property
+    def main_label(self) -> str:
+        """The data set, and where runs differ in their initialisation scale, that of `main`."""
+        several = len({one.scale for one in self.members}) > 1
+        return f"{self.label}, scale {self.main[0].scale:g}" if several else self.label
+
+    @cached_property
+    def main(self) -> tuple[TrackedRun, ...]:
+        """The runs that speak for the study, one per seed: trained longest, then at a scale nearest to 1."""
+        best = max(self.members, key=lambda one: (one.last_finite_step, -_from_unit(one.scale), -one.seed))
+        alike = [one for one in self.members if _shared(one) == _shared(best)]
+        scale = min((one.scale for one in alike), key=lambda scale: (_from_unit(scale), -scale))
+        return _one_per_seed([one for one in alike if one.scale == scale])
+
+    @cached_property
+    def scales(self) -> dict[float, tuple[TrackedRun, ...]]:
+        """Runs by scale, largest first, of the settings that have the most scales (and then, runs)."""
+        by_settings: dict[tuple[object, ...], list[TrackedRun]] = {}
+        for one in self.members:
+            by_settings.setdefault(_shared(one), []).append(one)
+        alike = max(by_settings.values(), key=lambda same: (len({one.scale for one in same}), len(same)))
+        scales = sorted({one.scale for one in alike}, reverse=True)
+        return {scale: _one_per_seed([one for one in alike if one.scale == scale]) for scale in scales}
+
+
+def _shared(run: TrackedRun) -> tuple[object, ...]:
+    """What runs must have in common to differ in scale and seed only: layers, heads and the science."""
+    shapes = tuple((layer["heads"], layer["d_model"], layer["d_head"]) for layer in run.layers)
+    science = science_of(run.recipe) if run.recipe else {}
+    return shapes, tuple(sorted((name, str(value)) for name, value in science.items() if name not in VARIED))
+
+
+def _from_unit(scale: float) -> float:
+    """How far a scale is from the default, 1: alike for half of it and twice it."""
+    return abs(math.log(scale)) if scale > 0 else math.inf
+
+
+def _one_per_seed(members: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
+    """By seed; of several runs with the same one, that which went furthest."""
+    longest = {one.seed: one for one in sorted(members, key=lambda one: one.last_finite_step)}
+    return tuple(longest[seed] for seed in sorted(longest))
+
+
+def studies(runs: Sequence[Run]) -> list[Study]:
+    """The studies that the tracked ones among some runs make up, in their order.
+
+    >>> studies([])
+    []
+    """
+    by_data: dict[str, list[TrackedRun]] = {}
+    for run in runs:
+        if isinstance(run, ToyRun):
+            continue
+        if not run.layers:
+            raise RankriseError(
+                f"{run.folder} tracked no attention layer, and there is no rank to show: pass another run."
+            )
+        by_data.setdefault(run.data or f"run {run.folder}", []).append(run)
+    return [Study(same[0].data, tuple(same)) for same in by_data.values()]

@@ -1,0 +1,172 @@
+"""A toy run, open for reading."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rankrise import predict
+from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.foundations.files import read_json
+from rankrise.foundations.record.names import RUN
+from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.tensors import read_tensors
+from rankrise.predict.types import AttentionEntry, Coordinates
+from rankrise.recipes.toy_settings import ToySettings
+from rankrise.runs._toy.curves import Descent, FullWeights, PerturbedCurve
+from rankrise.runs._toy.pieces import Piece, pieces_of
+
+ADVICE = "delete it and start the run again, which redoes what is missing"
+
+
+@dataclass(frozen=True, eq=False)
+class ToyRun:
+    """The folder of a toy run, open for reading. Each piece is read when it is asked for, and kept; one that
+    is not there, or is damaged, is said then."""
+
+    folder: Path
+    settings: ToySettings
+    info: dict[str, Any]
+    """What run.json holds."""
+    _read: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"ToyRun({self.folder}: {len(self.settings.seeds)} seeds, {len(self.missing)} pieces missing)"
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.resolve().name
+
+    @property
+    def finished(self) -> bool:
+        """Whether every piece was computed."""
+        return bool(self.info.get("finished"))
+
+    def has(self, piece: Piece) -> bool:
+        """Whether a piece is finished."""
+        return (self.folder / piece.file).is_file()
+
+    @property
+    def missing(self) -> list[Piece]:
+        """The pieces that are not finished."""
+        return [piece for piece in pieces_of(self.settings) if not self.has(piece)]
+
+    def check(self, piece: Piece) -> None:
+        """Refuse a finished piece whose file cannot be read."""
+        (self._json if piece.file.endswith(".json") else self._tensors)(piece.file)
+
+    def labels(self, seed: int) -> list[str]:
+        """The name of each coordinate, such as "VO 7"."""
+        return list(self._json(Piece("stages", seed).file)["labels"])
+
+    def places(self, seed: int) -> list[AttentionEntry]:
+        """Layer, head, "KQ" or "VO", and entry of each coordinate."""
+        return [AttentionEntry(*place) for place in self._json(Piece("stages", seed).file)["places"]]
+
+    def stages(self, seed: int) -> predict.Stages:
+        """Algorithm 1's stages."""
+        piece = Piece("stages", seed)
+        record, (tensors, _) = self._json(piece.file), self._tensors(f"{piece.name}.safetensors")
+        with self._whole(piece):
+            return predict.Stages.from_dict(record, tensors["points"])
+
+    def flow(self, seed: int, alpha: str) -> predict.Flow:
+        """The exact flow at a scale, as it was solved."""
+        piece = Piece("flow", seed, alpha)
+        tensors, texts = self._tensors(piece.file)
+        with self._whole(piece):
+            constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
+            return predict.Flow(
+                **{name: tensors[name] for name in ("times", "places", "rates", "losses")},
+                log_inverse_alpha=-float(texts["log10_alpha"]) * math.log(10),
+                coordinates=Coordinates(**constants),
+                ending=texts["ending"],  # type: ignore[arg-type]
+                message=texts["message"],
+                gradients=int(texts["gradients"]),
+                hessian_columns=int(texts["hessian_columns"]),
+            )
+
+    def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
+        """Plain gradient descent at a scale, with the run's own step or another of its steps."""
+        piece = Piece("descent", seed, alpha, step)
+        tensors, texts = self._tensors(piece.file)
+        with self._whole(piece):
+            curves = {name: tensors[name] for name in ("times", "values", "losses", "activation_times")}
+            taken, log10_alpha = float(texts["step"]), float(texts["log10_alpha"])
+            return Descent(**curves, step=taken, log10_alpha=log10_alpha, message=texts["message"])
+
+    def full(self, seed: int) -> FullWeights:
+        """Training of full weight matrices."""
+        piece = Piece("full", seed)
+        tensors, texts = self._tensors(piece.file)
+        with self._whole(piece):
+            names = ("times", "losses", "singular_values_kq", "singular_values_vo")
+            curves = {name: tensors[name] for name in names}
+            scale, step = float(texts["log10_scale"]), float(texts["step"])
+            return FullWeights(**curves, log10_scale=scale, step=step, message=texts["message"])
+
+    def perturbations(self, seed: int, kind: str) -> list[PerturbedCurve]:
+        """The "strict-minima" or "noise-robustness" experiments, in order of time."""
+        piece = Piece(kind, seed)  # type: ignore[arg-type]
+        tensors, texts = self._tensors(piece.file)
+        with self._whole(piece):
+            return [
+                PerturbedCurve(
+                    float(tensors[f"start_{number}"]),
+                    *(tensors[f"{name}_{number}"] for name in ("times", "original", "perturbed")),
+                )
+                for number in range(int(texts["experiments"]))
+            ]
+
+    def derived(self, seed: int, kind: str) -> dict[str, Any]:
+        """The "comparison" or "assumptions" of a seed."""
+        return self._json(Piece(kind, seed).file)  # type: ignore[arg-type]
+
+    def _json(self, file: str) -> dict[str, Any]:
+        if file not in self._read:
+            self._read[file] = read_json(self._there(file), ADVICE)
+        found: dict[str, Any] = self._read[file]
+        return found
+
+    def _tensors(self, file: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+        if file not in self._read:
+            self._read[file] = read_tensors(self._there(file), ADVICE)
+        found: tuple[dict[str, Tensor], dict[str, str]] = self._read[file]
+        return found
+
+    def _there(self, file: str) -> Path:
+        path = self.folder / file
+        if not path.is_file():
+            raise NotRecorded(
+                f"{path} is not there: the run was cut off, or made without that experiment; "
+                f"'rankrise toy {self.folder}' resumes it."
+            )
+        return path
+
+    @contextmanager
+    def _whole(self, piece: Piece) -> Iterator[None]:
+        """A piece whose file lacks something, or has something else there, is damaged."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError) as error:
+            raise RankriseError(f"{self.folder / piece.file} is damaged ({error!r}): {ADVICE}.") from error
+
+
+def open_toy(folder: str | Path) -> ToyRun:
+    """Open the folder of a toy run, or say in one sentence why it is not one.
+
+    >>> open_toy("no/such/folder")
+    Traceback (most recent call last):
+    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
+    """
+    return toy_run(Path(folder), read_run(folder, "toy"))
+
+
+def toy_run(folder: Path, info: dict[str, Any]) -> ToyRun:
+    """The run of a run.json that was read already."""
+    return ToyRun(folder, ToySettings().changed(info["settings"], str(folder / RUN)), info)
