@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._adapter import Adapter
@@ -11,7 +12,7 @@ from rankrise.use._budget import Budget, ranks_for
 from rankrise.use._cut import Cut, cut
 from rankrise.use._measure import Evaluate, measured_at
 from rankrise.use._models import is_causal
-from rankrise.use._moment import DAMPING
+from rankrise.use._moment import DAMPING, Root
 from rankrise.use._moments import Moments
 from rankrise.use._noise import rounding
 from rankrise.use._rest import rest_of
@@ -88,6 +89,15 @@ def extract(
     return adapter if evaluate is None else measured_at(adapter, both, tuned, evaluate, budget)
 
 
+def directions(
+    before: Tensor, after: Tensor, count: int, inputs: Root | None = None, outputs: Root | None = None
+) -> Cut:
+    """The leading directions of the change of one weight [out, in], computed where the weights are and handed
+    to the CPU."""
+    noise = rounding(before, after, inputs, outputs)
+    return cut(after.float() - before.float(), count, inputs, outputs, noise).on_cpu()
+
+
 def _cut(
     both: Pair,
     matrix: Matrix,
@@ -96,12 +106,10 @@ def _cut(
     damping: float,
     device: str | torch.device | None,
 ) -> tuple[Cut, torch.dtype]:
-    """The directions of one matrix's change, on the CPU: no other is in memory meanwhile."""
+    """The directions of one matrix's change: no other matrix is in memory meanwhile."""
     before, after = both.read(matrix)
     before, after = before.to(device or before.device), after.to(device or before.device)
     inputs, outputs = None, None
     if moments is not None and not torch.equal(before, after.to(before.dtype)):
         inputs, outputs = moments.roots(matrix, damping, after.device)
-    noise = rounding(before, after, inputs, outputs)
-    made = cut(after.float() - before.float(), count, inputs, outputs, noise)
-    return made.on_cpu(), after.dtype
+    return directions(before, after, count, inputs, outputs), after.dtype

@@ -11,10 +11,12 @@ from rankrise.foundations.errors import RankriseError
 WHOLE_UP_TO = 384
 """Of a matrix whose smaller side is at most this long, a whole decomposition is quickest."""
 
-_GROWTH = 1e4
-"""By how much one pass may enlarge the first direction over the rest: float32 keeps the others beside it."""
+_GROWTH = 1e5
+"""By how much a polynomial may enlarge the first direction over the rest, which float32 still keeps."""
 
-_DEGREES = 12
+_DEGREES = 8
+"""Of the polynomials in one pass, together: between passes stands the decomposition of a small matrix."""
+
 _PASSES = 24
 
 
@@ -29,7 +31,7 @@ class Directions(NamedTuple):
     """Right singular vectors. [n, k]"""
 
 
-def leading_directions(matrix: Tensor, count: int, tolerance: float = 1e-4) -> Directions:
+def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> Directions:
     """The `count` leading singular directions of `matrix`; fewer if it has fewer.
 
     A block of directions is refined by `T(M^T M)`, T the Chebyshev polynomial that is small on what the block
@@ -96,15 +98,16 @@ def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor
         before, kept = kept, float(squares[:count].sum())
         if kept - before <= tolerance * kept:
             break
-        block = _orthonormal(_filtered(matrix, block, float(squares[0]), float(squares[-1])))
+        largest, edge = float(squares[0]), max(float(squares[-1]), 1e-7 * float(squares[0]))
+        growth = math.acosh(max(2 * largest / edge - 1, 1 + 1e-6))
+        degree = min(max(int(math.acosh(_GROWTH) / growth), 1), _DEGREES)
+        for _ in range(_DEGREES // degree):
+            block = _orthonormal(_filtered(matrix, block, edge, degree))
     return block[:, :count]
 
 
-def _filtered(matrix: Tensor, block: Tensor, largest: float, edge: float) -> Tensor:
+def _filtered(matrix: Tensor, block: Tensor, edge: float, degree: int) -> Tensor:
     """`T_d(2 M^T M / edge - 1) @ block` by the three-term recursion, each column then of length 1."""
-    edge = max(edge, 1e-7 * largest)
-    growth = math.acosh(max(2 * largest / edge - 1, 1 + 1e-6))
-    degree = min(max(int(math.acosh(_GROWTH) / growth), 1), _DEGREES)
 
     def shifted(columns: Tensor, factor: float) -> Tensor:
         return torch.add(matrix.mT @ (matrix @ columns).mul_(2 * factor / edge), columns, alpha=-factor)

@@ -16,7 +16,7 @@ from rankrise.use._moment import DAMPING
 from rankrise.use._moments import Moments
 from rankrise.use._peft import PREFIX, Stored, read_adapter
 from rankrise.use._rest import Rest
-from rankrise.use._weights import Matrix, Pair, Weights, is_transposed, linear_layers, own_tensors
+from rankrise.use._weights import Matrix, Pair, is_transposed, linear_layers, open_source, own_tensors
 from rankrise.watch._heads import unwrap
 
 
@@ -152,12 +152,8 @@ def _with_adapter(model: nn.Module, stored: Stored, rest: Rest) -> nn.Module:
 
 
 def _pair(model: nn.Module, tuned: nn.Module, matrices: tuple[Matrix, ...], rest: Rest) -> Pair:
-    before, after = (
-        Weights(each, tensors.get, lambda name, tensors=tensors: tuple(tensors[name].shape), _name(each))
-        for each, tensors in ((model, model.state_dict()), (tuned, tuned.state_dict()))
-    )
     others = [name for name in own_tensors(model) if name in rest.changed]
-    return Pair(before, after, matrices, (), tuple(others))
+    return Pair(open_source(model), open_source(tuned), matrices, (), tuple(others))
 
 
 def _name(model: Any) -> str:
