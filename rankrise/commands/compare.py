@@ -43,6 +43,7 @@ def compare(
 
     from rankrise.foundations.files import to_json
     from rankrise.show.progress import bar
+    from rankrise.show.table import Fitting
     from rankrise.watch import compare as compare_checkpoints
 
     with bar("comparing", total=1.0) as move_to:
@@ -58,7 +59,7 @@ def compare(
         return
     console = Console()
     for table in _tables(comparison):
-        console.print(table)
+        console.print(Fitting(table))
     console.print(LEGEND, style="dim")
     for note in _gathered(comparison.notes):
         console.print(f"Note: {note}", style="dim", markup=False)

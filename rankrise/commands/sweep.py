@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from rankrise.show.table import Fitting
     from rankrise.train.sweep import SweepRun
 
 
@@ -178,14 +177,16 @@ def _row(run: "SweepRun") -> dict[str, object]:
     return {"run": run.name, "settings": run.settings, "state": run.state, "reason": run.reason}
 
 
-def _table(runs: "Sequence[SweepRun]") -> "Table":
+def _table(runs: "Sequence[SweepRun]") -> "Fitting":
     from rich.table import Table
     from rich.text import Text
 
+    from rankrise.show.table import Fitting
+
     table = Table(box=None, padding=(0, 1, 0, 0))
     for title in ("run", "state", "reason"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title, no_wrap=title != "reason", overflow="fold")
     for run in runs:
         style = {"finished": "green", "failed": "red"}.get(run.state, "yellow")
         table.add_row(Text(run.name), Text(run.state, style), Text(run.reason))
-    return table
+    return Fitting(table)
