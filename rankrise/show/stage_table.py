@@ -19,6 +19,8 @@ def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None 
     from rich.console import Console
     from rich.table import Table
 
+    from rankrise.show.table import Fitting
+
     console = Console(highlight=False, soft_wrap=True)
     columns = _columns(stages, label, flow)
     title = "Algorithm 1" if flow is None else "Algorithm 1 and the flow"
@@ -27,7 +29,7 @@ def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None 
         table.add_column(name, justify="left" if name in ("coordinate", "left") else "right")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    console.print(table)
+    console.print(Fitting(table))
     for name in columns:
         if name in MEANINGS:
             console.print(f"{name}: {MEANINGS[name]}")
