@@ -148,7 +148,7 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
     import time
 
     from rankrise.foundations.errors import RankriseError
-    from rankrise.train._loop import reached
+    from rankrise.train._loop import end_of
 
     begun = time.perf_counter()
     since: dict[str, float] = {}
@@ -164,7 +164,7 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
             result = run.reason
             if run.state == "finished":
                 with suppress(RankriseError, OSError, LookupError):  # a cluster's files may come later
-                    result = reached(folder / run.name).result
+                    result = end_of(folder / run.name).result
             text = f"{run.state} after {now - since.get(run.name, 0.0):.0f} s" + (
                 f": {result}" if result else ""
             )

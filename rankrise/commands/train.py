@@ -34,7 +34,7 @@ def train(
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place, read_recipe
     from rankrise.show.progress import bar
-    from rankrise.train import Interrupted, Progress
+    from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training
     from rankrise.train._checkpoint import latest_checkpoint
     from rankrise.train._loop import run_in
@@ -52,19 +52,19 @@ def train(
             print(f"Note: {sentence}", file=sys.stderr)
     with bar(f"{folder.name}", total=1, unit="tokens" if wanted.is_text else "images") as move_to:
 
-        def show(progress: Progress) -> None:
-            text = f"epoch {progress.epoch:.3g}"
-            if math.isfinite(progress.loss):  # else none is known yet, since the start or since resuming
-                text += f", loss {progress.loss:.3f}"
+        def show(reached: Reached) -> None:
+            text = f"epoch {reached.epoch:.3g}"
+            if math.isfinite(reached.loss):  # else none is known yet, since the start or since resuming
+                text += f", loss {reached.loss:.3f}"
             for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):
-                if name in progress.metrics:
-                    text += f", {name} {progress.metrics[name]:{style}}"
-            size = progress.step_units
+                if name in reached.metrics:
+                    text += f", {name} {reached.metrics[name]:{style}}"
+            size = reached.step_units
             text = f"{folder.name}, {text}"
-            move_to(progress.step * size, text, progress.total_steps * size, tell=progress.evaluated)
+            move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
 
         try:
-            reached = run_training(wanted, folder, note=note, progress=show, meter=bar)
+            result = run_training(wanted, folder, note=note, progress=show, meter=bar)
             stopped = None
         except Interrupted as signalled:
             stopped = signalled
@@ -72,9 +72,9 @@ def train(
         print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
     elif accelerate.PartialState().is_main_process:
         if json:
-            print(to_json({"folder": str(folder), **asdict(reached)}))
+            print(to_json({"folder": str(folder), **asdict(result)}))
         else:
-            print(f"The run is in {folder}: {reached.result}.")
+            print(f"The run is in {folder}: {result.result}.")
             print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
     leave_processes(0 if stopped is None else 128 + stopped.signal_number)
 

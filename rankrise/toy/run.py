@@ -19,7 +19,7 @@ from rankrise.runs._toy.pieces import Piece, pieces_of
 from rankrise.toy.experiments import compute
 from rankrise.toy.work import cost, needs
 
-Progress = Callable[[float, int], None]
+OnProgress = Callable[[float, int], None]
 """Called with the work that is done, in the unit of `work_of`, and the number of finished pieces."""
 
 
@@ -29,7 +29,7 @@ def run_toy(
     workers: int = 1,
     command: str = "",
     note: str = "",
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> ToyRun:
     """ToyRun every experiment that `settings` asks for into `folder`, skipping what is there already.
 
@@ -89,7 +89,7 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
     return ToyRun(folder, settings, info)
 
 
-def _work_here(run: ToyRun, missing: list[Piece], progress: Progress | None) -> None:
+def _work_here(run: ToyRun, missing: list[Piece], progress: OnProgress | None) -> None:
     """One piece after another, in this process."""
     total = pieces_of(run.settings)
     done = sum(cost(piece, run.settings) for piece in total if piece not in missing)
@@ -106,7 +106,7 @@ def _work_here(run: ToyRun, missing: list[Piece], progress: Progress | None) -> 
         report(1.0)
 
 
-def _work_beside(run: ToyRun, missing: list[Piece], workers: int, progress: Progress | None) -> None:
+def _work_beside(run: ToyRun, missing: list[Piece], workers: int, progress: OnProgress | None) -> None:
     """The largest piece whose needs are met goes next, to whichever worker is free."""
     settings, total = run.settings, pieces_of(run.settings)
     parts = get_context("spawn").Array("d", [float(piece not in missing) for piece in total], lock=False)

@@ -1,6 +1,6 @@
 """Train: the paper's transformers, as tracked runs in folders."""
 
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
-from rankrise.train._loop import Interrupted, Progress, train
+from rankrise.train._loop import Interrupted, Reached, train
 
-__all__ = ["Interrupted", "Progress", "TrainSettings", "read_recipe", "train"]
+__all__ = ["Interrupted", "Reached", "TrainSettings", "read_recipe", "train"]

@@ -25,13 +25,13 @@ from rankrise.train._kernels import chosen_kernels
 from rankrise.train._losses import RecentLosses
 from rankrise.train._rate import rate_at, set_rate
 from rankrise.train._sources import Batch
-from rankrise.train._step import Step, compiled, graphed, optimiser_of, written_score, written_step
+from rankrise.train._step import Step, compiled, eager_score, eager_step, graphed, optimiser_of
 from rankrise.train._task import Task, task_of
 from rankrise.train._times import Times
 
 
 @dataclass(frozen=True)
-class Progress:
+class Reached:
     """Where a run is."""
 
     step: int
@@ -65,9 +65,9 @@ def train(
     settings: TrainSettings,
     folder: str | Path,
     note: str = "",
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Reached], None] | None = None,
     meter: Meter = unseen,
-) -> Progress:
+) -> Reached:
     """Train as `settings` say and record the run in `folder`; a run that is there already is resumed.
 
     `progress` is called while it trains; `meter` shows how far the data are decoded or tokenised before.
@@ -77,7 +77,7 @@ def train(
     folder = Path(folder)
     found = run_in(folder, settings)
     if found is not None and found.get("finished"):
-        return reached(folder)
+        return end_of(folder)
     accelerator = require("accelerate", extra="train", purpose="training").Accelerator(mixed_precision="no")
     if settings.batch_size % accelerator.num_processes:
         raise RankriseError(
@@ -111,8 +111,8 @@ def train(
     # How a step is computed.
     alone = accelerator.num_processes == 1
     loss_of, score_of = compiled(settings, task, plain=alone)
-    step_of = written_step(settings, accelerator, model, optimiser, loss_of)
-    score_of = written_score(settings, accelerator, model, score_of)
+    step_of = eager_step(settings, accelerator, model, optimiser, loss_of)
+    score_of = eager_score(settings, accelerator, model, score_of)
     on_gpu = accelerator.device.type == "cuda"
     if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
         step_of, score_of = graphed(step_of, score_of, before_capture=tracker.flush)
@@ -121,8 +121,8 @@ def train(
     losses = RecentLosses(settings.log_every, accelerator)
     metrics: dict[str, float] = {}
 
-    def where(step: int) -> Progress:
-        return Progress(
+    def where(step: int) -> Reached:
+        return Reached(
             step,
             times.total,
             units,
@@ -199,12 +199,12 @@ def _foreign(folder: Path) -> bool:
     return any(not name.startswith(".") for name in set(os.listdir(folder)) - BEGUN)
 
 
-def reached(folder: Path) -> Progress:
+def end_of(folder: Path) -> Reached:
     """Where a finished run ended, from its record."""
     run = watch.load(folder)
     last = {name: values[-1] for name, values in run.steps().items()}
     known = ("step", "time", "loss", "learning_rate", "epoch")
-    return Progress(
+    return Reached(
         int(last["step"]),
         run.info["extra"]["total_steps"],
         run.info["extra"]["step_units"],

@@ -44,7 +44,7 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
     return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)
 
 
-def written_step(
+def eager_step(
     settings: TrainSettings, accelerator: Any, model: nn.Module, optimiser: Any, loss_of: Any
 ) -> Step:
     """The step: forward and backward through each micro-batch, then one update."""
@@ -72,7 +72,7 @@ def written_step(
     return step
 
 
-def written_score(settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any) -> Step:
+def eager_score(settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any) -> Step:
     """The score of a validation batch.
 
     A compiled network looks at it as it does in training, since one without gradients would have to be

@@ -12,7 +12,7 @@ from torch import nn
 from rankrise.train._data import Tokens
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
-from rankrise.train._step import compiled, optimiser_of, written_score, written_step
+from rankrise.train._step import compiled, eager_score, eager_step, optimiser_of
 from rankrise.train._token_blocks import TokenBlocks
 
 VOCABULARY = 100
@@ -140,7 +140,7 @@ def test_micro_batches_make_the_same_step():
         task = made_task()
         model = task.model()
         prepared, optimiser = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
-        step = written_step(asked, accelerator, prepared, optimiser, task.loss)
+        step = eager_step(asked, accelerator, prepared, optimiser, task.loss)
         batches = task.batches(0, 0, asked.batch_size, slice(None))
         losses = [float(step(next(batches))) for _ in range(2)]
         weights.append(([weight.detach().clone() for weight in model.parameters()], losses))
@@ -156,7 +156,7 @@ def test_dropout_acts_in_training_and_not_in_validation():
     batch = next(task.batches(0, 0, 8, slice(None)))
     drawn = [float(task.loss(model, *batch).detach()) for _ in range(2)]
     assert drawn[0] != drawn[1]
-    score = written_score(task._settings, Accelerator(cpu=True), model, task.score)
+    score = eager_score(task._settings, Accelerator(cpu=True), model, task.score)
     blocks = next(task.validation_batches(8, slice(None)))
     torch.testing.assert_close(score(blocks), score(blocks), rtol=0, atol=0)
     assert model.training

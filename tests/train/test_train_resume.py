@@ -59,7 +59,7 @@ def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path
     from rankrise.train import _loop as loop
 
     def step_and_stop(*arguments: object) -> object:
-        step = written_step(*arguments)
+        step = eager_step(*arguments)
         calls = 0
 
         def counted(batch: object) -> object:
@@ -71,8 +71,8 @@ def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path
 
         return counted
 
-    written_step = loop.written_step
-    monkeypatch.setattr(loop, "written_step", step_and_stop)
+    eager_step = loop.eager_step
+    monkeypatch.setattr(loop, "eager_step", step_and_stop)
     with pytest.raises(Interrupted, match="SIGINT at step 6"):
         train(tiny, tmp_path / "run")
     monkeypatch.undo()
@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     from rankrise.train import _loop as loop
 
     def breaking_step(*arguments: object) -> object:
-        step = written_step(*arguments)
+        step = eager_step(*arguments)
         calls = 0
 
         def counted(batch: object) -> object:
@@ -133,8 +133,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
         return counted
 
-    written_step = loop.written_step
-    monkeypatch.setattr(loop, "written_step", breaking_step)
+    eager_step = loop.eager_step
+    monkeypatch.setattr(loop, "eager_step", breaking_step)
     with pytest.raises(RankriseError, match="the loss is nan at step 10: lower learning_rate"):
         train(tiny, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"

@@ -18,7 +18,7 @@ from rankrise.train._kernels import chosen_kernels
 from rankrise.train._order import epoch_plan
 from rankrise.train._rate import rate_at
 from rankrise.train._sources import DeviceImages
-from rankrise.train._step import optimiser_of, written_step
+from rankrise.train._step import eager_step, optimiser_of
 from rankrise.train._task import task_of
 from rankrise.train._times import Times
 
@@ -134,7 +134,7 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny, clip
                 plain.step()
         else:
             prepared, optimiser = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
-            step = written_step(asked, accelerator, prepared, optimiser, task.loss)
+            step = eager_step(asked, accelerator, prepared, optimiser, task.loss)
             for _ in range(3):
                 step(next(batches))
         weights.append([weight.detach().clone() for weight in model.parameters()])

@@ -21,7 +21,7 @@ from rankrise.train.sweep.record import (
 )
 from rankrise.train.sweep.work import TrainRun, failure, outcome, train_run
 
-Progress = Callable[[float, str], None]
+OnProgress = Callable[[float, str], None]
 """Called with how many runs are done, parts of runs included, and how many are in which state, in words."""
 Told = Callable[[SweepRun], None]
 """Called with every run that stands otherwise than before."""
@@ -36,7 +36,7 @@ def run_sweep(
     seeds: int | Sequence[int] = 1,
     executor: Executor | None = None,
     recipe: str = "",
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     work: TrainRun = train_run,
     told: Told | None = None,
 ) -> list[SweepRun]:
@@ -71,7 +71,7 @@ class _Sweep:
         folder: Path,
         described: dict[str, Any],
         runs: Sequence[PlannedRun],
-        progress: Progress | None,
+        progress: OnProgress | None,
         told: Told | None,
     ) -> None:
         self.folder, self.described, self.progress, self.told = folder, described, progress, told
