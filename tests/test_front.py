@@ -8,8 +8,9 @@ import pytest
 import rankrise
 
 LIGHT = """
-import sys, rankrise, rankrise.commands
-rankrise.commands.main(["--version"])
+import contextlib, sys, rankrise, rankrise.commands
+with contextlib.suppress(SystemExit):
+    rankrise.commands.main(["--version"])
 print(*sorted({"torch", "numpy", "matplotlib", "rich"} & {*sys.modules}))
 """
 

@@ -127,7 +127,9 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
             parser.add_argument(argument.name, metavar=argument.name.upper(), help=argument.help, **many)
             continue
         if argument.is_setting and settings is None:
-            settings = parser.add_argument_group("settings", "Each takes the place of the recipe's value.")
+            recipe = any(one.name == "recipe" for one in arguments)
+            meant = "Each takes the place of the recipe's value." if recipe else None
+            settings = parser.add_argument_group("settings", meant)
         how: Any = {"action": "append" if argument.is_many else "store", "metavar": _placeholder(argument)}
         if argument.is_switch:
             how = {"action": "store_true"}

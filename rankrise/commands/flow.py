@@ -1,23 +1,18 @@
 """`rankrise flow`: the exact gradient flow of a built-in network, beside Algorithm 1."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
+
+from rankrise.commands.network import NetworkSettings
 
 
 def flow(
-    network: Literal["head", "transformer", "linear"] = "head",
+    settings: Annotated[Mapping[str, Any], NetworkSettings],
     log10_alpha: float = -32.0,
     until: float = 4.0,
-    dimension: int = 8,
-    tokens: int = 10,
-    samples: int = 200,
-    layers: int = 2,
-    heads: int = 2,
-    objective: Literal["squared", "cross-entropy", "hard-cross-entropy"] = "squared",
-    seed: int = 0,
     tolerance: float = 1e-5,
     out: Path | None = None,
-    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Train a diagonal network by exact gradient flow from an initialisation of scale alpha, however small.
@@ -25,33 +20,25 @@ def flow(
     Prints when each coordinate becomes active, beside what Algorithm 1 predicts.
 
     Args:
-        network: one attention head (Eq. 1), a transformer (Example 3.2), or a linear network.
         log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
         until: rescaled time t / log(1/alpha) at which to stop.
-        dimension: embedding dimension d; the paper's toy has 50.
-        tokens: tokens per sample.
-        samples: training samples; the paper's toy has 1000.
-        layers: layers of the transformer.
-        heads: heads per layer of the transformer.
-        objective: squared error, or cross-entropy with the teacher's likelihoods or its likeliest class.
-        seed: draws the data, the teacher and the initialisation.
         tolerance: error allowed per step, in log|a| / log(1/alpha).
         out: folder for flow.json and the picture flow.png and .svg.
-        device: cpu or cuda.
         json: print JSON instead of the table.
     """
     from rankrise import predict as theory
-    from rankrise.commands.network import build
+    from rankrise.commands.network import build, network_settings
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
     from rankrise.show.stage_table import print_stages
     from rankrise.show.staircase import save_flow
 
-    loss = build(network, dimension, tokens, samples, layers, heads, objective, seed, device)
-    u0, v0 = theory.random_initialisation(loss.size, seed + 1, device)
+    wanted = network_settings(settings)
+    loss = build(wanted)
+    u0, v0 = theory.random_initialisation(loss.size, wanted.seed + 1, wanted.device)
     with bar("gradient flow", until, unit="rescaled time") as move_to:
         solved = theory.gradient_flow(loss, u0, v0, log10_alpha, until, tolerance, progress=move_to)
-    stages = theory.greedy(loss, until=until, device=device)
+    stages = theory.greedy(loss, until=until, device=wanted.device)
     comparison = theory.compare(stages, solved)
     result = {
         **solved.to_dict(),

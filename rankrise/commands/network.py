@@ -1,41 +1,68 @@
-"""The built-in network that the flags of `rankrise predict` and `rankrise flow` ask for."""
+"""The built-in network that `rankrise predict` and `rankrise flow` compute on."""
 
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.objective import Objective
+from rankrise.foundations.settings import check, replaced, setting
 
 if TYPE_CHECKING:
-    from rankrise.predict.types import DiagonalHead, DiagonalLinear, DiagonalTransformer, Objective
-
-NetworkName = Literal["head", "transformer", "linear"]
+    from rankrise.predict.types import DiagonalHead, DiagonalLinear, DiagonalTransformer
 
 
-def build(
-    network: NetworkName,
-    dimension: int,
-    tokens: int,
-    samples: int,
-    layers: int,
-    heads: int,
-    objective: str,
-    seed: int,
-    device: str,
-) -> "DiagonalHead | DiagonalTransformer | DiagonalLinear":
-    """The network that the flags ask for, with its data and its teacher."""
+@dataclass(frozen=True)
+class NetworkSettings:
+    """A diagonal network with its data and a random teacher."""
+
+    network: Literal["head", "transformer", "linear"] = "head"
+    """One attention head (Eq. 1), a transformer (Example 3.2), or a linear network."""
+    dimension: int = setting(8, at_least=1, at_most=10**6)
+    """Embedding dimension d; the paper's toy has 50."""
+    tokens: int = setting(10, at_least=1, at_most=10**6)
+    """Tokens per sample."""
+    samples: int = setting(200, at_least=1, at_most=10**9)
+    """Training samples; the paper's toy has 1000."""
+    layers: int = setting(2, at_least=1, at_most=1000)
+    """Layers of the transformer."""
+    heads: int = setting(2, at_least=1, at_most=10**6)
+    """Heads per layer of the transformer."""
+    objective: Objective = "squared"
+    """Squared error, or cross-entropy with the teacher's likelihoods or its likeliest class."""
+    seed: int = setting(0, at_least=0)
+    """Draws the data and the teacher; the one after it draws the initialisation of a flow."""
+    device: str = setting("cpu", kind="machine")
+    """The device that computes, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def network_settings(given: Mapping[str, Any]) -> NetworkSettings:
+    """The settings with those that the command line gives."""
+    return replaced(NetworkSettings(), given, "the command line", "a network")
+
+
+def build(settings: NetworkSettings) -> "DiagonalHead | DiagonalTransformer | DiagonalLinear":
+    """The network that the settings ask for."""
     import torch
 
     from rankrise import predict
 
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=settings.device)
     except (RuntimeError, AssertionError) as error:
         raise RankriseError(
-            f"--device {device} cannot be used here: pass cpu, or cuda where there is a GPU."
+            f"--device {settings.device} cannot be used here: pass cpu, or cuda where there is a GPU."
         ) from error
-    kind = cast("Objective", objective)
-    if network == "head":
-        return predict.diagonal_head(dimension, tokens, samples, seed, kind, device)
-    if network == "transformer":
-        sizes = (dimension, layers, heads, tokens, samples)
-        return predict.diagonal_transformer(*sizes, seed=seed, objective=kind, device=device)
-    return predict.diagonal_linear(dimension, samples, seed, objective=kind, device=device)
+    sizes = {
+        name: getattr(settings, name) for name in ("dimension", "samples", "seed", "objective", "device")
+    }
+    if settings.network == "head":
+        return predict.diagonal_head(tokens=settings.tokens, **sizes)
+    if settings.network == "transformer":
+        return predict.diagonal_transformer(
+            layers=settings.layers, heads=settings.heads, tokens=settings.tokens, **sizes
+        )
+    return predict.diagonal_linear(**sizes)

@@ -117,7 +117,7 @@ def test_flags_are_read_in_any_order_and_with_dashes(capsys):
     main(["predict", *SMALL, "--until=1e-9", "--network", "head", "--json"])
     assert json.loads(capsys.readouterr().out)["stages"] == []
     given = parsed("flow", command_of("flow"), ["--log10-alpha", "-1e3", "--json"])
-    assert given == {"log10_alpha": -1000.0, "json": True}
+    assert given == {"settings": {}, "log10_alpha": -1000.0, "json": True}
     given = parsed("report", command_of("report"), ["a", "--out", "x.html", "b"])
     assert given == {"runs": ["a", "b"], "out": Path("x.html")}
 

@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from rankrise.commands import command_of, main
 from rankrise.commands.arguments import parsed
+from rankrise.commands.network import NetworkSettings
 from rankrise.foundations.settings import in_words
 from rankrise.recipes import toy_settings, train_settings
 from rankrise.recipes.files import names, settings_in
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.recipes.train_settings import TrainSettings
 
-OF_COMMAND = {"train": TrainSettings, "toy": ToySettings}
+OF_COMMAND = {
+    "train": TrainSettings,
+    "toy": ToySettings,
+    "predict": NetworkSettings,
+    "flow": NetworkSettings,
+}
 PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", bool: "yes|no"}
 
 
