@@ -4,6 +4,7 @@ times.
     python benchmarks/flow.py                # about 25 minutes on 2 cores
     python benchmarks/flow.py --only ours    # seconds
     python benchmarks/flow.py --only z       # ours, and scipy's solvers in our coordinate: minutes
+    python benchmarks/flow.py --only sizes   # the same for transformers of up to 4,000 coordinates: minutes
 
 The toy: one diagonal head, d = 50, 10 tokens, 1000 samples (p = 100), float64, alpha = 1e-32, to rescaled
 time 2.0. The reference is our flow at a tolerance a hundred times tighter, itself checked in the tests
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from rankrise import predict
 from rankrise.foundations.files import to_json, write_json
-from rankrise.predict.types import DiagonalHead
+from rankrise.predict.types import DiagonalHead, DiagonalTransformer
 
 LOG10_ALPHA, UNTIL, STAGES = -32.0, 2.0, 10
 UNIT = -LOG10_ALPHA * math.log(10)
@@ -36,6 +37,7 @@ AS_GOOD = 3e-5
 """The error of our stage times at our default tolerance, about: what an alternative in z has to reach."""
 
 Row = dict[str, float | int | str]
+Network = DiagonalHead | DiagonalTransformer
 
 
 class Counted:
@@ -56,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=["ours", "z", "all"], default="all")
+    parser.add_argument("--only", choices=["ours", "z", "sizes", "all"], default="all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dimension", type=int, default=50)
@@ -65,6 +67,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
+    rows = [] if options.only == "sizes" else on_the_toy(options)
+    if options.only in ("sizes", "all"):
+        rows += scaling()
+    if options.json:
+        write_json(options.json, rows)
+    print(to_json(rows))
+
+
+def on_the_toy(options: argparse.Namespace) -> list[Row]:
+    """Ours on the paper's toy, and the alternatives that are asked for."""
     network = predict.diagonal_head(options.dimension, 10, options.samples, seed=0, device=options.device)
     u0, v0 = predict.random_initialisation(network.size, seed=1, device=options.device)
     network.value_and_gradient(u0 * v0)  # warm up
@@ -72,21 +84,14 @@ def main() -> None:
     scales = (LOG10_ALPHA,) if options.only == "z" else (LOG10_ALPHA, -300.0)
     rows = ours(network, u0, v0, reference, scales)
     show(rows)
-    alternatives = {
-        "ours": (),
-        "z": (bdf_in_z, lsoda_in_z),
-        "all": (bdf_in_z, lsoda_in_z, descent, accurate_descent, lsoda, bdf, dopri5),
-    }
+    in_z, others = (bdf_in_z, lsoda_in_z), (descent, accurate_descent, lsoda, bdf, dopri5)
+    alternatives = {"ours": (), "z": in_z, "all": in_z + others}
     for alternative in alternatives[options.only]:
         row = alternative(network, u0, v0, reference)
         row["times ours"] = float(row["seconds"]) / float(rows[0]["seconds"])
         rows.append(row)
         show(rows[-1:])
-    if options.only == "all":
-        rows += scaling()
-    if options.json:
-        write_json(options.json, rows)
-    print(to_json(rows))
+    return rows
 
 
 def ours(
@@ -250,18 +255,26 @@ def lsoda_in_z(network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor)
     return as_accurate_in_z("LSODA", network, u0, v0, reference)
 
 
-def as_accurate_in_z(method: str, network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor) -> Row:
+def as_accurate_in_z(
+    method: str, network: Network, u0: Tensor, v0: Tensor, reference: Tensor, until: float = UNTIL
+) -> Row:
     """scipy in z at the loosest of some tolerances whose stage times are as good as ours are."""
     row: Row = {}
     for tolerance in (1e-5, 3e-6, 1e-6, 3e-7):
-        row = scipy_in_z(method, network, u0, v0, reference, tolerance)
+        row = scipy_in_z(method, network, u0, v0, reference, tolerance, until)
         if "failed" in row or "error, all stages" not in row or float(row["error, all stages"]) <= AS_GOOD:
             break
     return row
 
 
 def scipy_in_z(
-    method: str, network: DiagonalHead, u0: Tensor, v0: Tensor, reference: Tensor, tolerance: float
+    method: str,
+    network: Network,
+    u0: Tensor,
+    v0: Tensor,
+    reference: Tensor,
+    tolerance: float,
+    until: float,
 ) -> Row:
     """scipy in the exact coordinate z, with all that our own solver is given: the gradient in closed form,
     the Jacobian `-2 H(a) diag(da/dz)` where it is not zero, and trial `|a|` clipped to a bound that the flow
@@ -304,7 +317,7 @@ def scipy_in_z(
     try:
         solution = solve_ivp(
             rate,
-            (0, UNTIL),
+            (0, until),
             torch.asinh(2 * u0 * v0 / gap).numpy(),
             method=method,
             jac=jacobian,
@@ -316,18 +329,20 @@ def scipy_in_z(
         if not solution.success:
             row["failed"] = f"stopped at rescaled time {solution.t[-1]:.3g}: {solution.message}"
         else:
-            found = first_times(solution.sol, (math.log(1e-3) - lift).numpy())
+            found = first_times(solution.sol, (math.log(1e-3) - lift).numpy(), until)
             row |= {"steps": len(solution.t) - 1, "error, all stages": stage_error(found, reference)}
     except OutOfPatience:
-        row |= gave_up(seen["time"], time.perf_counter() - began)
+        row |= gave_up(seen["time"], time.perf_counter() - began, until)
     return row | {"gradients": loss.gradients, "Jacobians": len(jacobians), "hessian columns": loss.columns}
 
 
-def first_times(solution: Callable[[numpy.ndarray], numpy.ndarray], level: numpy.ndarray) -> Tensor:
+def first_times(
+    solution: Callable[[numpy.ndarray], numpy.ndarray], level: numpy.ndarray, until: float
+) -> Tensor:
     """When each |z| first reaches its level (p,), on a fine grid of a dense solution with straight lines
     between its points; inf where it never does.
     """
-    times = torch.linspace(0, UNTIL, 40_001, dtype=torch.float64)
+    times = torch.linspace(0, until, 20_001, dtype=torch.float64)
     height = torch.from_numpy(solution(times.numpy())).abs() - torch.from_numpy(level)[:, None]
     after = (height >= 0).int().argmax(1).clamp(min=1)
     before, here = (height.gather(1, index[:, None])[:, 0] for index in (after - 1, after))
@@ -374,11 +389,11 @@ def outcome(times: object, weights: object, message: str, reference: Tensor) -> 
     }
 
 
-def gave_up(reached: float, seconds: float) -> Row:
+def gave_up(reached: float, seconds: float, until: float = UNTIL) -> Row:
     """What a method that ran out of patience would have taken at its mean pace."""
     if reached <= 0:
         return {"seconds": math.inf, "failed": f"no progress in {seconds:.0f} s"}
-    return {"seconds": seconds * UNTIL / reached, "extrapolated from": reached / UNTIL}
+    return {"seconds": seconds * until / reached, "extrapolated from": reached / until}
 
 
 def first_error(found: Tensor, reference: Tensor) -> float:
@@ -404,7 +419,8 @@ def scaling() -> list[Row]:
         gradient_seconds, _ = best(lambda net=network, u=u0, v=v0: net.value_and_gradient(u * v * 1e-3))
         start = time.perf_counter()
         first = 1 / float(network.value_and_gradient(torch.zeros_like(u0))[1].abs().max())
-        flow = predict.gradient_flow(network, u0, v0, LOG10_ALPHA, until=1.5 * first)
+        until = 1.5 * first
+        flow = predict.gradient_flow(network, u0, v0, LOG10_ALPHA, until=until)
         rows.append(
             {
                 "method": f"rankrise flow, transformer, p = {network.size}",
@@ -412,10 +428,17 @@ def scaling() -> list[Row]:
                 "gradients": flow.gradients,
                 "hessian columns": flow.hessian_columns,
                 "active": int((flow.values[-1].abs() > 1e-3).sum()),
-                "seconds a gradient": gradient_seconds,
+                "seconds per gradient": gradient_seconds,
             }
         )
-        show(rows[-1:])
+        if network.size in (1000, 2000):
+            tight = predict.gradient_flow(network, u0, v0, LOG10_ALPHA, until, tolerance=1e-7)
+            row = as_accurate_in_z("BDF", network, u0, v0, tight.activation_times(), until)
+            row["method"] = f"{row['method']}, p = {network.size}"
+            row["times ours"] = float(row["seconds"]) / float(rows[-1]["seconds"])
+            rows[-1]["error, all stages"] = stage_error(flow.activation_times(), tight.activation_times())
+            rows.append(row)
+        show(rows[-2:])
     return rows
 
 
