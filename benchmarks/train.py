@@ -34,7 +34,7 @@ from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._rate import set_rate
 from rankrise.train._sources import DeviceImages
-from rankrise.train._step import compiled, graphed, optimiser_of, written_step
+from rankrise.train._step import compiled, eager_step, graphed, optimiser_of
 from rankrise.train._task import Task
 from rankrise.train._times import Times
 from rankrise.train._token_blocks import TokenBlocks
@@ -158,7 +158,7 @@ def ours(
     optimiser = optimiser_of(settings, model, device)
     model, optimiser = accelerator.prepare(model, optimiser)
     loss_of, _ = compiled(settings, task, plain=True)
-    step = written_step(settings, accelerator, model, optimiser, loss_of)
+    step = eager_step(settings, accelerator, model, optimiser, loss_of)
     tracker = None
     if folder is not None:
         total = Times(settings, task.examples).total

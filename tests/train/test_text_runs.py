@@ -18,7 +18,7 @@ from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.show.figures import draw_figures
-from rankrise.train import Interrupted, Progress, TrainSettings, train
+from rankrise.train import Interrupted, Reached, TrainSettings, train
 from rankrise.train._checkpoint import latest_checkpoint
 
 
@@ -43,7 +43,7 @@ def whole(asked: TrainSettings, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def stop_at(step: int) -> object:
-    def progress(where: Progress) -> None:
+    def progress(where: Reached) -> None:
         if where.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -9,7 +9,7 @@ import torch
 from tiny_text import TINY_TEXT
 from tiny_training import TINY, same_run
 
-from rankrise.train import Interrupted, Progress, train
+from rankrise.train import Interrupted, Reached, train
 from rankrise.train._step import graphed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -49,7 +49,7 @@ def test_graphs_change_no_number(settings, stories, tmp_path):
 
 @kinds
 def test_resumed_to_the_bit(settings, stories, tmp_path):
-    def stop(where: Progress) -> None:
+    def stop(where: Reached) -> None:
         if where.step == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -15,7 +15,7 @@ from tiny_training import recipe_file
 
 from rankrise import watch
 from rankrise.commands.train import leave_processes
-from rankrise.train import Interrupted, Progress, train
+from rankrise.train import Interrupted, Reached, train
 
 WAYS = {
     "DDP": ["--multi_gpu"],
@@ -53,7 +53,7 @@ def test_two_processes_give_the_single_ones_losses_and_ranks(tiny, whole_run, tm
     folder = tmp_path / "run"
     if way == "FSDP2":  # a checkpoint does not show how many processes wrote it
 
-        def stop(where: Progress) -> None:
+        def stop(where: Reached) -> None:
             if where.step == 15:
                 os.kill(os.getpid(), signal.SIGTERM)
 

@@ -15,13 +15,13 @@ from tiny_training import recipe_file, same_run
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.show.terminal import snapshot
-from rankrise.train import Interrupted, Progress, TrainSettings, train
+from rankrise.train import Interrupted, Reached, TrainSettings, train
 from rankrise.train._checkpoint import latest_checkpoint
 from rankrise.watch._track import jobs, staging
 
 
 def stop_at(step: int) -> object:
-    def progress(where: Progress) -> None:
+    def progress(where: Reached) -> None:
         if where.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
