@@ -7,6 +7,7 @@
 
 from rankrise.foundations.deprecation import moved
 from rankrise.watch._change import change
+from rankrise.watch._check import check
 from rankrise.watch._compare import compare
 from rankrise.watch._families import Attention, add_family, remove_family
 from rankrise.watch._gram import frobenius_norm
@@ -38,6 +39,7 @@ __all__ = [
     "TrackedRun",
     "add_family",
     "change",
+    "check",
     "compare",
     "effective_rank",
     "energy_rank",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ class Attention:
 
     `query` has one block for each head, `key` and `value` one for each group of heads that share them (as
     many as heads without sharing), and `output` a single block. `scale` multiplies the logits, 1/sqrt(d_head)
-    unless given. `notes` say what stands between the projections and the logits.
+    unless given. `notes` say what stands between the projections and the logits. `guess` is what could not be
+    seen from the module and was assumed; it is announced until a forward pass has proved it.
     """
 
     query: Projection
@@ -32,8 +34,10 @@ class Attention:
     output: Projection
     scale: float | None = None
     notes: tuple[str, ...] = ()
+    guess: str = ""
 
 
+Read = Callable[[nn.Module], Attention | None]
 Family = Callable[[Any], Attention | None]
 
 
@@ -74,8 +78,26 @@ def recognise(module: nn.Module) -> Attention | None:
         attention = family(module)
         if attention is not None:
             scale = roles.scale_of(module) if attention.scale is None else attention.scale
-            return replace(attention, scale=scale, notes=attention.notes + marks(module))
+            notes = (*_guess(module, attention), *attention.notes, *marks(module))
+            return replace(attention, scale=scale, notes=notes)
     return None
+
+
+def is_guess(module: nn.Module, attention: Attention) -> bool:
+    """Whether the layout was assumed, and no forward pass has proved it."""
+    return bool(attention.guess) and module not in _proved
+
+
+def note_proof(module: nn.Module) -> None:
+    """A forward pass has proved the layout of this module."""
+    _proved.add(module)
+
+
+def _guess(module: nn.Module, attention: Attention) -> tuple[str, ...]:
+    if not attention.guess:
+        return ()
+    proof = "a forward pass agrees" if module in _proved else "not checked, see watch.check"
+    return (f"{attention.guess} ({proof})",)
 
 
 def looks_like_attention(module: nn.Module) -> bool:
@@ -118,7 +140,7 @@ def per_head(module: Any) -> Attention | None:
         fused, output = module.query_key_value, linear(module.dense)
     elif name.startswith("GPTBigCode") and hasattr(module, "c_attn") and not module.multi_query:
         fused, output = module.c_attn, linear(module.c_proj)
-    elif _known(module) and (getattr(module, "head_first", False) or hasattr(module, "val_dim")):
+    elif from_known_library(module) and (getattr(module, "head_first", False) or hasattr(module, "val_dim")):
         if not is_linear(getattr(module, "qkv", None)):
             return None
         fused, output = module.qkv, linear(module.proj)
@@ -213,21 +235,29 @@ def standard(module: Any) -> Attention | None:
             f"it says it has {heads} heads of size {said}, and its query projection has width {query.width}"
         )
     notes = marks(holder) + unread_parts(holder, (*inputs, last))
-    if len(inputs) == 1 and not _known(holder):
-        notes = (
-            f"the one projection of {type(holder).__name__} is read as all queries, all keys, all values",
-            *notes,
-        )
-    return Attention(
-        query.cut(heads), key.cut(groups), value.cut(groups), output, roles.scale_of(holder), notes
+    guess = (
+        "" if from_known_library(holder) else _assumed(type(holder).__name__, len(inputs), heads != groups)
     )
+    scale = roles.scale_of(holder)
+    return Attention(query.cut(heads), key.cut(groups), value.cut(groups), output, scale, notes, guess)
+
+
+def _assumed(kind: str, layers: int, shared: bool) -> str:
+    """What is assumed of a module from elsewhere; where each head has a key of its own in a layer of its own,
+    nothing but the order of heads in the width."""
+    if layers == 1:
+        return f"the one projection of {kind} is read as all queries, all keys, all values"
+    if layers == 2:
+        return f"the projection of keys and values of {kind} is read as all keys, all values"
+    return f"the keys of {kind} are read as each shared by heads that follow one another" if shared else ""
 
 
 FAMILIES: tuple[Family, ...] = (torch_multihead, per_head, falcon, codegen, xlnet, gated_query, standard)
 _added: list[Family] = []
+_proved: WeakSet[nn.Module] = WeakSet()
 
 
-def _known(module: nn.Module) -> bool:
+def from_known_library(module: nn.Module) -> bool:
     """Whether a module comes from a library whose fused projections have been gone through."""
     return type(module).__module__.split(".")[0] in ("transformers", "timm", "litgpt", "vit_pytorch")
 

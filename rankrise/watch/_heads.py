@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
+from weakref import WeakSet
 
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._families import FAMILIES, Attention, looks_like_attention, recognise
+from rankrise.watch._families import FAMILIES, Attention, is_guess, looks_like_attention, recognise
+from rankrise.watch._notes import gathered
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._projection import WRAPPERS, Unreadable, shapes_only
+from rankrise.watch._snippets import suggestion
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,11 @@ class Layer:
     output_bias: Tensor | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        heads, width, size = self.query.shape
+        parts = [f"{heads} heads of size {size} on {width}", *self.notes]
+        return f"Layer({self.name}: {'; '.join(parts)})"
+
 
 @dataclass(frozen=True, eq=False)
 class Layers(Sequence[Layer]):
@@ -55,6 +63,15 @@ class Layers(Sequence[Layer]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        notes = []
+        for name, module in zip(self.names, self._modules, strict=True):
+            with shapes_only():
+                attention = recognise(module)
+            assert attention is not None
+            notes += [(name, note) for note in attention.notes]
+        return f"Layers({'; '.join([', '.join(self.names), *gathered(notes)])})"
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...
@@ -117,8 +134,43 @@ _PARALLEL = (
 )
 
 
+def find_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The attention modules of a model that are read, by their names, with nothing announced."""
+    found, _ = _recognised(model)
+    return {_clean(path): module for path, module in found.items()}
+
+
 def _layers(model: nn.Module, loaded: Loaded) -> Layers:
-    """Recognise the attention modules of a model by their shapes, and account for those that are not."""
+    """The attention layers of a model. What is not read is accounted for, and what is guessed announced."""
+    found, reasons = _recognised(model)
+    kind = type(model).__name__
+    unread = _grouped(
+        {path: (type(model.get_submodule(path)).__name__, why) for path, why in reasons.items()}
+    )
+    if not found:
+        snippets = (suggestion(model.get_submodule(path)) for path in reasons)
+        snippet = next(filter(None, snippets), "")
+        raise RankriseError(
+            f"No attention head of {kind} can be read (looked for the families "
+            f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
+            f"{unread or 'none'}. Add a family for your own module with watch.add_family"
+            + (
+                f", such as this one, and prove it with watch.check(model, batch):\n\n{snippet}\n"
+                if snippet
+                else "."
+            )
+        )
+    if unread:
+        warnings.warn(
+            f"{len(found)} attention layers of {kind} are read, and {len(reasons)} left out: {unread}.",
+            stacklevel=3,
+        )
+    _announce_guesses(found)
+    return Layers(tuple(map(_clean, found)), tuple(found.values()), loaded)
+
+
+def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """The attention modules of a model by their paths, recognised by their shapes, and why others are not."""
     found: dict[str, nn.Module] = {}
     reasons: dict[str, str] = {}
     inside: str | None = None
@@ -137,23 +189,32 @@ def _layers(model: nn.Module, loaded: Loaded) -> Layers:
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
         del reasons[path]  # a block around an attention module, which is read or mentioned itself
+    return found, reasons
 
-    unread = _grouped(
-        {path: (type(model.get_submodule(path)).__name__, why) for path, why in reasons.items()}
-    )
-    if not found:
-        raise RankriseError(
-            f"No attention head of {type(model).__name__} can be read (looked for the families "
-            f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
-            f"{unread or 'none'}. Add a family for your own module with watch.add_family."
-        )
-    if unread:
+
+def _announce_guesses(found: dict[str, nn.Module]) -> None:
+    """A layout that was assumed is told once for each class of modules, with what settles it."""
+    guesses: dict[tuple[type, str], list[str]] = {}
+    for path, module in found.items():
+        with shapes_only():
+            attention = recognise(module)
+        if attention is not None and is_guess(module, attention) and type(module) not in _announced:
+            guesses.setdefault((type(module), attention.guess), []).append(path)
+    for (kind, guess), paths in guesses.items():
+        _announced.add(kind)
+        with shapes_only():
+            snippet = suggestion(found[paths[0]])
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        otherwise = " If each head's parts lie side by side instead, this settles it:\n\n" if snippet else ""
         warnings.warn(
-            f"{len(found)} attention layers of {type(model).__name__} are read, and {len(reasons)} left out: "
-            f"{unread}.",
-            stacklevel=3,
+            f"The layout of {_clean(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is wrong, "
+            "so is every rank. Prove it by a forward pass: watch.check(model, batch), or RankTracker(..., "
+            f"check=batch).{otherwise}{snippet}",
+            stacklevel=4,
         )
-    return Layers(tuple(map(_clean, found)), tuple(found.values()), loaded)
+
+
+_announced: WeakSet[type] = WeakSet()
 
 
 def _layer(name: str, attention: Attention) -> Layer:

@@ -99,8 +99,8 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     module: Any = _find_linear(source)
     if module is None:
         raise Unreadable(f"a {type(source).__name__} is no linear layer that is known here")
-    if _is_adapter(module):
-        module = _merged(module)
+    if is_adapter(module):
+        module = merged_adapter(module)
     if _is_packed(module):
         raise RankriseError(f"A {type(module).__name__} holds quantised weights: dequantise the model first.")
     weight, bias = module.weight, module.bias if bias is None else bias
@@ -162,7 +162,7 @@ def _find_linear(module: object) -> nn.Module | None:
     for wrapper in WRAPPERS:
         if wrapper in module._modules:
             return _find_linear(module._modules[wrapper])
-    if _is_adapter(module):
+    if is_adapter(module):
         return module if _find_linear(module._modules["base_layer"]) is not None else None
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
         rest = [child for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
@@ -185,19 +185,19 @@ def _is_conv1d(module: nn.Module) -> bool:
     return any(kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") for kind in kinds)
 
 
-def _is_adapter(module: nn.Module) -> bool:
+def is_adapter(module: nn.Module) -> bool:
     """A PEFT tuner layer: an original layer with adapters around it."""
     return "base_layer" in module._modules and hasattr(module, "merge") and hasattr(module, "active_adapters")
 
 
-def _merged(adapter: Any) -> nn.Module:
+def merged_adapter(adapter: Any) -> nn.Module:
     """A plain layer with the active adapters merged in: PEFT's own arithmetic on a copy, in float32 or
     better.
 
     Merging in half precision would round away exactly the small change that is to be measured.
     """
     base: Any = _find_linear(adapter.base_layer)
-    if _is_adapter(base):
+    if is_adapter(base):
         raise RankriseError("A PEFT adapter is around another one: merge the inner one first.")
     if _shapes_only.get() or adapter.disable_adapters or adapter.merged:
         return base

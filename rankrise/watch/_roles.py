@@ -30,7 +30,7 @@ KEY_VALUE = named("kv|key_value")
 FUSED = named("qkv", "c_attn", "att_proj")
 OUTPUT = named("o|out|output", "c_proj", "proj", "projection(_layer)?", "dense", "att(entio)?n_out")
 
-_HEADS = (
+HEADS = (
     "num_heads",
     "n_heads",
     "n_head",
@@ -78,14 +78,14 @@ def heads_of(module: Any, output: Projection) -> int:
     """How many heads the module, or else its config, says it has."""
     width = output.weight.shape[1]
     heads, size = (
-        _number(module, _HEADS) or _number(getattr(module, "config", None), _HEADS),
+        number(module, HEADS) or number(getattr(module, "config", None), HEADS),
         head_size(module),
     )
     if heads is None and size is not None:
         heads = width // size
     if heads is None:
         raise Unreadable(
-            f"it does not say how many heads it has: none of {', '.join(_HEADS)} is an attribute of it"
+            f"it does not say how many heads it has: none of {', '.join(HEADS)} is an attribute of it"
         )
     if heads < 1 or width % heads:
         raise Unreadable(f"it says it has {heads} heads, and its output projection takes {width}")
@@ -96,12 +96,12 @@ def groups_of(module: Any) -> int | None:
     """How many keys the module, or else its config, says its heads share; None if it does not say."""
     if getattr(module, "multi_query", False):
         return 1
-    return _number(module, _GROUPS) or _number(getattr(module, "config", None), _GROUPS)
+    return number(module, _GROUPS) or number(getattr(module, "config", None), _GROUPS)
 
 
 def head_size(module: Any) -> int | None:
     """The size of a query that the module says it has; None if it does not say."""
-    return _number(module, _SIZES)
+    return number(module, _SIZES)
 
 
 def scale_of(module: Any) -> float | None:
@@ -116,6 +116,7 @@ def scale_of(module: Any) -> float | None:
     return next((scale for scale in kept if isinstance(scale, float)), None)
 
 
-def _number(owner: Any, names: tuple[str, ...]) -> int | None:
+def number(owner: Any, names: tuple[str, ...]) -> int | None:
+    """The first of these attributes that is a whole number; None if none is."""
     values = (getattr(owner, name, None) for name in names)
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)

@@ -1,6 +1,7 @@
 """The types that the functions of `rankrise.watch` return, for annotations."""
 
 from rankrise.watch._change import Change
+from rankrise.watch._check import LayerCheck, LayoutCheck
 from rankrise.watch._compare import MatrixChange, ModelComparison
 from rankrise.watch._heads import Layer, Layers
 from rankrise.watch._projection import Projection
@@ -13,7 +14,9 @@ __all__ = [
     "FoundStage",
     "FoundStep",
     "Layer",
+    "LayerCheck",
     "Layers",
+    "LayoutCheck",
     "MatrixChange",
     "ModelComparison",
     "Projection",

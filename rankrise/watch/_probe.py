@@ -1,0 +1,346 @@
+"""Is a layout right? The module itself tells, by what it does when weights change their signs.
+
+Attention has symmetries that name its heads. If the value of head h changes its sign, the h-th part of what
+goes into the output projection does, and no other part changes. If its query changes its sign, only that part
+changes; if its key does too, nothing changes. The query of one token acts on that token alone, its key on
+others. A layout for which all of this holds is the one that the module uses. No mask, position (rotary or
+added), softmax, gate or kernel has to be rebuilt for it, and signs are exact in any floating type.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from rankrise.watch._families import Attention, Read
+from rankrise.watch._projection import Projection, is_adapter, merged_adapter
+
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
+"""What may differ where nothing should, as a share of the largest entry; a change is five times that."""
+HALF_TOLERANCE = 2e-2
+TOKENS = 3
+"""How many tokens are tried for the difference between queries and keys."""
+LONGER = "no token of the batch looks at another one: pass a batch of longer samples"
+
+
+class Refuted(Exception):
+    """What the module does that the layout says it does not."""
+
+
+class Unprovable(Exception):
+    """Why nothing can be said."""
+
+
+def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read) -> None:
+    """Try whether `read(module)` is the layout by which `module(*args, **kwargs)` works, on a copy of it.
+
+    The copy gets random weights and random tokens, so that a trained, zero or tiny module is as good as any.
+    Raises `Refuted` or `Unprovable`.
+    """
+    try:
+        trial = _Trial(module, args, kwargs, read, torch.float64)
+        base = trial.run()
+    except (RuntimeError, TypeError, NotImplementedError):  # some kernels take no float64
+        try:
+            trial = _Trial(module, args, kwargs, read, None)
+            base = trial.run()
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            raise Unprovable(f"a copy of it does not run by itself ({_sentence(error)})") from error
+    if trial.blocks is None:
+        _probe_whole(trial, base)
+    else:
+        _probe_blocks(trial, base)
+        _probe_tokens(trial, base)
+
+
+def _probe_blocks(trial: "_Trial", base: Tensor) -> None:
+    """Head by head, at the input of the output projection: [..., heads, d_head]."""
+    heads, group = trial.heads, trial.group
+    for signs in _patterns(trial.groups):
+        own = torch.tensor([signs[group[head]] for head in range(heads)], dtype=base.dtype)
+        turned = base * own.to(base.device)[:, None]
+        trial.same(trial.run(value=signs), turned, "the values of heads go to other heads' outputs")
+        trial.same(trial.run(query=own, key=signs), base, "queries and keys are not paired in that way")
+        trial.only(trial.run(key=signs), base, own, "keys belong to other heads, or are not keys")
+    for signs in _patterns(heads):
+        trial.only(trial.run(query=signs), base, signs, "queries belong to other heads, or are not queries")
+
+
+def _probe_whole(trial: "_Trial", base: Tensor) -> None:
+    """By the module's output alone, where its output projection is not a module that is called."""
+    group = trial.group
+    for signs in _patterns(trial.groups):
+        own = torch.tensor([signs[one] for one in group])
+        trial.same(trial.run(value=signs, output=own), base, "values and outputs are not paired in that way")
+        trial.same(trial.run(query=own, key=signs), base, "queries and keys are not paired in that way")
+        for alone in ({"value": signs}, {"key": signs}, {"query": own}):
+            if not trial.differs(trial.run(**alone), base):
+                raise Unprovable(LONGER)
+
+
+def _probe_tokens(trial: "_Trial", base: Tensor) -> None:
+    """The query of a token acts on one row of the output, its key on several: else the two are exchanged."""
+    rows = trial.rows("query")
+    if rows is None or trial.rows("key") is None:
+        return
+    if rows < 2:
+        raise Unprovable(LONGER)
+    tried = sorted({0, rows // 2, rows - 1})[:TOKENS]
+    touched = {
+        role: max(trial.touched(trial.run(token=(role, row)), base) for row in tried)
+        for role in ("query", "key")
+    }
+    if touched["query"] > 1:
+        raise Refuted("the query of one token changes what other tokens get, as a key does")
+    if touched["key"] < 2:
+        raise Unprovable(LONGER)
+
+
+def _patterns(count: int) -> Iterator[Tensor]:
+    """Signs [count] that tell any two apart: one by the bits of its number, and all changed together."""
+    numbers = torch.arange(count)
+    yield -torch.ones(count)
+    for bit in range((count - 1).bit_length()):
+        yield 1.0 - 2.0 * ((numbers >> bit) & 1)
+
+
+@dataclass
+class _Trial:
+    """A copy of the module, what it is called with, and where in its parameters each head's weights lie."""
+
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    read: Read
+    dtype: torch.dtype | None
+    blocks: nn.Module | None = field(init=False)
+    """The output projection, if it is seen to be called."""
+
+    def __post_init__(self) -> None:
+        if any(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
+            raise Unprovable("its weights are sharded: check the model before it is sharded")
+        self.module = _plain_copy(self.module, self.dtype)
+        self._parameters = list(dict.fromkeys(self.module.parameters()))
+        numbered = self._numbered()
+        count = sum(parameter.numel() for parameter in self._parameters)
+        roles = ("query", "key", "value", "output")
+        self.places = {role: _places(getattr(numbered, role), count) for role in roles}
+        self.heads, self.groups = numbered.query.blocks, numbered.key.blocks
+        self.group = [head // (self.heads // self.groups) for head in range(self.heads)]
+        output = numbered.output.weight[0].unflatten(0, (self.heads, -1))
+        self.places["output"] = [place.flatten().long() for place in output]
+        self._randomise(numbered)
+        widths = {numbered.query.weight.shape[1], numbered.key.weight.shape[1]}
+        self.args, self.kwargs = _cast((tuple(self.args), self.kwargs), self.dtype, widths)
+        self.blocks = self._owner("output")
+        self._seen: Tensor | None = None
+        with ExitStack() as hooks:
+            self._watch_output(hooks)
+            self._call()
+        if self._seen is None:
+            self.blocks = None
+
+    def run(self, token: tuple[str, int] | None = None, **signs: Tensor) -> Tensor:
+        """What goes into the output projection [..., heads, d_head], or what the module gives, with the
+        signs of heads changed, or of one role at one token."""
+        flipped = self._weights.clone()
+        for role, ones in signs.items():
+            for place, sign in zip(self.places[role], ones.tolist(), strict=True):
+                if sign < 0:
+                    flipped[place - 1] *= -1
+        self._set(flipped)
+        with ExitStack() as hooks:
+            if token is not None:
+                hooks.callback(self._flip_token(*token).remove)
+            self._watch_output(hooks)
+            result = self._call()
+        if self.blocks is None:
+            return result
+        assert self._seen is not None
+        return self._seen.unflatten(-1, (self.heads, -1))
+
+    def same(self, found: Tensor, expected: Tensor, otherwise: str) -> None:
+        if self._size(found - expected).max() > self._tolerance * self._size(expected).max():
+            raise Refuted(otherwise)
+
+    def only(self, found: Tensor, base: Tensor, signs: Tensor, otherwise: str) -> None:
+        """Only the heads with a changed sign may have changed, and have."""
+        change, least = self._size(found - base), self._tolerance * self._size(base).max()
+        if (change <= least).all():
+            raise Unprovable(LONGER)
+        kept = signs.to(change.device) > 0
+        if (change[kept] > least).any() or (change[~kept] <= 5 * least).any():
+            raise Refuted(otherwise)
+
+    def differs(self, found: Tensor, base: Tensor) -> bool:
+        return bool(self._size(found - base).max() > 5 * self._tolerance * self._size(base).max())
+
+    def touched(self, found: Tensor, base: Tensor) -> int:
+        """How many rows changed."""
+        change = (found - base).abs().flatten(-2).flatten(0, -2).amax(-1)
+        return int((change > self._tolerance * base.abs().max()).sum())
+
+    def rows(self, role: str) -> int | None:
+        """How many tokens that projection is given, if it is a layer that is called."""
+        owner = self._owner(role)
+        if owner is None or isinstance(owner, (nn.Conv1d, nn.Conv2d)):
+            return None
+        given: list[int] = []
+        with owner.register_forward_hook(lambda _, args, result: given.append(result[..., 0].numel())):
+            self._set(self._weights)
+            self._call()
+        return given[0] if given else None
+
+    def _size(self, difference: Tensor) -> Tensor:
+        """The largest entry of each head, or of all."""
+        size = difference.abs()
+        return size.amax()[None] if self.blocks is None else size.amax(-1).flatten(0, -2).amax(0)
+
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE.get(self._weights.dtype, HALF_TOLERANCE)
+
+    def _call(self) -> Tensor:
+        self._seen = None
+        args, kwargs = copy.deepcopy((self.args, self.kwargs))  # a cache among them must not grow
+        with torch.no_grad():
+            result = self.module(*args, **kwargs)
+        while not isinstance(result, Tensor):
+            result = result[0]
+        return result
+
+    def _watch_output(self, hooks: ExitStack) -> None:
+        def see(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            convolves = isinstance(module, (nn.Conv1d, nn.Conv2d))
+            self._seen = args[0].movedim(1, -1) if convolves else args[0]
+
+        if self.blocks is not None:
+            hooks.callback(self.blocks.register_forward_pre_hook(see).remove)
+
+    def _flip_token(self, role: str, row: int) -> Any:
+        owner = self._owner(role)
+        assert owner is not None
+        columns = torch.cat([self._columns(owner, place) for place in self.places[role]]).unique()
+
+        def flip(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
+            rows = result.flatten(0, -2).clone()
+            rows[row, columns] *= -1
+            return rows.view_as(result)
+
+        return owner.register_forward_hook(flip)
+
+    def _columns(self, owner: nn.Module, place: Tensor) -> Tensor:
+        """Which outputs of a layer these entries of its weight make: rows of (out, in), columns of Conv1D."""
+        weight: Tensor = owner.weight  # type: ignore[assignment]
+        start = self._start(weight)
+        inside = place[(place > start) & (place <= start + weight.numel())] - start - 1
+        return inside // weight.shape[1] if isinstance(owner, nn.Linear) else inside % weight.shape[1]
+
+    def _owner(self, role: str) -> nn.Module | None:
+        """The one layer whose weight these are."""
+        first = int(self.places[role][0][0])
+        for module in self.module.modules():
+            weight = module._parameters.get("weight")
+            if weight is not None and self._start(weight) < first <= self._start(weight) + weight.numel():
+                return module
+        return None
+
+    def _start(self, parameter: Tensor) -> int:
+        before = itertools.takewhile(lambda one: one is not parameter, self._parameters)
+        return sum(one.numel() for one in before)
+
+    def _numbered(self) -> Attention:
+        """The layout with numbers from 1 on instead of weights: they tell where each head's weights lie."""
+        kept = [parameter.data for parameter in self._parameters]
+        start = 1
+        try:
+            for parameter in self._parameters:
+                numbers = torch.arange(start, start + parameter.numel(), dtype=torch.float64)
+                parameter.data = numbers.view(parameter.shape)
+                start += parameter.numel()
+            attention = self.read(self.module)
+        finally:
+            for parameter, data in zip(self._parameters, kept, strict=True):
+                parameter.data = data
+        assert attention is not None
+        return attention
+
+    def _randomise(self, numbered: Attention) -> None:
+        """Weights of projections are drawn anew, in a size that keeps queries and keys near 1."""
+        device = self._parameters[0].device
+        weights = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
+        generator = torch.Generator().manual_seed(0)
+        for role in ("query", "key", "value", "output"):
+            projection: Projection = getattr(numbered, role)
+            size = projection.weight.shape[1] ** -0.5
+            for numbers in (projection.weight, projection.bias):
+                if numbers is not None:
+                    places = numbers.flatten().long()
+                    drawn = size * torch.randn(places.shape, generator=generator)
+                    weights[places[places > 0].to(device) - 1] = drawn[places > 0].to(weights)
+        self._weights = weights
+
+    def _set(self, weights: Tensor) -> None:
+        start = 0
+        for parameter in self._parameters:
+            part = weights[start : start + parameter.numel()]
+            parameter.data = part.view(parameter.shape).to(parameter.dtype)
+            start += parameter.numel()
+
+
+def _places(projection: Projection, count: int) -> list[Tensor]:
+    """The numbers of each block's weights and biases; 0 is no parameter's."""
+    weights = projection.weight.flatten(1)
+    together = weights if projection.bias is None else torch.cat([weights, projection.bias], 1)
+    if (together != together.round()).any() or together.min() < 0 or together.max() > count:
+        raise Unprovable("its heads are put together from several weights")
+    places = [block[block > 0].long() for block in together]
+    everything = torch.cat(places)
+    if len(everything.unique()) < len(everything):
+        raise Unprovable("its heads are put together from several weights")
+    return places
+
+
+def _plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """A copy with adapters merged, which does what it does in evaluation."""
+    twin = copy.deepcopy(module).eval()
+    for path, part in list(twin.named_modules()):
+        if path and is_adapter(part):
+            owner, _, name = path.rpartition(".")
+            twin.get_submodule(owner)._modules[name] = merged_adapter(part)
+    return twin if dtype is None else twin.to(dtype)
+
+
+def _cast(given: Any, dtype: torch.dtype | None, widths: set[int]) -> Any:
+    """The arguments in that type, and random where they are tokens; one tensor stays one tensor."""
+    generator = torch.Generator().manual_seed(1)
+    memory: dict[int, Tensor] = {}
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return memory.setdefault(id(value), converted(value))
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return type(value)(cast(one) for one in value)
+        if isinstance(value, dict):
+            return {name: cast(one) for name, one in value.items()}
+        return value
+
+    def converted(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        kind = dtype or tensor.dtype
+        if widths & set(tensor.shape[1:]) and tensor.ndim >= 2:
+            return torch.randn(tensor.shape, generator=generator).to(tensor.device, kind)
+        return tensor.detach().to(kind)
+
+    return cast(given)
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -1,0 +1,144 @@
+"""Families for a module of one's own, as code to copy: written for that very module, and tried on it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch import _roles as roles
+from rankrise.watch._families import Attention, Read
+from rankrise.watch._probe import Refuted, Unprovable
+from rankrise.watch._projection import Projection, Unreadable, is_linear, linear
+
+ROLES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class _Take:
+    """One layer, the roles in it in their order, and whether they lie side by side within each head."""
+
+    path: str
+    roles: tuple[str, ...]
+    per_head: bool = False
+
+    def code(self, heads: str) -> str:
+        names, layer, count = ", ".join(self.roles), _layer(self.path), len(self.roles)
+        if count == 1:
+            return f"{names} = {layer}.cut({heads})"
+        if self.per_head:
+            return f"{names} = {layer}.cut({heads}).split({count})"
+        return f"{names} = (part.cut({heads}) for part in {layer}.split({count}))"
+
+    def read(self, module: nn.Module, heads: int) -> dict[str, Projection]:
+        whole, count = linear(module.get_submodule(self.path)), len(self.roles)
+        if self.per_head:
+            parts = whole.cut(heads).split(count)
+        else:
+            parts = tuple(part.cut(heads) for part in whole.split(count))
+        return dict(zip(self.roles, parts, strict=True))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A family for one kind of module: the function, and the same as code."""
+
+    kind: str
+    heads: str
+    takes: tuple[_Take, ...]
+    output: str
+
+    @property
+    def code(self) -> str:
+        lines = [take.code(f"module.{self.heads}") for take in self.takes]
+        lines.append(f"return watch.Attention(query, key, value, {_layer(self.output)})")
+        return "\n".join(
+            [
+                "from rankrise import watch",
+                "",
+                "@watch.add_family",
+                "def my_attention(module):",
+                f"    if type(module).__name__ == {self.kind!r}:",
+                *(f"        {line}" for line in lines),
+            ]
+        )
+
+    def read(self, module: nn.Module) -> Attention:
+        owner = module
+        *above, name = self.heads.split(".")
+        for part in above:
+            owner = getattr(owner, part)
+        found: dict[str, Projection] = {}
+        for take in self.takes:
+            found |= take.read(module, getattr(owner, name))
+        return Attention(**found, output=linear(module.get_submodule(self.output)))
+
+
+def right_layout(module: nn.Module, probe: Callable[[Read], None]) -> str:
+    """The code of the family by which this module works; "" if it is none that is short to write."""
+    for candidate in _candidates(module):
+        try:
+            probe(candidate.read)
+        except (Refuted, Unprovable, Unreadable, RankriseError):
+            continue
+        return candidate.code
+    return ""
+
+
+def suggestion(module: nn.Module) -> str:
+    """The code of a family that fits the sizes of this module's layers, to begin with; "" if none does."""
+    for candidate in _candidates(module):
+        try:
+            candidate.read(module)
+        except (Unreadable, RankriseError):
+            continue
+        return candidate.code
+    return ""
+
+
+def _candidates(module: nn.Module) -> Iterator[Candidate]:
+    """Families for the layers that the module has; of fused ones per head first, which is not guessed."""
+    layers = {path: layer for path, layer in module.named_modules() if path and is_linear(layer)}
+    inner = {path for path in layers if any(path.startswith(f"{above}.") for above in layers)}
+    layers = {path: layer for path, layer in layers.items() if path not in inner}
+    named = [path for path in layers if roles.OUTPUT.fullmatch(path.rpartition(".")[2])]
+    outputs = named or list(layers)[-1:]
+    heads = _heads(module)
+    if not outputs or heads is None:
+        return
+    inputs = [path for path in layers if path != outputs[-1]]
+    widths = {path: linear(layers[path]).width for path in inputs}
+    takes: list[tuple[_Take, ...]] = []
+    for per_head, order, path in itertools.product((True, False), itertools.permutations(ROLES), inputs):
+        takes.append((_Take(path, order, per_head),))
+    for per_head, pair, (first, both) in itertools.product(
+        (True, False), (("key", "value"), ("value", "key")), itertools.permutations(inputs, 2)
+    ):
+        if widths[both] == 2 * widths[first]:
+            takes.append((_Take(first, ("query",)), _Take(both, pair, per_head)))
+    if len(inputs) == 3:
+        takes += [
+            tuple(_Take(path, (role,)) for path, role in zip(order, ROLES, strict=True))
+            for order in itertools.permutations(inputs)
+        ]
+    for one in takes:
+        width = sum(widths[take.path] for take in one)
+        if width == 3 * linear(layers[outputs[-1]]).weight.shape[1]:
+            yield Candidate(type(module).__name__, heads, one, outputs[-1])
+
+
+def _layer(path: str) -> str:
+    written = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split("."))
+    return f"watch.linear(module{written})"
+
+
+def _heads(module: nn.Module) -> str | None:
+    """Where the module says how many heads it has."""
+    said = [name for name in vars(module) if "head" in name]
+    for name in (*roles.HEADS, *said):
+        for above in ("", "config."):
+            owner = getattr(module, "config", None) if above else module
+            if roles.number(owner, (name,)):
+                return f"{above}{name}"
+    return None

@@ -1,0 +1,270 @@
+"""`watch.check`: a layout that was guessed is proved by a forward pass, or refuted with what settles it."""
+
+import copy
+import gc
+import warnings
+
+import pytest
+import torch
+from tiny_heads import Plain, tiny
+from torch import nn
+from torch.nn import functional
+
+from rankrise import watch
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._families import _added
+
+HEADS, SIZE, WIDTH = 4, 3, 10
+
+
+class Fused(nn.Module):
+    """Attention of one's own with a fused projection: `layout` is what its forward pass makes of it."""
+
+    def __init__(self, layout, rotary=False, norm=None, kernel=True):
+        super().__init__()
+        self.n_heads, self.layout, self.turns, self.kernel = HEADS, layout, rotary, kernel
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * HEADS * SIZE), nn.Linear(HEADS * SIZE, WIDTH)
+        self.q_norm, self.k_norm = (nn.Identity() if norm is None else norm() for _ in range(2))
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        fused = self.qkv(x)
+        if self.layout.startswith("per head"):
+            parts = fused.view(batch, tokens, HEADS, 3, SIZE).permute(3, 0, 2, 1, 4)
+        else:
+            parts = fused.view(batch, tokens, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4)
+        query, key, value = parts[[1, 0, 2]] if self.layout.endswith("keys first") else parts
+        query, key = self.q_norm(query), self.k_norm(key)
+        if self.turns:
+            angles = torch.arange(tokens)[:, None] * torch.ones(SIZE // 2)
+            query, key = (self._turned(x, angles) for x in (query, key))
+        if self.kernel:
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            mixed = torch.softmax(query @ key.mT * SIZE**-0.5, -1) @ value
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+    @staticmethod
+    def _turned(x, angles):
+        half = SIZE // 2
+        one, two, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        cos, sin = angles.cos().to(x), angles.sin().to(x)
+        return torch.cat([one * cos - two * sin, one * sin + two * cos, rest], -1)
+
+
+class Block(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attn, self.drop = attention, nn.Dropout(0.5)
+
+    def forward(self, x):
+        return x + self.drop(self.attn(x))
+
+
+@pytest.fixture(autouse=True)
+def _no_families_left():
+    before = list(_added)
+    yield
+    _added[:] = before
+
+
+def quietly(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(watch.heads(model))
+
+
+def x(tokens=5):
+    return torch.randn(2, tokens, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("norm", [None, lambda: nn.RMSNorm(SIZE)])
+def test_the_usual_layout_is_proved(rotary, norm, kernel):
+    model = Block(Fused("thirds", rotary, norm, kernel))
+    result = watch.check(model, x())
+    assert result.proved
+    assert str(result) == "1 of 1 layouts are proved."
+    assert "a forward pass agrees" in quietly(model)[0].notes[0]
+
+
+@pytest.mark.parametrize("layout", ["per head", "per head, keys first", "thirds, keys first"])
+@pytest.mark.parametrize("rotary", [False, True])
+def test_another_layout_is_refuted_and_the_snippet_settles_it(layout, rotary):
+    model = Block(Fused(layout, rotary))
+    wrong = quietly(model)[0]
+    with pytest.raises(RankriseError, match=r"attn .Fused. is not read as") as caught:
+        watch.check(model, x())
+    exec(str(caught.value).split("settles it:")[1])
+    assert watch.check(model, x()).proved
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [right] = watch.heads(model)
+    assert not torch.equal(right.query, wrong.query)
+    fused = model.attn.qkv.weight.T
+    view = fused.view(WIDTH, HEADS, 3, SIZE) if "per head" in layout else None
+    expected = fused.view(WIDTH, 3, HEADS, SIZE).transpose(1, 2) if view is None else view
+    place = 1 if "keys first" in layout else 0
+    torch.testing.assert_close(right.query, expected[:, :, place].transpose(0, 1), rtol=0, atol=0)
+
+
+def test_a_guess_warns_once_with_a_snippet_that_works_and_shows_everywhere():
+    class Guessed(Fused):
+        pass
+
+    model = Block(Guessed("per head"))
+    with pytest.warns(UserWarning, match=r"attn is a GUESS: .*Guessed.* all queries.*watch.check") as caught:
+        layers = watch.heads(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch.heads(model)
+    assert "not checked" in repr(layers)
+    assert "not checked" in repr(layers[0])
+    exec(str(caught[0].message).split("settles it:")[1])
+    assert watch.check(model, x()).proved
+    del layers, model
+    gc.collect()
+
+
+def test_training_is_left_as_it_was():
+    model = Block(Fused("thirds")).train()
+    weights = copy.deepcopy(model.state_dict())
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    watch.check(model, x())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    assert model.drop.training
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda: x(),
+        lambda: {"x": x()},
+        lambda: (x(),),
+        lambda: [x(), torch.tensor([0, 1])],  # with labels, which the model does not take
+        lambda: lambda model: model(x()),
+    ],
+)
+def test_any_form_of_batch(batch):
+    assert watch.check(Block(Fused("thirds")), batch()).proved
+
+
+def test_other_batches_are_refused():
+    with pytest.raises(RankriseError, match="The batch is a int: pass a tensor"):
+        watch.check(Block(Fused("thirds")), 3)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30])
+def test_weights_that_say_nothing_do_not_hinder(scale):
+    model = Block(Fused("per head"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    with pytest.raises(RankriseError, match="is not read as its forward pass"):
+        watch.check(model, torch.zeros(1, 4, WIDTH))
+
+
+def test_one_token_proves_nothing():
+    result = watch.check(Block(Fused("thirds")), x(tokens=1)[:1])
+    assert not result.proved
+    assert "longer samples" in result.layers[0].reason
+
+
+def test_a_layer_that_is_not_reached_is_told():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = Fused("thirds"), Fused("thirds")
+
+        def forward(self, x):
+            return self.used(x)
+
+    result = watch.check(Two(), x())
+    assert [layer.proved for layer in result.layers] == [True, False]
+    assert "does not reach it" in str(result)
+
+
+@pytest.mark.parametrize("order", ["followed", "turned"])
+def test_shared_keys(order):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_heads, self.num_kv_heads = 4, 2
+            self.q_proj, self.o_proj = nn.Linear(WIDTH, 4 * SIZE), nn.Linear(4 * SIZE, WIDTH)
+            self.k_proj, self.v_proj = nn.Linear(WIDTH, 2 * SIZE), nn.Linear(WIDTH, 2 * SIZE)
+
+        def forward(self, x):
+            query, key, value = (
+                layer(x).unflatten(-1, (-1, SIZE)).transpose(1, 2)
+                for layer in (self.q_proj, self.k_proj, self.v_proj)
+            )
+            if order == "followed":
+                key, value = (one.repeat_interleave(2, 1) for one in (key, value))
+            else:
+                key, value = (one.repeat(1, 2, 1, 1) for one in (key, value))
+            mixed = functional.scaled_dot_product_attention(query, key, value)
+            return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    model = Shared()
+    if order == "followed":
+        assert watch.check(model, x()).proved
+    else:
+        with pytest.raises(RankriseError, match="is not read as its forward pass works"):
+            watch.check(model, x())
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "bert", "gpt2", "gpt_neox", "qwen3", "olmo2", "falcon", "vit", "t5"]
+)
+def test_layers_of_known_libraries(family):
+    if family == "vit":
+        model = tiny(family, image_size=8, patch_size=4, num_channels=3, head_dim=...)
+        batch = {"pixel_values": torch.randn(1, 3, 8, 8)}
+    else:
+        model = tiny(family, **({"head_dim": ...} if family not in ("llama", "qwen3", "olmo2") else {}))
+        batch = {"input_ids": torch.arange(3, 9)[None]}
+    if family == "t5":
+        batch["decoder_input_ids"] = torch.arange(3, 7)[None]
+    result = watch.check(model, batch)
+    assert result.proved, str(result)
+
+
+def test_separate_projections_are_proved_too():
+    class Running(Plain):
+        def forward(self, x):
+            query, key, value = (
+                layer(x).unflatten(-1, (3, -1)).transpose(1, 2)
+                for layer in (self.query, self.key, self.value)
+            )
+            return self.out_proj((torch.softmax(query @ key.mT, -1) @ value).transpose(1, 2).flatten(2))
+
+    assert watch.check(Running(), torch.randn(1, 4, 8)).proved
+
+
+def test_torch_multihead_and_adapters():
+    peft = pytest.importorskip("peft")
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    assert watch.check(model, torch.randn(2, 5, 8)).proved
+    adapted = peft.get_peft_model(
+        Block(Fused("thirds")), peft.LoraConfig(r=2, target_modules=["qkv", "proj"], init_lora_weights=False)
+    )
+    assert watch.check(adapted, x()).proved
+
+
+def test_a_message_about_an_unknown_module_has_a_family_that_works():
+    class MyAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads_here, self.mix, self.back = 4, nn.Linear(8, 24), nn.Linear(8, 8)
+
+    model = nn.Sequential(MyAttention())
+    with pytest.raises(RankriseError, match="such as this one") as caught:
+        watch.heads(model)
+    exec(str(caught.value).split("batch):")[1])
+    assert watch.heads(model)[0].query.shape == (4, 8, 2)
