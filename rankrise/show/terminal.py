@@ -48,6 +48,7 @@ class Snapshot:
     measured: list[int]
     ranks: list[LayerRanks]
     stages: StagesFound | None
+    notes: list[str]
 
     @property
     def last_step(self) -> int | None:
@@ -100,6 +101,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         measured=run.measured.tolist(),
         ranks=ranks,
         stages=stages,
+        notes=run.notes,
     )
 
 
@@ -146,7 +148,8 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         "ranks are over measured steps (log-spaced), the loss over steps",
         f"stable rank of the change, mean {plus_minus} std over heads:",
     ]
-    return Group(*(Text(text) for text in about), table, *(Text(text) for text in _stage_lines(shot)))
+    below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
+    return Group(*(Text(text) for text in about), table, *(Text(text) for text in below))
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._families import from_known_library, note_proof, recognise
-from rankrise.watch._heads import find_layers, unwrap
+from rankrise.watch._heads import find_layers, heads, unwrap
 from rankrise.watch._probe import Refuted, Unprovable, probe
 from rankrise.watch._snippets import right_layout
 
@@ -63,28 +64,25 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     """
     root = unwrap(model)
     found = find_layers(root)
-    verdicts: dict[str, LayerCheck] = {}
+    if not found:
+        heads(root)  # raises, with the reasons
+    verdicts = {name: LayerCheck(name, False, "the batch does not reach it") for name in found}
+    handles: dict[str, RemovableHandle] = {}
 
-    def try_layer(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name in verdicts:
-            return
-        handles.pop(name).remove()  # a copy of the module must not try itself
-        verdicts[name] = _tried(name, module, args, kwargs)
+    def hook(name: str) -> Callable[..., None]:
+        def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            handles[name].remove()  # a copy of the module must not try itself
+            verdicts[name] = _tried(name, module, args, kwargs)
+
+        return try_layer
 
     with ExitStack() as stack:
-        handles = {
-            name: module.register_forward_pre_hook(_hook(try_layer, name), with_kwargs=True)
-            for name, module in found.items()
-        }
-        stack.callback(lambda: [handle.remove() for handle in handles.values()])
+        for name, module in found.items():
+            handles[name] = module.register_forward_pre_hook(hook(name), with_kwargs=True)
+            stack.callback(handles[name].remove)
         stack.enter_context(_undisturbed(root))
         _run(root, batch)
-    not_reached = "the batch does not reach it"
-    return LayoutCheck(tuple(verdicts.get(name, LayerCheck(name, False, not_reached)) for name in found))
-
-
-def _hook(try_layer: Callable[..., None], name: str) -> Callable[..., None]:
-    return lambda module, args, kwargs: try_layer(name, module, args, kwargs)
+    return LayoutCheck(tuple(verdicts.values()))
 
 
 def _tried(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCheck:

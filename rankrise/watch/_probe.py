@@ -79,8 +79,8 @@ def _probe_whole(trial: "_Trial", base: Tensor) -> None:
         own = torch.tensor([signs[one] for one in group])
         trial.same(trial.run(value=signs, output=own), base, "values and outputs are not paired in that way")
         trial.same(trial.run(query=own, key=signs), base, "queries and keys are not paired in that way")
-        for alone in ({"value": signs}, {"key": signs}, {"query": own}):
-            if not trial.differs(trial.run(**alone), base):
+        for found in (trial.run(value=signs), trial.run(key=signs), trial.run(query=own)):
+            if not trial.differs(found, base):
                 raise Unprovable(LONGER)
 
 

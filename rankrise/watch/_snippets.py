@@ -72,7 +72,8 @@ class Candidate:
         found: dict[str, Projection] = {}
         for take in self.takes:
             found |= take.read(module, getattr(owner, name))
-        return Attention(**found, output=linear(module.get_submodule(self.output)))
+        output = linear(module.get_submodule(self.output))
+        return Attention(found["query"], found["key"], found["value"], output)
 
 
 def right_layout(module: nn.Module, probe: Callable[[Read], None]) -> str:

@@ -193,4 +193,7 @@ def test_hand_written(family):
 
 def test_a_layout_that_cannot_be_known_is_marked():
     (layer,) = watch.heads(alone(NanoGPT()))
-    assert layer.notes == ("the one projection of NanoGPT is read as all queries, all keys, all values",)
+    assert layer.notes == (
+        "the one projection of NanoGPT is read as all queries, all keys, all values (not checked, see "
+        "watch.check)",
+    )

@@ -14,6 +14,7 @@ from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import read_run
+from rankrise.watch._notes import gathered
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
@@ -39,7 +40,13 @@ class TrackedRun:
         if len(self.measured):
             steps += f" up to {self.measured[-1]}"
         state = "finished" if self.finished else "unfinished"
-        return f"TrackedRun({self.folder}: {self.info['model']}, {len(self.layers)} layers, {steps}, {state})"
+        about = f"{self.folder}: {self.info['model']}, {len(self.layers)} layers, {steps}, {state}"
+        return f"TrackedRun({'; '.join([about, *self.notes])})"
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be said about how the layers were read: each once, with the layers it is on."""
+        return gathered((layer["name"], note) for layer in self.layers for note in layer.get("notes", ()))
 
     @property
     def name(self) -> str:

@@ -18,7 +18,10 @@ from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.run_file import write_run
+from rankrise.watch._check import Batch
+from rankrise.watch._check import check as check_layout
 from rankrise.watch._heads import unwrap
+from rankrise.watch._notes import gathered
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.jobs import Jobs
 from rankrise.watch._track.record import Record
@@ -54,7 +57,8 @@ class RankTracker:
 
     What is tracked: `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other
     weight `matrices` (name patterns, such as "*.mlp.*"); when: `schedule`. `top` leading singular values are
-    kept. The initial weights are kept, and changes measured, on the `model`'s device or the "cpu".
+    kept. The initial weights are kept, and changes measured, on the `model`'s device or the "cpu". A batch as
+    `check` proves first that the heads are read as the model uses them (see `watch.check`).
 
     It never changes training. A failure is logged and training goes on; `strict` raises it instead.
     A folder that holds this run already is continued: the rows from the first `step` on are replaced. `note`
@@ -77,6 +81,7 @@ class RankTracker:
         note: str = "",
         extra: Mapping[str, Any] | None = None,
         streams: Iterable[Stream] = (),
+        check: Batch | None = None,
     ) -> None:
         if keep not in ("model", "cpu") or top < 1:
             raise RankriseError(
@@ -95,6 +100,8 @@ class RankTracker:
         self._last: int | None = None
         self._on = self._closed = False
         self._off = ""  # why nothing is recorded, if something should be
+        if check is not None:
+            check_layout(model, check)
         self._units = find_units(model, choice)
         if _rank() != 0:
             self._take_part()
@@ -169,7 +176,9 @@ class RankTracker:
         parts += [f"{others} other matrices"] * bool(others)
         model = type(unwrap(self._model)).__name__
         state = f", off: {self._off}" if self._off else ", closed" * self._closed
-        return f"RankTracker({' and '.join(parts)} of {model}, in {self.folder}{state})"
+        notes = gathered((unit.name, note) for unit in layers for note in unit.notes)
+        about = "; ".join([f"{' and '.join(parts)} of {model}, in {self.folder}{state}", *notes])
+        return f"RankTracker({about})"
 
     def _open(self, reading: Reading, keep: str, about: dict[str, Any]) -> None:
         """Everything that only the process which writes needs."""

@@ -44,6 +44,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
             {"name": layer["name"], "heads": layer["tracked_heads"], "size": layer["d_head"]}
             for layer in member.layers
         ],
+        "notes": member.notes,
         "steps": member.finite_steps[moments].tolist(),
         "ranks": {name: _heads(member, member.ranks[name][moments]) for name in member.products},
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),

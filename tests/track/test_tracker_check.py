@@ -1,0 +1,59 @@
+"""A tracker that is given a batch proves the layout first; without one it announces what it guessed."""
+
+import pytest
+import torch
+from torch import nn
+
+from rankrise import watch
+from rankrise.commands import main
+from rankrise.foundations.errors import RankriseError
+
+
+class PerHead(nn.Module):
+    """`qkv(x).view(b, t, h, 3, d)`: not what is guessed."""
+
+    def __init__(self):
+        super().__init__()
+        self.n_heads, self.qkv, self.proj = 2, nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        query, key, value = self.qkv(x).unflatten(-1, (2, 3, 4)).permute(3, 0, 2, 1, 4)
+        return self.proj((torch.softmax(query @ key.mT / 2, -1) @ value).transpose(1, 2).flatten(2))
+
+
+class Thirds(PerHead):
+    def forward(self, x):
+        query, key, value = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return self.proj((torch.softmax(query @ key.mT / 2, -1) @ value).transpose(1, 2).flatten(2))
+
+
+def test_a_wrong_layout_stops_before_training_and_writes_nothing(tmp_path):
+    with pytest.raises(RankriseError, match="is not read as its forward pass works"):
+        watch.RankTracker(nn.Sequential(PerHead()), tmp_path / "run", check=torch.randn(1, 5, 8))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_guess_is_announced_and_stays_visible(tmp_path, capsys):
+    class Unproved(Thirds):
+        pass
+
+    with pytest.warns(UserWarning, match="is a GUESS"):
+        tracker = watch.RankTracker(nn.Sequential(Unproved()), tmp_path)
+    with tracker:
+        tracker.step(1, loss=1.0)
+    seen = [repr(tracker), repr(watch.load(tmp_path))]
+    main(["watch", str(tmp_path)])
+    seen.append(" ".join(capsys.readouterr().out.split()))
+    main(["watch", str(tmp_path), "--json"])
+    seen.append(capsys.readouterr().out)
+    for text in seen:
+        assert "all queries, all keys, all values (not checked, see watch.check) (0)" in text
+
+
+def test_a_proof_is_recorded(tmp_path, recwarn):
+    model = nn.Sequential(Thirds())
+    with watch.RankTracker(model, tmp_path, check=(torch.randn(2, 5, 8), torch.zeros(2))) as tracker:
+        tracker.step(1, loss=1.0)
+    [note] = watch.load(tmp_path).notes
+    assert note.endswith("all queries, all keys, all values (a forward pass agrees) (0)")
+    assert not [warning for warning in recwarn if "GUESS" in str(warning.message)]
