@@ -6,7 +6,7 @@
 """
 
 from rankrise.foundations.errors import NotRecorded
-from rankrise.runs._open import Run, folders_of, of_one_kind, open
+from rankrise.runs._open import Run, of_one_kind, open
 from rankrise.runs._stages import found_stages, keep_stages
 from rankrise.runs._study import Study, studies
 from rankrise.runs._toy.curves import Descent, FullWeights, PerturbedCurve
@@ -22,7 +22,6 @@ __all__ = [
     "Study",
     "ToyRun",
     "TrackedRun",
-    "folders_of",
     "found_stages",
     "keep_stages",
     "of_one_kind",

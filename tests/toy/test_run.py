@@ -102,17 +102,6 @@ def test_a_folder_with_something_else_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": "other/1"}', '{"format": "rankrise-run/1", "kind": "toy"}']
-)
-def test_a_damaged_description_is_refused_in_a_sentence(folder: Path, text: str) -> None:
-    folder.mkdir()
-    (folder / "run.json").write_text(text)
-    with pytest.raises(RankriseError, match=r"run\.json") as error:
-        open_run(folder)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("file", "keep"), [("flow-1e-32.safetensors", 0.5), ("flow-1e-32.safetensors", 0.0), ("stages.json", 0.5)]
 )
 def test_a_cut_off_file_is_named_and_kept(tiny: ToyRun, folder: Path, file: str, keep: float) -> None:

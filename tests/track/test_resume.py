@@ -12,7 +12,7 @@ from tiny_model import tiny, train
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import Lines, read_lines
+from rankrise.foundations.record.lines import read_lines
 
 EVERY = watch.Schedule(often=1, seldom=2)
 SCRIPT = Path(__file__).with_name("training_run.py")
@@ -141,15 +141,6 @@ def test_a_folder_of_something_else(tmp_path):
         watch.load(tmp_path)
 
 
-def test_a_torn_line_is_cut_off(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"step":1,"a":1}\n{"step":2,"a"')
-    lines = Lines(path)
-    lines.append(2, {"a": 5})
-    lines.close()
-    assert read_lines(path) == [{"step": 1, "a": 1}, {"step": 2, "a": 5}]
-
-
 def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
         tracker.step(2)
@@ -158,13 +149,6 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
         (tmp_path / name).touch()
     watch.RankTracker(tiny(), tmp_path, schedule=EVERY).close()
     assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*")} == kept
-
-
-def test_a_damaged_line_is_told_by_its_number(tmp_path):
-    path = tmp_path / "ranks.jsonl"
-    path.write_text('{"step":1}\n{"step":\n{"step":3}\n')
-    with pytest.raises(RankriseError, match="damaged in line 2: delete that line"):
-        read_lines(path)
 
 
 def test_resumed_with_other_settings(tmp_path):

@@ -250,13 +250,16 @@ class TrackedRun:
 
     def _curves(self, which: str, name: str, depth: tuple[int, ...]) -> Array:
         self._refuse_unknown(which)
-        if which in self.products:
-            rows = [row[which].get(name) for row in self._ranks]
+        of_product = which in self.products
+        if of_product:
             depth = (len(self.layers), max(len(layer["tracked_heads"]) for layer in self.layers), *depth)
-        else:
-            rows = [row["matrices"][which].get(name) for row in self._ranks]
-        curves = numpy.full((len(rows), *depth), numpy.nan)
-        _put(curves, rows)
+        curves = numpy.full((len(self._ranks), *depth), numpy.nan)
+        try:
+            rows = self._ranks if of_product else [row["matrices"] for row in self._ranks]
+            _put(curves, [row[which].get(name) for row in rows])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            path = self.folder / RANKS
+            raise RankriseError(f"{path} is damaged ({error!r}): restore it.") from error
         return curves
 
     def _refuse_unknown(self, which: str) -> None:

@@ -1,0 +1,76 @@
+"""run.json: what is not one is refused in one sentence, whatever it holds."""
+
+import copy
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rankrise import RankriseError
+from rankrise.foundations.record.run_file import read_run, write_run
+from rankrise.watch import TrackedRun
+
+LAYER = {"name": "layers.0", "heads": 2, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4}
+ABOUT = {
+    "model": "Tiny",
+    "settings": {"products": ["KQ", "VO"], "top": 3},
+    "layers": [LAYER, LAYER | {"name": "layers.1"}],
+    "matrices": [{"name": "head.weight", "shape": [11, 8]}],
+    "extra": {"recipe": {"seed": 1, "initialisation_scale": 0.5}, "epoch_steps": 10},
+    "finished": None,
+}
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(), st.just([]), st.just({}), st.just([1])
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The address of every value inside another."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_run(tmp_path, "tracked", ABOUT)
+    assert (
+        read_run(tmp_path)
+        == read_run(tmp_path, "tracked")
+        == ABOUT
+        | {
+            "format": "rankrise-run/1",
+            "kind": "tracked",
+        }
+    )
+    with pytest.raises(RankriseError, match="'tracked': pass a run of 'rankrise-run/1', 'toy'"):
+        read_run(tmp_path, "toy")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"format": "rankrise-run/1"}'])
+def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(text)
+    with pytest.raises(RankriseError, match=r"run\.json") as refused:
+        read_run(tmp_path)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith(".")
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(places(ABOUT)[1:]), ANYTHING)
+def test_a_value_of_another_type_is_refused_or_does_no_harm(
+    tmp_path: Path, place: tuple[Any, ...], value: Any
+) -> None:
+    changed = copy.deepcopy(ABOUT)
+    target: Any = changed
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    (tmp_path / "run.json").write_text(
+        json.dumps({"format": "rankrise-run/1", "kind": "tracked"} | changed), encoding="utf-8"
+    )
+    with suppress(RankriseError):
+        run = TrackedRun(tmp_path, read_run(tmp_path, "tracked"))
+        repr(run), run.scale, run.seed, run.data, run.clock, run.at(5), run.finite_steps, run.ranks

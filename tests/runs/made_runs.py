@@ -1,0 +1,40 @@
+"""Tracked runs made by hand: a record that says what a test wants it to say."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankrise.foundations.record.lines import Lines
+from rankrise.foundations.record.names import RANKS, STEPS
+from rankrise.foundations.record.run_file import write_run
+
+HEADS = 2
+
+
+def tracked(folder: Path, steps: int = 20, **recipe: Any) -> Path:
+    """One layer of two heads, measured at every step; the loss falls at once in the middle."""
+    layer = {"name": "layer", "heads": HEADS, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4}
+    settings = {"products": ["KQ", "VO"], "top": 1}
+    extra = {"recipe": {"data": "digits"} | recipe} if recipe else {}
+    about = {"model": "Made", "settings": settings, "layers": [layer], "matrices": [], "extra": extra}
+    write_run(folder, "tracked", about | {"finished": "now"})
+    recorded, ranks = Lines(folder / STEPS), Lines(folder / RANKS)
+    noise = np.random.default_rng(0).standard_normal(steps + 1)
+    for step in range(steps + 1):
+        level = 2.0 if step < steps // 2 else 1.0
+        recorded.append(step, {"time": float(step), "loss": level * float(np.exp(0.01 * noise[step]))})
+        measured = {
+            "stable_rank": [[float(step > 0)] * HEADS],
+            "norm": [[float(step)] * HEADS],
+            "top": [[[float(step)]] * HEADS],
+        }
+        ranks.append(step, {"time": float(step), "KQ": measured, "VO": measured})
+    recorded.close()
+    ranks.close()
+    return folder
+
+
+def everything_in(folder: Path) -> dict[Path, bytes]:
+    """Every file and what it holds."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

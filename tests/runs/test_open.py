@@ -1,0 +1,108 @@
+"""Opening runs: which folders stand for which, and that a file is read once and nothing is written."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import everything_in, tracked
+
+from rankrise import RankriseError, runs, watch
+from rankrise.toy import ToySettings, run_toy
+
+SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
+
+
+def test_a_folder_of_runs_stands_for_those_in_it_and_a_run_comes_once(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        tracked(tmp_path / "sweep" / f"seed={seed}", seed=seed)
+    run_toy(tmp_path / "toy", SMALL)
+    opened = runs.open([tmp_path / "toy", tmp_path / "sweep", tmp_path / "sweep" / "seed=1"])
+    assert [(type(run), run.name) for run in opened] == [
+        (runs.ToyRun, "toy"),
+        (runs.TrackedRun, "seed=0"),
+        (runs.TrackedRun, "seed=1"),
+    ]
+    (same,) = runs.open(str(tmp_path / "sweep" / "seed=0"))
+    assert type(same) is type(watch.load(same.folder))
+    assert runs.of_one_kind(opened[1:]) == opened[1:]
+    with pytest.raises(
+        RankriseError, match=r"toy is a toy run and .* is a tracked run: pass runs of one kind"
+    ):
+        runs.of_one_kind(opened)
+    with pytest.raises(RankriseError, match="no run was passed"):
+        runs.of_one_kind([])
+
+
+def test_each_file_is_read_once_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracked(tmp_path / "tracked", seed=1)
+    run_toy(tmp_path / "toy", SMALL)
+    before = everything_in(tmp_path)
+    read: Counter[str] = Counter()
+    for module, function in (
+        ("rankrise.watch._track.load", "read_lines"),
+        ("rankrise.runs._toy.run", "read_json"),
+        ("rankrise.runs._toy.run", "read_tensors"),
+        ("rankrise.foundations.record.run_file", "read_json"),
+    ):
+        _counted(monkeypatch, f"{module}.{function}", read)
+    toy, run = runs.open([tmp_path / "toy", tmp_path / "tracked"])
+    assert isinstance(toy, runs.ToyRun)
+    assert isinstance(run, runs.TrackedRun)
+    for _ in range(2):
+        (
+            run.steps(),
+            run.ranks,
+            run.top("KQ"),
+            run.last_step,
+            runs.found_stages(run),
+            runs.studies([run])[0].main,
+        )
+        toy.labels(0), toy.stages(0), toy.flow(0, "1e-4"), toy.derived(0, "comparison"), toy.missing
+    assert sorted(read) == [
+        "comparison.json", "flow-1e-4.safetensors", "ranks.jsonl", "run.json", "stages.json",
+        "stages.safetensors", "steps.jsonl",
+    ]  # fmt: skip
+    assert read.pop("run.json") == 2  # one per run
+    assert set(read.values()) == {1}
+    assert everything_in(tmp_path) == before
+
+
+def test_the_caller_s_copy_of_the_steps_is_not_the_run_s(tmp_path: Path) -> None:
+    run = watch.load(tracked(tmp_path))
+    del run.steps()["loss"]
+    assert "loss" in run.steps()
+
+
+def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
+    run_toy(tmp_path / "toy", SMALL)
+    (toy,) = runs.open(tmp_path / "toy")
+    assert isinstance(toy, runs.ToyRun)
+    with pytest.raises(runs.NotRecorded, match=r"full\.safetensors is not there"):
+        toy.full(0)
+    run = watch.load(tracked(tmp_path / "tracked"))
+    with pytest.raises(runs.NotRecorded, match="no full spectra of step 3"):
+        run.spectrum("KQ", 3)
+
+
+def test_a_row_that_lacks_what_is_tracked_is_damaged(tmp_path: Path) -> None:
+    folder = tracked(tmp_path)
+    for row in ('{"step":21}', '{"step":21,"KQ":3}', '{"step":21,"KQ":{"stable_rank":[["x"]]}}'):
+        record = (folder / "ranks.jsonl").read_text()
+        (folder / "ranks.jsonl").write_text(f"{record}{row}\n")
+        with pytest.raises(RankriseError, match=r"ranks\.jsonl is damaged"):
+            watch.load(folder).stable_rank("KQ")
+        (folder / "ranks.jsonl").write_text(record)
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, name: str, read: Counter[str]) -> None:
+    module, _, function = name.rpartition(".")
+    original = getattr(__import__(module, fromlist=[function]), function)
+
+    def counting(path: Path, *arguments: Any) -> Any:
+        read[path.name] += 1
+        return original(path, *arguments)
+
+    monkeypatch.setattr(name, counting)
