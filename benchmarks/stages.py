@@ -16,7 +16,7 @@ import numpy as np
 import ruptures
 import torch
 
-from rankrise import predict, toy, watch
+from rankrise import predict, runs, watch
 from rankrise.show.progress import bar
 from rankrise.watch._stages.agreement import Passage, agreement, passages
 from rankrise.watch._stages.bins import binned
@@ -93,7 +93,7 @@ def prepared(
 
 def toy_curves() -> Iterator[tuple[str, list[Passage], list[bool], np.ndarray, np.ndarray]]:
     """Name, passages, which of them show in the loss, times and losses of every flow."""
-    run = toy.open_run(ROOT / "results" / "toy-paper")
+    run = runs.open_toy(ROOT / "results" / "toy-paper")
     network = predict.diagonal_head(dimension=8, tokens=10, samples=200, seed=0)
     u0, v0 = predict.random_initialisation(16, seed=0)
     small = predict.greedy(network, network.size, until=2.5)

@@ -37,14 +37,15 @@ def toy(
     from rankrise.foundations.provenance import command_line
     from rankrise.foundations.record.run_file import has_run
     from rankrise.recipes.toy_settings import QUICK, read_recipe
+    from rankrise.runs import open_toy
     from rankrise.show.progress import bar
-    from rankrise.toy import open_run, run_toy, work_of
+    from rankrise.toy import run_toy, work_of
 
     if quick and recipe is not None:
         raise RankriseError("both --quick and --recipe are given: pass one of them.")
     wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
     if has_run(out) and not (quick or recipe or settings):
-        wanted = open_run(out).settings  # to resume, the folder alone is enough
+        wanted = open_toy(out).settings  # to resume, the folder alone is enough
     wanted = wanted.changed(settings, "the command line")
     try:
         with bar("toy experiments", work_of(wanted), unit="gradients") as move_to:

@@ -12,8 +12,8 @@ from pages import Open
 from tracked_runs import train
 
 from rankrise import watch
-from rankrise.runs import ToyRun, keep_stages
-from rankrise.toy import ToySettings, open_run, run_toy
+from rankrise.runs import ToyRun, keep_stages, open_toy
+from rankrise.toy import ToySettings, run_toy
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -74,7 +74,7 @@ def copy_of(run: ToyRun, tmp_path: Path) -> Any:
     """copy_of(name): the run again, under another name."""
 
     def copy(name: str) -> ToyRun:
-        return open_run(shutil.copytree(run.folder, tmp_path / name))
+        return open_toy(shutil.copytree(run.folder, tmp_path / name))
 
     return copy
 

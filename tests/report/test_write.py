@@ -11,10 +11,9 @@ import pytest
 
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import ToyRun
+from rankrise.runs import ToyRun, open_toy
 from rankrise.show.report import write_report
 from rankrise.show.report.toy.gather import gather
-from rankrise.toy import open_run
 
 
 def payload_of(page: Path) -> Any:
@@ -111,7 +110,7 @@ def test_an_unfinished_run_says_what_is_missing(copy_of: Any) -> None:
 def test_a_run_that_has_only_begun_has_a_page_too(run: ToyRun, tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir()
     shutil.copy(run.folder / "run.json", tmp_path / "begun" / "run.json")
-    text = write_report([open_run(tmp_path / "begun").folder]).read_text(encoding="utf-8")
+    text = write_report([open_toy(tmp_path / "begun").folder]).read_text(encoding="utf-8")
     assert "Nothing has come out yet." in text
 
 

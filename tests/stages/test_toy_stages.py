@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankrise import predict, toy, watch
+from rankrise import predict, runs, watch
 from rankrise.predict.types import DiagonalHead
 from rankrise.toy.full import train_full_weights
 from rankrise.watch._stages.agreement import Agreement, Passage, agreement, passages
@@ -67,7 +67,7 @@ def test_the_diagonal_toy(small: tuple, log10_alpha: float, resolved: int, misse
 
 def test_the_toy_at_the_size_of_the_paper() -> None:
     """89 stages, most of them too near to one another to be resolved even at alpha = 1e-32."""
-    run = toy.open_run(PAPER)
+    run = runs.open_toy(PAPER)
     times, values, losses = recorded(run.flow(0, "1e-32"), rows=4000)
     counts = agreement(passages(plateaus(run.stages(0), 2.0), times, values), in_loss(times, losses))
     assert counts.matched >= 7

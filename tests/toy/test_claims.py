@@ -16,8 +16,8 @@ from rankrise.claims.claim import at_least, at_most, worst
 from rankrise.claims.convergence import exponent
 from rankrise.claims.full_weights import drops, early_rank, late_fall, overlap, rise
 from rankrise.claims.perturbations import remaining
-from rankrise.runs import PerturbedCurve, ToyRun
-from rankrise.toy import ToySettings, experiments, open_run, run_toy
+from rankrise.runs import PerturbedCurve, ToyRun, open_toy
+from rankrise.toy import ToySettings, experiments, run_toy
 from rankrise.toy.full import FullWeights
 
 
@@ -56,7 +56,7 @@ def test_no_convergence_from_a_large_initialisation(folder: Path, tiny: ToyRun) 
 def test_no_convergence_where_two_coordinates_are_tied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ToySettings(dimension=1, alphas=("1e-16", "1e-32"), until=8.0, experiments=("stages", "flow"))
     run_loss(folder, Rivals(), rivals_start(), settings, monkeypatch)
-    assert open_run(folder).stages(0)[0].tied == (1,)
+    assert open_toy(folder).stages(0)[0].tied == (1,)
     claim = verdict(folder, "convergence")
     assert claim.verdict == "does not hold"
     assert any("extrapolated" in name for name in failed(claim))

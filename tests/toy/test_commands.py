@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankrise.commands import main
-from rankrise.runs import ToyRun
-from rankrise.toy import open_run
+from rankrise.runs import ToyRun, open_toy
 
 FLAGS = ["--dimension=2", "--tokens=3", "--samples=20", "--alphas=1e-4,1e-8", "--experiments=stages,flow"]
 
@@ -16,20 +15,20 @@ FLAGS = ["--dimension=2", "--tokens=3", "--samples=20", "--alphas=1e-4,1e-8", "-
 def test_toy_runs_and_resumes_from_the_folder_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["toy", str(folder), *FLAGS, "--workers=1", "--note", "hello"])
     assert f"The run is in {folder}" in capsys.readouterr().out
-    run = open_run(folder)
+    run = open_toy(folder)
     assert run.settings.alphas == ("1e-4", "1e-8")
     assert run.info["note"] == "hello"
     (folder / "seed-0" / "flow-1e-4.safetensors").unlink()
     main(["toy", str(folder), "--workers", "1", "--json"])
     assert json.loads(capsys.readouterr().out)["folder"] == str(folder)
-    assert open_run(folder).missing == []
+    assert open_toy(folder).missing == []
 
 
 def test_a_flag_replaces_a_recipe(folder: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dimension: 3\ntokens: 3\nsamples: 10\nalphas: 1e-4\nexperiments: [stages]\n")
     main(["toy", str(folder), "--recipe", str(recipe), "--dimension", "2", "--workers", "1"])
-    settings = open_run(folder).settings
+    settings = open_toy(folder).settings
     assert (settings.dimension, settings.samples, settings.alphas) == (2, 10, ("1e-4",))
 
 

@@ -16,9 +16,9 @@ import torch
 from safetensors import safe_open
 
 from rankrise import RankriseError, predict
-from rankrise.runs import ToyRun
+from rankrise.runs import ToyRun, open_toy
 from rankrise.runs._toy.pieces import Piece, pieces_of
-from rankrise.toy import ToySettings, open_run, run_toy, work_of
+from rankrise.toy import ToySettings, run_toy, work_of
 from rankrise.toy.network import initialisation_of, network_of
 from rankrise.toy.work import needs
 
@@ -77,7 +77,7 @@ def test_a_run_resumes_with_what_is_missing_and_gives_the_same_numbers(folder: P
     first = run_toy(folder, SMALL).flow(0, "1e-4").values
     kept = (folder / "seed-0" / "stages.json").stat().st_mtime_ns
     (folder / "seed-0" / "flow-1e-4.safetensors").unlink()
-    assert open_run(folder).missing == [Piece("flow", 0, "1e-4")]
+    assert open_toy(folder).missing == [Piece("flow", 0, "1e-4")]
     again = run_toy(folder, SMALL).flow(0, "1e-4").values
     assert torch.equal(first, again)
     assert (folder / "seed-0" / "stages.json").stat().st_mtime_ns == kept
@@ -97,7 +97,7 @@ def test_a_folder_with_something_else_is_refused(folder: Path) -> None:
     with pytest.raises(RankriseError, match="is not a run"):
         run_toy(folder, SMALL)
     with pytest.raises(RankriseError, match=r"no run\.json"):
-        open_run(folder)
+        open_toy(folder)
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
 
@@ -109,7 +109,7 @@ def test_a_cut_off_file_is_named_and_kept(tiny: ToyRun, folder: Path, file: str,
     path = folder / "seed-6" / file
     content = path.read_bytes()[: int(keep * path.stat().st_size)]
     path.write_bytes(content)
-    run = open_run(folder)
+    run = open_toy(folder)
     with pytest.raises(RankriseError, match=f"{file} is damaged"):
         run.stages(6) if file == "stages.json" else run.flow(6, "1e-32")
     with pytest.raises(RankriseError, match=f"{file} is damaged"):
@@ -163,7 +163,7 @@ def test_an_interrupted_run_keeps_what_is_finished_and_resumes(folder: Path) -> 
     assert process.returncode == 130, errors
     assert "interrupted" in errors
     assert "Traceback" not in errors
-    run = open_run(folder)
+    run = open_toy(folder)
     finished = {path: path.read_bytes() for path in folder.glob("seed-*/*.safetensors")}
     assert run.missing
     assert run.info["finished"] is None
