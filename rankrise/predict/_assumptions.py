@@ -99,7 +99,7 @@ def check_assumptions(
             f"noise is {noise!r} and trials {trials!r}: pass a noise above 0 and at least one trial."
         )
     if not len(stages):
-        raise RankriseError(f"stages is empty ({stages.message}): there is no stage to check.")
+        raise RankriseError(f"stages is empty, so there is nothing to check ({stages.message}): pass others.")
     size, declared = len(stages[0].point), getattr(loss, "size", None)
     if declared not in (None, size):
         raise RankriseError(

@@ -1,5 +1,4 @@
-"""The exact coordinates of gradient flow on `a = u * v`: one number a coordinate, at any initialisation
-scale.
+"""The exact coordinates of gradient flow on `a = u * v`: one number per pair (u, v), at any scale.
 
 The gap `c = u^2 - v^2` never changes (Lemma 4.1), so each pair (u, v) moves on a hyperbola, and its place on
 it is `z = arcsinh(2uv/|c|)`. In `z` the flow `u' = v*g, v' = u*g` is

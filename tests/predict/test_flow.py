@@ -186,6 +186,22 @@ def test_a_loss_that_turns_nan_stops_the_flow_there():
     assert float(flow.values[-1].max()) == pytest.approx(1.0, abs=0.1)
 
 
+def test_a_coordinate_that_leaves_and_returns_rises_twice():
+    """Algorithm 1 has coordinate 0 learned, given up for 1, and learned again with the other sign."""
+    features = double(1.0, 0.9, 0.0, 0.9, 1.0, 0.5, 0.0, 0.5, 1.0).view(3, 3)
+
+    def loss(a):
+        return ((a @ features - double(1.0, 0.3, -1.0)) ** 2).sum() / 2
+
+    stages = predict.greedy(loss, 3)
+    assert [stage.coordinate for stage in stages] == [0, 2, 1, 0]
+    flow = predict.gradient_flow(loss, [1.0, 0.5, 0.7], [0.2, 1.5, 0.1], log10_alpha=-32, until=2100.0)
+    rises = flow.rises()
+    assert rises[0] == pytest.approx([stages[0].time, stages[3].time], rel=0.05)
+    assert {coordinate: len(times) for coordinate, times in rises.items()} == {0: 2, 1: 1, 2: 1}
+    assert flow.activation_times().tolist() == [rises[coordinate][0] for coordinate in range(3)]
+
+
 def test_a_limit_of_steps_is_named():
     flow = predict.gradient_flow(quadratic(double(1.0)), double(1.0), double(0.5), until=2.0, max_steps=3)
     assert flow.ending == "max steps"
