@@ -46,21 +46,23 @@ class Bench:
             raise RankriseError("evaluate gave a loss that is not a number: check the data and the model.")
         return scores
 
+    def scores_with(self, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+        """The scores with these tensors in the model, by name."""
+        with self._holding(tensors):
+            return self.scores()
+
     def of_base(self) -> dict[str, float]:
         """Scores of the base model; what is new in the tuned model stays."""
         changes = {name: self._both.base.read(name) for name in self._both.others}
         for matrix in self._both.matrices:
             changes[f"{matrix.name}.weight"] = self._both.base.read(f"{matrix.name}.weight")
-        with self._holding({name: tensor for name, tensor in changes.items() if tensor is not None}):
-            return self.scores()
+        return self.scores_with({name: tensor for name, tensor in changes.items() if tensor is not None})
 
-    def of(self, adapter: Adapter, others_tuned: bool = False) -> dict[str, float]:
-        """Scores of the base with the adapter; with `others_tuned`, what it does not hold is as in the tuned
-        model."""
-        with self._holding(self._weights(adapter, others_tuned)):
-            return self.scores()
+    def of(self, adapter: Adapter) -> dict[str, float]:
+        """Scores of the base with the adapter."""
+        return self.scores_with(self._weights(adapter))
 
-    def _weights(self, adapter: Adapter, others_tuned: bool) -> dict[str, Tensor]:
+    def _weights(self, adapter: Adapter) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         for matrix in adapter.matrices:
             before, _ = self._both.read(matrix)
@@ -68,8 +70,6 @@ class Bench:
             device = self._parameters[f"{matrix.name}.weight"].device
             weight = before.to(device).float() + (left.to(device) @ right.to(device)).float()
             found[f"{matrix.name}.weight"] = matrix.oriented(weight)
-        if others_tuned:
-            return found
         for matrix in self._both.matrices:
             if f"{matrix.name}.weight" not in found:
                 stored = self._both.base.read(f"{matrix.name}.weight")

@@ -29,6 +29,16 @@ class Moment:
     def size(self) -> int:
         return sum(len(block) for block in self.blocks)
 
+    def part(self, start: int, stop: int) -> "Moment":
+        """That of the coordinates from `start` to `stop` alone."""
+        blocks, first = [], 0
+        for block in self.blocks:
+            inside = slice(max(start - first, 0), max(stop - first, 0))
+            cut = block[inside] if block.ndim == 1 else block[inside, inside]
+            blocks += [cut] if len(cut) else []
+            first += len(block)
+        return Moment(tuple(blocks))
+
     @property
     def mean(self) -> float:
         """The mean eigenvalue."""

@@ -38,6 +38,12 @@ class Moments:
 
     def roots(self, matrix: Matrix, damping: float = DAMPING, device: Any = None) -> tuple[Root, Root]:
         """The roots of a matrix's C and G."""
+        return self.roots_of(matrix, 0, matrix.out, damping, device)
+
+    def roots_of(
+        self, matrix: Matrix, start: int, stop: int, damping: float = DAMPING, device: Any = None
+    ) -> tuple[Root, Root]:
+        """The roots for some of its outputs alone."""
         found = self.inputs.get(matrix.name), self.outputs.get(matrix.name)
         if found[0] is None or found[1] is None:
             raise RankriseError(
@@ -52,7 +58,7 @@ class Moments:
                 )
         first, second = (
             Moment(tuple(block.to(device or block.device) for block in moment.blocks)).root(damping)
-            for moment in (found[0], found[1])
+            for moment in (found[0], found[1].part(start, stop))
         )
         return first, second
 

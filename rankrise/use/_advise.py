@@ -1,0 +1,106 @@
+"""`use.advise`: which matrices and which ranks to train a LoRA with, from a full or a short fine-tuning."""
+
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from rankrise.foundations.optional import require
+from rankrise.use._adapter import Adapter
+from rankrise.use._extract import extract
+from rankrise.use._moments import Moments
+from rankrise.use._peft import lora_config
+from rankrise.use._weights import Source
+
+WEIGHTED = (
+    "Ranks by Fisher-weighted squares: as ranks to train with, at the budget of rank 2, they reached the "
+    "accuracy of one rank for all (0.664 against 0.662, three seeds, 10,000 test images) at a test loss 5 % "
+    "lower; a vision transformer from CIFAR-100 to CIFAR-10."
+)
+UNIFORM = (
+    "One rank for all: without moments nothing measured was better to train with. Ranks by the energy of a "
+    "full fine-tuning were 2 points of accuracy worse (a vision transformer from CIFAR-100 to CIFAR-10, at the "
+    "budget of rank 2)."
+)
+ENERGY = (
+    "Ranks by energy alone: to train with, they were 2 points of accuracy worse than one rank for all (a "
+    "vision transformer from CIFAR-100 to CIFAR-10, at the budget of rank 2). Give moments, or take one rank "
+    "for all."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """Ranks to train a LoRA with, and what was measured of such ranks."""
+
+    adapter: Adapter
+    """The change from which it was read, cut to these ranks."""
+    evidence: str
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """By module name, without the modules that are to stay as they are."""
+        return {name: rank for name, rank in self.adapter.ranks.items() if rank}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `peft.LoraConfig` takes; every scale `alpha / r` is 1."""
+        found = lora_config(self.adapter.ranks, self.adapter.module_names)
+        return found if self.adapter.task is None else found | {"task_type": self.adapter.task}
+
+    def lora_config(self, **others: Any) -> Any:
+        """A `peft.LoraConfig`; `others` are its further arguments."""
+        peft = require("peft", extra="peft", purpose="A LoraConfig")
+        return peft.LoraConfig(**(self.config | others))
+
+    def yaml(self) -> str:
+        """The same for axolotl, which reads no patterns of ranks: they stand in a comment."""
+        import yaml
+
+        config = self.config
+        known = {
+            "adapter": "lora",
+            "lora_r": config["r"],
+            "lora_alpha": config["lora_alpha"],
+            "lora_dropout": 0.0,
+            "lora_target_modules": config["target_modules"],
+        }
+        text = "".join(f"# {line}\n" for line in wrap(self.evidence, 100))
+        text += yaml.safe_dump(known, sort_keys=False, width=1000)
+        if config["rank_pattern"]:
+            patterns = {name: config[name] for name in ("rank_pattern", "alpha_pattern")}
+            text += "# For PEFT itself; axolotl trains all of these modules at lora_r:\n"
+            text += "".join(f"# {line}\n" for line in yaml.safe_dump(patterns, width=1000).splitlines())
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"config": self.config, "evidence": self.evidence, **self.adapter.to_dict()}
+
+
+def advise(
+    base: Source,
+    tuned: Source,
+    *,
+    rank: int = 8,
+    moments: Moments | None = None,
+    uniform: bool | None = None,
+    **others: Any,
+) -> Advice:
+    """Which matrices to train and at which ranks, within the parameters of one `rank` for all.
+
+    It is read from the change of a full fine-tuning, or a short one, and of the `moments` of the model that
+    came out of it. `others` are further arguments of `use.extract`. What was measured of such advice is in
+    `.evidence`: so far little is gained over one rank for all.
+
+    >>> from copy import deepcopy
+    >>> import torch
+    >>> base = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    >>> tuned = deepcopy(base)
+    >>> _ = torch.nn.init.normal_(tuned[1].weight)
+    >>> advise(base, tuned, rank=2).ranks
+    {'1': 2}
+    """
+    one_for_all = moments is None if uniform is None else uniform
+    adapter = extract(
+        base, tuned, rank=rank, moments=moments, uniform=one_for_all, **({"rest": "leave"} | others)
+    )
+    return Advice(adapter, UNIFORM if one_for_all else ENERGY if moments is None else WEIGHTED)

@@ -1,0 +1,256 @@
+"""`use.truncate`: the loss against the rank that a change is cut to, of groups of matrices and of heads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
+from rankrise.use._cut import Cut, cut
+from rankrise.use._groups import Part, group, parts_of
+from rankrise.use._head_products import KINDS, head_products
+from rankrise.use._measure import Bench, Evaluate, least
+from rankrise.use._models import load_model
+from rankrise.use._moment import DAMPING, Root
+from rankrise.use._moments import Moments
+from rankrise.use._noise import rounding
+from rankrise.use._weights import Pair, Source, pair
+
+PRODUCTS = {"KQ": ("KQ",), "VO": ("VO",), "KQ and VO": ("KQ", "VO")}
+"""Groups of head products."""
+
+GAIN = 0.99
+"""The share of the gain that the functional rank keeps."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A group cut to a rank, the rest of the model trained."""
+
+    group: str
+    method: str
+    """plain: an SVD at one rank for all; weighted: by moments, the budget of that rank spent freely."""
+    rank: int
+    parameters: int
+    kept: float
+    """The share of the (weighted) square."""
+    scores: dict[str, float]
+    gain: float
+    """The share of the fall of the loss, from the group's initial weights to its trained ones."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The points of one group and method, and the least rank that keeps `GAIN` of the gain."""
+
+    group: str
+    method: str
+    points: tuple[Point, ...]
+    initial: dict[str, float]
+    """Scores with the group's initial weights, the rest trained."""
+    full_rank: int
+    functional_rank: int | None
+    """None where the loss does not fall by this group's change."""
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """All curves, and the scores of the whole trained model."""
+
+    trained: dict[str, float]
+    curves: tuple[Curve, ...]
+
+    def curve(self, group: str, method: str = "plain") -> Curve:
+        return next(each for each in self.curves if (each.group, each.method) == (group, method))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number, as `rankrise truncate --json` prints them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """All the cuts of a group by one method."""
+
+    group: str
+    method: str
+    spectra: dict[str, Spectrum]
+    highest: int
+    scores: Callable[[int], dict[str, float]]
+    """With the group cut to a rank."""
+    ranks: Callable[[int], dict[str, int]]
+
+
+def truncate(
+    base: Source,
+    tuned: Source,
+    evaluate: Evaluate,
+    *,
+    groups: Sequence[str] = ("all", "attention", "mlp", "q", "k", "v", "o"),
+    products: Sequence[str] | None = None,
+    ranks: Sequence[int] | None = None,
+    moments: Moments | None = None,
+    gain: float = GAIN,
+    damping: float = DAMPING,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Truncation:
+    """Measure what remains of training when its change is cut to each of `ranks`, and the functional rank.
+
+    Groups of matrices are cut one at a time, the rest of the model stays trained. `products` are "KQ", "VO"
+    or "KQ and VO": the products of every head, of a ViT or GPT-2; all three by default where the model is
+    one, none otherwise. `evaluate(model)` gives the loss, or several scores of which "loss" is one. With
+    `moments`, each group of matrices is cut by them as well. The functional rank is the least that keeps
+    `gain` of the fall of the loss; it is found by bisection, which takes the loss to fall with the rank.
+
+    >>> from copy import deepcopy
+    >>> base = nn.Sequential(nn.Linear(5, 5, bias=False))
+    >>> tuned = deepcopy(base)
+    >>> with torch.no_grad():
+    ...     _ = tuned[0].weight[:2].add_(torch.eye(5)[:2])
+    >>> x, y = torch.eye(5), tuned(torch.eye(5)).detach()
+    >>> found = truncate(base, tuned, lambda model: (model(x) - y).square().sum(), groups=["all"])
+    >>> curve = found.curve("all")
+    >>> [round(point.gain, 2) for point in curve.points], curve.functional_rank
+    ([0.5, 1.0], 2)
+    """
+    trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
+    both = pair(base, trained)
+    bench = Bench(both, trained, evaluate)
+    whole = bench.scores()
+    parts = parts_of(trained, both.matrices)
+    families: list[_Family] = []
+    for name in groups:
+        chosen = group(parts, name)
+        if chosen:
+            families.append(_plain(both, bench, name, chosen))
+            if moments is not None:
+                families.append(_weighted(both, bench, name, chosen, moments, damping))
+    families += _heads(base, trained, bench, products)
+    if not families:
+        raise RankriseError(f"The model has none of the groups {', '.join(groups)}: pass others.")
+    curves = []
+    for place, family in enumerate(families):
+        curves.append(_curve(family, whole, ranks, gain))
+        progress((place + 1) / len(families))
+    return Truncation(whole, tuple(curves))
+
+
+def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None, gain: float) -> Curve:
+    initial = family.scores(0)
+    fall = initial["loss"] - whole["loss"]
+    known: dict[int, dict[str, float]] = {}
+
+    def scores(rank: int) -> dict[str, float]:
+        if rank not in known:
+            known[rank] = family.scores(rank)
+        return known[rank]
+
+    def share(rank: int) -> float:
+        return (initial["loss"] - scores(rank)["loss"]) / fall if fall else float("nan")
+
+    wanted = sorted({rank for rank in ranks or _doubling(family.highest) if 0 < rank <= family.highest})
+    for rank in wanted:
+        scores(rank)
+    functional = None
+    if fall > 0 and family.highest and share(family.highest) >= gain:
+        functional = least(lambda rank: share(rank) >= gain, family.highest)
+    points = tuple(
+        Point(
+            group=family.group,
+            method=family.method,
+            rank=rank,
+            parameters=parameters_of(family.spectra, family.ranks(rank)),
+            kept=kept_share(family.spectra, family.ranks(rank)),
+            scores=scores(rank),
+            gain=share(rank),
+        )
+        for rank in sorted(known)
+    )
+    return Curve(family.group, family.method, points, initial, family.highest, functional)
+
+
+def _doubling(highest: int) -> list[int]:
+    return [1 << place for place in range(highest.bit_length()) if 1 << place <= highest]
+
+
+def _plain(both: Pair, bench: Bench, name: str, parts: list[Part]) -> _Family:
+    return _family(both, bench, name, "plain", parts, lambda part, device: (None, None), one_rank)
+
+
+def _weighted(
+    both: Pair, bench: Bench, name: str, parts: list[Part], moments: Moments, damping: float
+) -> _Family:
+    def roots(part: Part, device: torch.device) -> tuple[Root | None, Root | None]:
+        return moments.roots_of(part.matrix, part.start, part.stop, damping, device)
+
+    def ranks(spectra: Mapping[str, Spectrum], rank: int) -> dict[str, int]:
+        return ranks_within(spectra, budget(spectra, rank))
+
+    return _family(both, bench, name, "weighted", parts, roots, ranks)
+
+
+def _family(
+    both: Pair,
+    bench: Bench,
+    name: str,
+    method: str,
+    parts: list[Part],
+    roots: Callable[[Part, torch.device], tuple[Root | None, Root | None]],
+    chosen: Callable[[Mapping[str, Spectrum], int], dict[str, int]],
+) -> _Family:
+    cuts: dict[str, Cut] = {}
+    for part in parts:
+        before, after = both.read(part.matrix)
+        before, after = before.to(after.device)[part.start : part.stop], after[part.start : part.stop]
+        inputs, outputs = roots(part, after.device)
+        noise = rounding(before, after, inputs, outputs)
+        change = after.float() - before.float()
+        cuts[_key(part)] = cut(change, min(change.shape), inputs, outputs, noise)
+    spectra = {key: made.spectrum for key, made in cuts.items()}
+    highest = max(len(spectrum.squares) for spectrum in spectra.values())
+
+    def scores(rank: int) -> dict[str, float]:
+        ranks = chosen(spectra, rank)
+        tensors: dict[str, Tensor] = {}
+        for part in parts:
+            before, after = both.read(part.matrix)
+            stored = f"{part.matrix.name}.weight"
+            weight = tensors.get(stored)
+            weight = after.float().clone() if weight is None else part.matrix.oriented(weight)
+            left, right = cuts[_key(part)].factors(ranks[_key(part)])
+            weight[part.start : part.stop] = before[part.start : part.stop].to(weight) + left @ right
+            tensors[stored] = part.matrix.oriented(weight)
+        return bench.scores_with(tensors)
+
+    return _Family(name, method, spectra, highest, scores, lambda rank: chosen(spectra, rank))
+
+
+def _key(part: Part) -> str:
+    return f"{part.matrix.name}[{part.start}:{part.stop}]"
+
+
+def _heads(base: Source, trained: nn.Module, bench: Bench, asked: Sequence[str] | None) -> list[_Family]:
+    if asked is None:
+        kind = getattr(getattr(trained, "config", None), "model_type", None)
+        asked = tuple(PRODUCTS) if kind in KINDS else ()
+    unknown = [name for name in asked if name not in PRODUCTS]
+    if unknown:
+        raise RankriseError(f"{unknown[0]!r} is not a product of heads: pass one of {', '.join(PRODUCTS)}.")
+    if not asked:
+        return []
+    found = head_products(base, trained)
+
+    def family(name: str) -> _Family:
+        products = PRODUCTS[name]
+        spectra = {str(place): made.spectrum for place, made in enumerate(found.spectra(products))}
+
+        def scores(rank: int) -> dict[str, float]:
+            with found.cut_to(trained, rank, products):
+                return bench.scores()
+
+        return _Family(name, "plain", spectra, found.highest, scores, lambda rank: one_rank(spectra, rank))
+
+    return [family(name) for name in asked]

@@ -1,0 +1,40 @@
+"""Advice for training: a LoraConfig whose patterns mean what they say."""
+
+import peft
+import torch
+import yaml
+from tiny_models import changed, inputs, made
+
+from rankrise import use
+
+
+def test_the_config_gives_every_module_its_rank() -> None:
+    base = made("llama")
+    tuned = changed(base)
+    moments = use.moments(tuned, [inputs(tuned, 16)], use.sampled)
+    advice = use.advise(base, tuned, rank=2, moments=moments)
+    assert len(set(advice.ranks.values())) > 1
+    model = peft.get_peft_model(made("llama"), advice.lora_config(lora_dropout=0.1))
+    found = {
+        name.removeprefix("base_model.model."): (module.r["default"], module.scaling["default"])
+        for name, module in model.named_modules()
+        if isinstance(module, peft.tuners.lora.LoraLayer)
+    }
+    assert found == {name: (rank, 1.0) for name, rank in advice.ranks.items()}
+    read = yaml.safe_load(advice.yaml())
+    assert read["lora_r"] == max(advice.ranks.values())
+    assert read["lora_target_modules"] == list(advice.ranks)
+    assert "rank_pattern" in advice.yaml()
+    assert "three seeds" in advice.evidence
+
+
+def test_without_moments_one_rank_for_all_that_changed() -> None:
+    base = made("bert")
+    tuned = changed(base)
+    with torch.no_grad():
+        tuned.bert.pooler.dense.weight.copy_(base.bert.pooler.dense.weight)
+    advice = use.advise(base, tuned, rank=2)
+    assert set(advice.ranks.values()) == {2}
+    assert "bert.pooler.dense" not in advice.ranks
+    assert advice.config["rank_pattern"] == {}
+    assert "energy" in use.advise(base, tuned, rank=2, uniform=False).evidence
