@@ -36,3 +36,10 @@ def test_lines_are_short_unless_a_table_or_a_picture_needs_more(page: Path) -> N
 def test_a_command_that_is_shown_can_be_typed(page: str, line: str) -> None:
     name, *words = shlex.split(line, comments=True)
     assert parsed(name, command_of(name), words)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_a_place_that_a_newcomer_is_sent_to_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    places = re.findall(r"`((?:rankrise|tests|benchmarks|examples)/[\w./]*)`", text)
+    assert [place for place in places if not (ROOT / place).exists()] == []
