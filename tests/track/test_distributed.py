@@ -13,6 +13,7 @@ from rankrise import watch
 SCRIPT = Path(__file__).with_name("many_processes.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_that_train_together(tmp_path, processes):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]

@@ -156,6 +156,7 @@ def test_a_broken_pool_of_the_user_s_is_reported(tmp_path: Path) -> None:
     assert ended == {"seed=0": "finished", "seed=1": "failed", "seed=2": "failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "gpus"), [(signal.SIGINT, "0,1"), (signal.SIGKILL, "0")])
 def test_workers_stop_cleanly_with_the_sweep(tmp_path: Path, number: signal.Signals, gpus: str) -> None:
     script = tmp_path / "script.py"

@@ -49,6 +49,7 @@ def sweep(recipe: str, *arguments: str) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_a_diverging_run_is_reported_and_the_others_are_skipped_afterwards(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_missing_data_is_said_once_before_anything_starts(
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_next_where_no_run_is_finished(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +97,7 @@ def test_nothing_is_next_where_no_run_is_finished(
     assert "next" not in printed.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_says_what_is_saved_and_that_it_resumes(
     recipe: str, tmp_path: Path, number: signal.Signals
@@ -125,6 +128,7 @@ def test_a_sweep_that_is_stopped_says_what_is_saved_and_that_it_resumes(
     assert len(list(folder.glob("*/checkpoint/step-*"))) == 2
 
 
+@pytest.mark.slow
 def test_on_a_dask_cluster(recipe: str, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(

@@ -93,6 +93,7 @@ def test_checkpoints_are_read_by_transformers_and_compared(whole, whole_run, cap
         assert not any(row["relative_change"] for row in rows)
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_where_one_stopped(asked, whole, tmp_path):
     """Sharded (FSDP2), the tied weights among them."""
     with pytest.raises(Interrupted):
