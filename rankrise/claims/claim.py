@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from rankrise.runs import NotRecorded
+from rankrise.runs import NotRecorded, Run, Study
 
 Verdict = Literal["holds", "does not hold", "cannot be decided"]
 Subject = TypeVar("Subject")
@@ -42,22 +42,31 @@ class Claim:
     runs: tuple[str, ...] = ()
     data: str = ""
 
+    @property
+    def subject(self) -> str:
+        """What it was judged on, in words: a data set, a toy run, or data sets together."""
+        return self.data or (self.runs[0] if len(self.runs) == 1 else "together")
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return asdict(self) | {"measures": [asdict(measure) for measure in self.measures]}
 
 
-class Undecided(Exception):
-    """Raised by a claim's measure with the reason why a run cannot decide it."""
-
-
 @dataclass(frozen=True)
 class Statement(Generic[Subject]):
-    """A claim before it is judged: its name, its sentence, and the function that measures it."""
+    """A claim before it is judged: its name, its sentence, and the function that measures it.
+
+    `on` gives, of opened runs, what it is judged on, one by one: each toy run, each study, or all studies
+    together. `runs` says which runs of such a subject it looks at. Where it is not `about` a subject, it is
+    left out unless it was asked for by name.
+    """
 
     name: str
     text: str
     measure: Callable[[Subject], Sequence[Measure]]
+    on: Callable[[Sequence[Run]], Sequence[Subject]]
+    runs: Callable[[Subject], Sequence[Run]]
+    about: Callable[[Subject], bool] = lambda _: True
 
 
 def at_most(name: str, value: float | None, threshold: float, why: str) -> Measure:
@@ -85,17 +94,14 @@ def worst(same: Sequence[Measure]) -> Measure:
     return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
 
 
-def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] = (), data: str = "") -> Claim:
-    """The verdict: a measure that fails refutes; the claim holds where every deciding one passes.
-
-    `runs` and `data` are the names of the runs and of the data set it is of.
-    """
+def judge(statement: Statement[Subject], subject: Subject) -> Claim:
+    """The verdict: a measure that fails refutes; the claim holds where every deciding one passes."""
     measures: tuple[Measure, ...] = ()
     verdict: Verdict = "cannot be decided"
     try:
         measures = tuple(statement.measure(subject))
-    except (Undecided, NotRecorded) as undecided:
-        reason = str(undecided)
+    except NotRecorded as missing:
+        reason = str(missing)
     else:
         deciding = [measure for measure in measures if measure.needed]
         failed = [measure.name for measure in deciding if measure.passes is False]
@@ -106,4 +112,10 @@ def judge(statement: Statement[Subject], subject: Subject, runs: Sequence[str] =
             reason = f"the run does not determine: {'; '.join(unknown)}"
         else:
             verdict, reason = "holds", f"it passes on {len(deciding)} measures of {len(deciding)}"
-    return Claim(statement.name, statement.text, verdict, reason, measures, tuple(runs), data)
+    runs = tuple(run.name for run in statement.runs(subject))
+    data = ""
+    if isinstance(subject, Study):
+        data = subject.label
+        if measures and len(runs) < len(subject.members):
+            reason += f"; judged on {len(runs)} of {len(subject.members)} runs: {' and '.join(runs)}"
+    return Claim(statement.name, statement.text, verdict, reason, measures, runs, data)

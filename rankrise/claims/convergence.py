@@ -6,8 +6,8 @@ from statistics import median
 import torch
 
 from rankrise import predict
-from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told, worst
-from rankrise.runs import ToyRun
+from rankrise.claims.claim import Measure, at_least, at_most, told, worst
+from rankrise.runs import NotRecorded, ToyRun
 from rankrise.runs._toy.curves import ACTIVE
 
 TIMES_CONSIDERED = 0.9
@@ -20,7 +20,7 @@ EXPONENT = 0.5
 def convergence(run: ToyRun) -> list[Measure]:
     """Theorem 4.5 on the two smallest scales of a run, the worst of its seeds."""
     if len(run.settings.alphas) < 2:
-        raise Undecided("the run has one initialisation scale, and a trend takes two")
+        raise NotRecorded("the run has one initialisation scale, and a trend takes two")
     measures = [_measures(run, seed) for seed in run.settings.seeds]
     return [worst(same) for same in zip(*measures, strict=True)]
 
@@ -36,7 +36,7 @@ def _measures(run: ToyRun, seed: int) -> list[Measure]:
         if after.time <= TIMES_CONSIDERED * run.settings.until
     ]
     if not pairs:
-        raise Undecided(
+        raise NotRecorded(
             f"Algorithm 1 has no plateau that ends before rescaled time {run.settings.until:g}; raise until"
         )
     ratio = smaller.log_inverse_alpha / larger.log_inverse_alpha

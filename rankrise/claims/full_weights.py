@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.runs import FullWeights, ToyRun
+from rankrise.claims.claim import Measure, at_least, at_most, told
+from rankrise.runs import FullWeights, NotRecorded, ToyRun
 
 LEARNED = 0.05
 """A singular value counts as learned above this part of the largest at the end."""
@@ -24,11 +24,11 @@ def full_weights(run: ToyRun) -> list[Measure]:
     counts = [int(learned(curve).sum()) for curve in curves]
     if min(counts) < 3:
         few = f"only {min(counts)} singular values were learned by the end"
-        raise Undecided(f"{few}, and an order takes three; raise full_until")
+        raise NotRecorded(f"{few}, and an order takes three; raise full_until")
     if max(map(late_fall, curves)) > LATE_FALL:
-        raise Undecided("the loss is still falling fast at the end: raise full_until")
+        raise NotRecorded("the loss is still falling fast at the end: raise full_until")
     if max(map(rise, curves)) > RISE:
-        raise Undecided(
+        raise NotRecorded(
             "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step"
         )
     return [

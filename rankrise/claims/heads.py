@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, Undecided, told
-from rankrise.runs import Study, TrackedRun
+from rankrise.claims.claim import Measure, told
+from rankrise.runs import NotRecorded, Study, TrackedRun
 
 
 def at_the_end(members: Sequence[TrackedRun], product: str) -> list[np.ndarray]:
@@ -14,11 +14,11 @@ def at_the_end(members: Sequence[TrackedRun], product: str) -> list[np.ndarray]:
     Heads that never changed (frozen ones) have no rank to speak of and are left out.
     """
     if any(not len(one.finite_steps) for one in members):
-        raise Undecided("a run has no measured step with finite weights yet")
+        raise NotRecorded("a run has no measured step with finite weights yet")
     pooled = np.concatenate([one.ranks[product][-1] for one in members], axis=1)
     layers = [heads[np.isfinite(heads) & (heads > 0)] for heads in pooled]
     if not any(len(heads) for heads in layers):
-        raise Undecided(f"no head's {product} has changed: it was frozen, or the run has only begun")
+        raise NotRecorded(f"no head's {product} has changed: it was frozen, or the run has only begun")
     return layers
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
+from rankrise.claims.claim import Measure, at_least, at_most, told
 from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.losses import losses
 from rankrise.claims.statistics import mean_bounds, spearman
-from rankrise.runs import Study, TrackedRun
+from rankrise.runs import NotRecorded, Study, TrackedRun
 
 FAR_BELOW = 0.1
 SMALLEST_HEAD = 20
@@ -22,7 +22,7 @@ def low_rank(study: Study) -> list[Measure]:
     first = study.main[0]
     sizes = [int(layer["d_head"]) for layer in first.layers]
     if min(sizes) < SMALLEST_HEAD:
-        raise Undecided(
+        raise NotRecorded(
             f"a tenth of the head size {min(sizes)} is below 2, where only rank one would pass: "
             f"train heads of size {SMALLEST_HEAD} or more"
         )
@@ -109,7 +109,7 @@ def _growth(member: TrackedRun, product: str) -> np.ndarray:
     steps, ranks = member.finite_steps[early:], member.ranks[product][early:]
     if len(steps) < FEWEST_STEPS:
         since = "its first epoch" if member.epoch_steps else f"the first {EARLY:.0%} of training"
-        raise Undecided(
+        raise NotRecorded(
             f"{member.folder} has {len(steps)} of its {len(member.finite_steps)} measurements after {since}, "
             f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often"
         )
@@ -117,7 +117,7 @@ def _growth(member: TrackedRun, product: str) -> np.ndarray:
     curves = ranks.reshape(len(steps), -1).T
     changed = [curve for curve in curves if np.isfinite(curve).all() and (curve > 0).all()]
     if not changed:
-        raise Undecided(f"no head's {product} has changed from early on")
+        raise NotRecorded(f"no head's {product} has changed from early on")
     return np.array([(np.log(curve[-1] / curve[0]), spearman(clock, curve[clock])) for curve in changed])
 
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from rankrise.claims.claim import Measure, Undecided, at_least, at_most, told
-from rankrise.runs import PerturbedCurve, ToyRun
+from rankrise.claims.claim import Measure, at_least, at_most, told
+from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 
 RETURNED = 0.1
 """The part of the largest distance that may remain: noise forgotten leaves nothing, another minimum all."""
@@ -67,7 +67,7 @@ def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_
         if assumption in checked:
             margins.append(float(checked[assumption]["margin"]))
     if not left:
-        raise Undecided("at no time of the run was there a weight large enough to perturb")
+        raise NotRecorded("at no time of the run was there a weight large enough to perturb")
     return [
         at_most(
             "largest part of a perturbation that remains between the two paths",

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, Undecided, at_least, told
+from rankrise.claims.claim import Measure, at_least, told
 from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.scales import in_order
 from rankrise.claims.statistics import mean_bounds
-from rankrise.runs import Study
+from rankrise.runs import NotRecorded, Study
 
 MOST = 0.75
 COMPARED = ("cifar10", "cifar100")
@@ -18,7 +18,7 @@ COMPARED = ("cifar10", "cifar100")
 def vo_exceeds_kq(study: Study) -> list[Measure]:
     """The two changes of the same head at the end of training, pair by pair."""
     if study.main[0].products != ("KQ", "VO"):
-        raise Undecided(f"only {', '.join(study.main[0].products)} was tracked: both products are needed")
+        raise NotRecorded(f"only {', '.join(study.main[0].products)} was tracked: both products are needed")
     at_the_end(study.main, "KQ")
     ends = {name: np.stack([one.ranks[name][-1] for one in study.main]) for name in ("KQ", "VO")}
     both = (ends["KQ"] > 0) & (ends["VO"] > 0)
@@ -56,13 +56,15 @@ def harder_data(studies: Sequence[Study]) -> list[Measure]:
     """CIFAR-100 against CIFAR-10: heads of the same layer of the same model, trained alike."""
     found = {study.family: study for study in studies}
     if not found.keys() >= set(COMPARED):
-        raise Undecided("it takes a run on CIFAR-10 and one on CIFAR-100: pass both")
+        raise NotRecorded("it takes a run on CIFAR-10 and one on CIFAR-100: pass both")
     easy, hard = (found[family].main for family in COMPARED)
     alike = [
         (one.layers[0]["d_head"], len(one.layers), one.recipe.get("epochs")) for one in (easy[0], hard[0])
     ]
     if alike[0] != alike[1]:
-        raise Undecided("the two data sets were trained with other layers, heads or epochs: train them alike")
+        raise NotRecorded(
+            "the two data sets were trained with other layers, heads or epochs: train them alike"
+        )
     measures: list[Measure] = []
     for product in easy[0].products:
         lower, higher = (at_the_end(members, product) for members in (easy, hard))

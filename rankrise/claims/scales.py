@@ -5,11 +5,11 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, Undecided, at_least, told
+from rankrise.claims.claim import Measure, at_least, told
 from rankrise.claims.heads import at_the_end
 from rankrise.claims.losses import losses
 from rankrise.claims.statistics import RESAMPLES
-from rankrise.runs import Study
+from rankrise.runs import NotRecorded, Study
 
 MOST_PAIRS = 0.75
 
@@ -17,7 +17,7 @@ MOST_PAIRS = 0.75
 def falls_with_scale(study: Study) -> list[Measure]:
     """Heads of the same layer at two scales, every pair: does the smaller scale have the lower rank?"""
     if len(study.scales) < 2:
-        raise Undecided("there is one initialisation scale: pass runs at several, alike otherwise")
+        raise NotRecorded("there is one initialisation scale: pass runs at several, alike otherwise")
     measures: list[Measure] = []
     for product in study.main[0].products:
         ends = {scale: at_the_end(members, product) for scale, members in study.scales.items()}

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, Undecided, at_most, told
+from rankrise.claims.claim import Measure, at_most, told
 from rankrise.claims.heads import judged_at
 from rankrise.claims.statistics import mean_bounds
-from rankrise.runs import Study, TrackedRun
+from rankrise.runs import NotRecorded, Study, TrackedRun
 
 HALF = 0.5
 TENTH = 0.1
@@ -21,7 +21,7 @@ def spectra_decay(study: Study) -> list[Measure]:
         layers = [np.concatenate(same) for same in zip(*(_ratios(*pair) for pair in pairs), strict=True)]
         layers = [heads for heads in layers if len(heads)]
         if not layers:
-            raise Undecided(f"no head's {product} has changed")
+            raise NotRecorded(f"no head's {product} has changed")
         counts, areas = (max(mean_bounds(heads[:, place])[1] for heads in layers) for place in (0, 1))
         measures += [
             at_most(
@@ -48,10 +48,10 @@ def spectra_decay(study: Study) -> list[Measure]:
 
 def _spectra(member: TrackedRun, product: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
     if not len(member.finite_spectra_steps):
-        raise Undecided(f"{member.folder} has no full spectra yet")
+        raise NotRecorded(f"{member.folder} has no full spectra yet")
     last, end = int(member.finite_spectra_steps[-1]), member.last_step
     if last < LATE * end:
-        raise Undecided(f"the last full spectrum is of step {last} of {end}: it says nothing of the end")
+        raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end")
     return member.spectrum(product), member.spectrum(product, last)
 
 

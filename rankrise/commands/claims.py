@@ -33,11 +33,12 @@ def claims(
     from rich.markup import escape
     from rich.padding import Padding
 
+    from rankrise import runs as recorded
     from rankrise.claims import check_claims, write_claims
     from rankrise.foundations.files import to_json
 
     names = None if only is None else [name.strip() for name in only.split(",")]
-    checked = check_claims(runs, names)
+    checked = check_claims(recorded.open(runs), names)
     if out is not None or names is None:
         write_claims(out or Path(runs[0]) / "claims.json", checked)
     if json:

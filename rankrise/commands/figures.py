@@ -16,7 +16,7 @@ def figures(
     to 16 where they were trained on the paper's data, and the same drawings under plain names on any other.
 
     Args:
-        runs: a folder written by 'rankrise toy'; or one or more of tracked runs, or of sweeps of them.
+        runs: folders of runs, or of sweeps; one toy run at most.
         only: some of the figures, such as 6,7,descent or stable-rank (all that the runs have the data for).
         seed: which of a toy run's seeds to draw (its first).
         out: folder for the files (figures in the first run's).
@@ -24,25 +24,23 @@ def figures(
     """
     import sys
 
+    from rankrise import runs as recorded
     from rankrise.foundations.files import to_json
-    from rankrise.runs import TrackedRun, open
     from rankrise.show.figures import draw_figures
     from rankrise.show.progress import bar
 
+    opened = recorded.open(runs)
     names = None if only is None else [name.strip() for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
-        drawn, skipped = draw_figures(runs, names, seed=seed, out=out, progress=move_to)
-    for run in open(runs):
-        if isinstance(run, TrackedRun) and not run.finished:
+        drawn, skipped = draw_figures(opened, out or Path(runs[0]) / "figures", names, seed, move_to)
+    for run in opened:
+        if not run.finished:
             print(f"Note: {run.folder} is not finished, and is drawn as it stands.", file=sys.stderr)
     if json:
-        print(
-            to_json(
-                {"drawn": {name: list(map(str, paths)) for name, paths in drawn.items()}, "skipped": skipped}
-            )
-        )
+        paths = {name: list(map(str, files)) for name, files in drawn.items()}
+        print(to_json({"drawn": paths, "skipped": skipped}))
         return
-    for name, paths in drawn.items():
-        print(f"Figure {name}: {', '.join(str(path) for path in paths)}")
+    for name, files in drawn.items():
+        print(f"Figure {name}: {', '.join(map(str, files))}")
     for name, reason in skipped.items():
         print(f"Figure {name} is not drawn: {reason}")

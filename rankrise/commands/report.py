@@ -11,10 +11,11 @@ def report(runs: list[str], out: Path | None = None, json: bool = False) -> None
         out: the file to write; report.html in the first folder if not given.
         json: print the path and the size as JSON.
     """
+    from rankrise import runs as recorded
     from rankrise.foundations.files import to_json
     from rankrise.show.report import write_report
 
-    path = write_report(runs, out)
+    path = write_report(recorded.open(runs), out or Path(runs[0]) / "report.html")
     if json:
         print(to_json({"page": str(path), "bytes": path.stat().st_size, "runs": runs}))
     else:

@@ -9,7 +9,7 @@ import pytest
 from pages import Open, check_zoom, contrast, luminance, plain, table_of, ticks
 
 from rankrise.claims import check_claims
-from rankrise.runs import ToyRun
+from rankrise.runs import ToyRun, open_toy
 from rankrise.show.report import write_report
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def page_of_run(run: ToyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report([run.folder], tmp_path_factory.mktemp("page") / "page.html")
+    return write_report([run], tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture
@@ -26,11 +26,7 @@ def visit(open_page: Open, run: ToyRun, page_of_run: Path, tmp_path: Path) -> Op
     """visit(run, …, width=1360): the page of some runs, open; nothing may go wrong or be fetched."""
 
     def visited(*runs: ToyRun, **options: Any) -> "Page":
-        path = (
-            page_of_run
-            if runs == (run,)
-            else write_report([one.folder for one in runs], tmp_path / "page.html")
-        )
+        path = page_of_run if runs == (run,) else write_report(runs, tmp_path / "page.html")
         return open_page(path, **options)
 
     return visited
@@ -77,10 +73,10 @@ def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: ToyRun) -
 def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(
     visit: Open, run: ToyRun
 ) -> None:
-    page, claims = visit(run), check_claims(run.folder)
+    page, claims = visit(run), check_claims([run])
     marks = {"holds": "✓", "does not hold": "✗", "cannot be decided": "?"}
     verdicts = [f"{marks[claim.verdict]} {claim.verdict}" for claim in claims]
-    assert page.locator(".claim .verdict").all_inner_texts() == verdicts
+    assert page.locator(".verdicts .verdict").all_inner_texts() == verdicts
     rows = page.eval_on_selector_all(
         ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
@@ -246,7 +242,7 @@ def test_names_that_a_user_gave_are_text_and_nothing_else(visit: Open, copy_of: 
     path = hostile.folder / "seed-0" / "stages.json"
     stages = json.loads(path.read_text())
     path.write_text(json.dumps(stages | {"labels": [HOSTILE + label for label in stages["labels"]]}))
-    page = visit(hostile, copy_of("'\"&<!--"))
+    page = visit(open_toy(hostile.folder), copy_of("'\"&<!--"))
     assert page.title() == f"{name}, '\"&<!-- – gradual rank increase"
     assert page.locator("#stages-here .run-name").all_inner_texts() == [name, "'\"&<!--"]
     assert page.locator("#settings pre").first.inner_text() == HOSTILE

@@ -10,15 +10,18 @@ from scipy import stats
 from tracked_runs import changed
 
 from rankrise import RankriseError, watch
-from rankrise.claims import COMPARING_CLAIMS, TRACKED_CLAIMS, Claim, check_claims
+from rankrise.claims import STATEMENTS, Claim, check_claims
 from rankrise.claims.scales import in_order
+from rankrise.claims.statements import each_study
 from rankrise.claims.statistics import mean_bounds, spearman
 from rankrise.commands import main
 from rankrise.runs import open, studies
 
+OF_A_STUDY = [statement.name for statement in STATEMENTS if statement.on is each_study]
+
 
 def verdict(name: str, *runs: Path) -> Claim:
-    (claim,) = check_claims(list(runs), [name])
+    (claim,) = check_claims(open(list(runs)), [name])
     return claim
 
 
@@ -121,7 +124,7 @@ def test_how_much_was_learned_stands_beside_a_low_rank(tracked: dict[str, Path],
 
 def test_each_data_set_has_a_verdict_of_its_own(tracked: dict[str, Path]) -> None:
     runs = [tracked[name] for name in ("unit", "again", "wander")]
-    learned, wandered = check_claims(runs, ["products"])
+    learned, wandered = check_claims(open(runs), ["products"])
     assert (learned.data, learned.verdict, learned.runs) == ("CIFAR-10", "holds", ("unit", "again"))
     assert (wandered.data, wandered.verdict, wandered.runs) == ("wander", "does not hold", ("wander",))
     alone = verdict("products", tracked["wander"])
@@ -131,23 +134,25 @@ def test_each_data_set_has_a_verdict_of_its_own(tracked: dict[str, Path]) -> Non
 def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
-    claims = check_claims([tracked["unit"], tracked["small"], tracked["hard"]], ["initialisation scale"])
+    claims = check_claims(
+        open([tracked["unit"], tracked["small"], tracked["hard"]]), ["initialisation scale"]
+    )
     assert [claim.data for claim in claims] == ["CIFAR-10", "CIFAR-100"]
     assert claims[0].verdict != "cannot be decided"
     assert "one initialisation scale" in claims[1].reason
     one_product = only(tracked["hard"], tmp_path / "hard", "VO")
-    claims = check_claims([tracked["unit"], one_product], ["products"])
+    claims = check_claims(open([tracked["unit"], one_product]), ["products"])
     assert [claim.verdict for claim in claims] == ["holds", "cannot be decided"]
     assert claims[1].reason == "only VO was tracked: both products are needed"
 
 
 def test_data_sets_are_compared_once_and_other_data_is_not_told_of_cifar(tracked: dict[str, Path]) -> None:
     runs = [tracked[name] for name in ("unit", "hard", "wander")]
-    (claim,) = (one for one in check_claims(runs) if one.name == "data sets")
+    (claim,) = (one for one in check_claims(open(runs)) if one.name == "data sets")
     assert (claim.data, claim.runs) == ("", ("unit", "hard"))
-    names = [one.name for one in check_claims(tracked["wander"])]
-    assert names == [statement.name for statement in TRACKED_CLAIMS]
-    assert "data sets" in [one.name for one in check_claims(tracked["unit"])]
+    names = [one.name for one in check_claims(open(tracked["wander"]))]
+    assert names == OF_A_STUDY
+    assert "data sets" in [one.name for one in check_claims(open(tracked["unit"]))]
     asked = verdict("data sets", tracked["wander"])
     assert asked.verdict == "cannot be decided"
     assert "CIFAR-100" in asked.reason
@@ -165,7 +170,7 @@ def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp
     (run / "ranks.jsonl").write_text("")
     for path in (run / "spectra").glob("step-*"):
         path.unlink()
-    verdicts = {claim.verdict for claim in check_claims(run)}
+    verdicts = {claim.verdict for claim in check_claims(open(run))}
     assert verdicts == {"cannot be decided"}
 
 
@@ -224,9 +229,10 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     main(["claims", str(tmp_path / "sweep"), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert [claim["name"] for claim in printed] == [
-        statement.name for statement in (*TRACKED_CLAIMS, *COMPARING_CLAIMS)
+        *OF_A_STUDY,
+        "data sets",
     ]
-    assert [claim["data"] for claim in printed] == ["CIFAR-10"] * len(TRACKED_CLAIMS) + [""]
+    assert [claim["data"] for claim in printed] == ["CIFAR-10"] * len(OF_A_STUDY) + [""]
     kept = json.loads((tmp_path / "sweep" / "claims.json").read_text())
     assert kept == {"format": "rankrise-claims/2", "claims": printed}
     other = tmp_path / "kept" / "products.json"
@@ -262,7 +268,7 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
 
 def test_a_claim_of_the_toy_is_not_one_of_tracked_runs(tracked: dict[str, Path]) -> None:
     with pytest.raises(RankriseError, match="'convergence' is not known: pass some of 'low rank'"):
-        check_claims(tracked["unit"], ["convergence"])
+        check_claims(open(tracked["unit"]), ["convergence"])
 
 
 def test_statistics_agree_with_scipy_s() -> None:

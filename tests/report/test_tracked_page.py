@@ -12,6 +12,7 @@ from tracked_runs import train
 
 from rankrise import watch
 from rankrise.claims import check_claims
+from rankrise.runs import open
 from rankrise.show.report import write_report
 from rankrise.watch.types import FoundStage, FoundStep
 
@@ -24,13 +25,13 @@ PLOTS = "svg[aria-roledescription=plot]"
 @pytest.fixture(scope="session")
 def page_path(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of one run."""
-    return write_report([tracked["unit"]], tmp_path_factory.mktemp("page") / "page.html")
+    return write_report(open(tracked["unit"]), tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture(scope="session")
 def page_of_all(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of every run, of three studies."""
-    return write_report(list(tracked.values()), tmp_path_factory.mktemp("page") / "all.html")
+    return write_report(open(list(tracked.values())), tmp_path_factory.mktemp("page") / "all.html")
 
 
 def slide(page: "Page", place: int) -> None:
@@ -59,8 +60,8 @@ def test_it_opens_and_tells_the_story_of_the_record(
     first, last = run.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
     assert f"goes from {first:.2f} to {last:.2f}" in told
     assert "not finished" not in told
-    verdicts = [text.split(" ", 1)[1] for text in page.locator(".claim .verdict").all_inner_texts()]
-    assert verdicts == [claim.verdict for claim in check_claims(tracked["unit"])]
+    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_inner_texts()]
+    assert verdicts == [claim.verdict for claim in check_claims(open(tracked["unit"]))]
 
 
 def test_the_heads_follow_the_slider_and_keys_move_it(
@@ -179,7 +180,7 @@ def test_several_runs_are_chosen_between_and_listed(
 def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(
     open_page: Open, page_of_all: Path, tracked: dict[str, Path]
 ) -> None:
-    page, claims = open_page(page_of_all), check_claims(list(tracked.values()))
+    page, claims = open_page(page_of_all), check_claims(open(list(tracked.values())))
     rows = page.eval_on_selector_all(
         ".judged",
         """all => all.flatMap(one => [...one.querySelectorAll(".verdicts > tbody > tr")].map(
@@ -188,11 +189,7 @@ def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(
     )
     assert rows == [[claim.name, claim.data or "together", claim.verdict] for claim in claims]
     assert len(rows) == 3 * 5 + 1
-    verdicts = [claim.verdict for claim in claims]
-    assert len(set(verdicts)) == 3
-    counts = [verdicts.count(verdict) for verdict in ("holds", "does not hold", "cannot be decided")]
-    sentence = "On 3 data sets the 6 claims have 16 verdicts: {} hold, {} do not, {} cannot be decided."
-    assert sentence.format(*counts) in page.locator(".story").inner_text()
+    assert len({claim.verdict for claim in claims}) == 3
     folded = page.locator(".judged", has_text="The rank of the change grows").locator("details").nth(2)
     (wandered,) = (claim for claim in claims if (claim.name, claim.data) == ("rank grows", "wander"))
     assert not folded.locator(".measure").first.is_visible()
@@ -212,7 +209,7 @@ def test_a_value_recorded_once_is_a_dot_and_further_texts_have_plots(
     lines[50] |= {"perplexity/a/b": 1650.0, "word_perplexity/a/b": 2000.0}
     lines[-1] |= {"perplexity": 900.0, "word_perplexity/a/b": 1000.0}
     (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = open_page(write_report([run]))
+    page = open_page(write_report(open(run), run / "report.html"))
     assert "for 1 epoch (120 steps)" in page.locator(".story").inner_text()
     figures = {
         figure.locator("h4").inner_text(): figure for figure in page.locator("#training-here figure").all()
@@ -236,7 +233,7 @@ def test_a_value_recorded_once_is_a_dot_and_further_texts_have_plots(
 
 def test_a_run_that_goes_on_says_so_with_its_last_step(open_page: Open, tmp_path: Path) -> None:
     train(tmp_path / "going", steps=20, layers=1, close=False)
-    page = open_page(write_report([tmp_path / "going"]))
+    page = open_page(write_report(open(tmp_path / "going"), tmp_path / "page.html"))
     assert (
         "going is not finished: it goes on, or was cut off. Its last measured step is 20"
         in page.locator(".warning").inner_text()
@@ -252,7 +249,7 @@ def test_a_run_that_has_only_begun_has_a_page_too(
         path.unlink()
     for name in ("ranks.jsonl", "steps.jsonl", "stages.json"):
         (tmp_path / "begun" / name).unlink()
-    page = open_page(write_report([tmp_path / "begun"]))
+    page = open_page(write_report(open(tmp_path / "begun"), tmp_path / "page.html"))
     assert "Nothing has been measured yet." in page.locator(".story").inner_text()
     assert "no full spectra yet" in page.locator("#spectra-here").inner_text()
 
@@ -264,7 +261,7 @@ def test_stages_are_marked_with_their_intervals_and_listed(
     step = FoundStep(40.0, (30.0, 50.0), (30.0, 50.0), probability=0.97, before=2.0, after=1.0)
     stage = FoundStage(40, (30, 50), 0.97, {"loss": step, "all VO stable rank": step})
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((stage,), ("loss",), 120).to_dict()))
-    page = open_page(write_report([run]))
+    page = open_page(write_report(open(run), run / "report.html"))
     assert table_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss, all VO stable rank"]]
     assert page.locator("#ranks-here .rules rect").count() == 2
     assert "Loss and ranks show 1 stage." in page.locator(".story").inner_text()
@@ -342,7 +339,7 @@ def test_names_that_a_user_gave_are_text_and_nothing_else(
     info = json.loads(path.read_text()) | {"note": hostile, "model": hostile}
     info["extra"] |= {"data": hostile}
     path.write_text(json.dumps(info))
-    page = open_page(write_report([folder, tracked["hard"]], tmp_path / "page.html"))
+    page = open_page(write_report(open([folder, tracked["hard"]]), tmp_path / "page.html"))
     assert hostile in page.locator(".story").inner_text()
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 2

@@ -9,11 +9,11 @@ import pytest
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
-from rankrise.runs import Study, ToyRun, TrackedRun, open, studies
+from rankrise.runs import Study, ToyRun, TrackedRun, open
 from rankrise.show.report import write_report
-from rankrise.show.report.tables import settings_tables
+from rankrise.show.report.settings_tables import settings_tables
 from rankrise.show.report.tracked.gather import gather
-from rankrise.show.report.tracked.story import story
+from rankrise.show.report.tracked.story import chapters
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,8 @@ def test_the_story_tells_of_a_rank_that_rises_and_falls(
         rank = 2 * peak if place == len(rows) // 2 else 2.0
         row["KQ"]["stable_rank"] = np.full_like(row["KQ"]["stable_rank"], rank).tolist()
     (run / "ranks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert f"goes from 2.00{told}" in story(studies(open([run])), [])
+    (chapter,) = chapters(open(run))
+    assert f"goes from 2.00{told}" in " ".join(chapter.came_out)
 
 
 def test_what_runs_have_in_common_is_told_once() -> None:
@@ -72,8 +73,8 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch:
 
 def test_a_page_replaces_nothing_but_a_page(tracked: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(RankriseError, match=r"run.json is there and is no page: pass a name that ends in"):
-        write_report([tracked["unit"]], tmp_path / "run.json")
+    with pytest.raises(RankriseError, match=r"run.json exists and is not a page: pass a name that ends in"):
+        write_report(open(tracked["unit"]), tmp_path / "run.json")
     assert (tmp_path / "run.json").read_text() == "{}"
 
 
@@ -81,6 +82,6 @@ def test_kinds_are_not_mixed_and_the_command_says_where_the_page_is(
     tracked: dict[str, Path], run: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RankriseError, match="pass runs of one kind"):
-        write_report([tracked["unit"], run.folder])
+        write_report([*open(tracked["unit"]), run], tmp_path / "page.html")
     main(["report", str(tracked["unit"]), "--out", str(tmp_path / "page.html"), "--json"])
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")

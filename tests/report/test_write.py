@@ -11,7 +11,7 @@ import pytest
 
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import ToyRun, open_toy
+from rankrise.runs import ToyRun, open
 from rankrise.show.report import write_report
 from rankrise.show.report.toy.gather import gather
 
@@ -27,7 +27,7 @@ def payload_of(page: Path) -> Any:
 
 
 def test_the_payload_carries_the_run_s_numbers(run: ToyRun, tmp_path: Path) -> None:
-    (carried,) = payload_of(write_report([run.folder], tmp_path / "page.html"))["runs"]
+    (carried,) = payload_of(write_report([run], tmp_path / "page.html"))["runs"]
     seed, stages = carried["seeds"]["0"], run.stages(0)
     assert [stage["time"] for stage in seed["stages"]] == [stage.time for stage in stages]
     assert [stage["loss"] for stage in seed["stages"]] == [stage.loss for stage in stages]
@@ -85,36 +85,36 @@ def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 )
 def test_a_damaged_run_is_refused_and_an_earlier_page_kept(copy_of: Any, file: str) -> None:
     run = copy_of("damaged")
-    page = write_report([run.folder])
+    page = write_report([run], run.folder / "report.html")
     before = page.read_bytes()
     path = run.folder / "seed-0" / file
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(RankriseError, match=rf"{re.escape(file)} is damaged"):
-        write_report([run.folder])
+        write_report(open(run.folder), page)
     assert page.read_bytes() == before
 
 
 def test_a_folder_is_not_written_over(run: ToyRun, tmp_path: Path) -> None:
     with pytest.raises(RankriseError, match="is a folder"):
-        write_report([run.folder], tmp_path)
+        write_report([run], tmp_path)
 
 
 def test_an_unfinished_run_says_what_is_missing(copy_of: Any) -> None:
     folder = copy_of("partial").folder
     for name in ("full.safetensors", "strict-minima.safetensors"):
         (folder / "seed-0" / name).unlink()
-    text = write_report([folder]).read_text(encoding="utf-8")
+    text = write_report(open(folder), folder / "page.html").read_text(encoding="utf-8")
     assert "The run is not finished: seed-0/full, seed-0/strict-minima are missing" in text
 
 
 def test_a_run_that_has_only_begun_has_a_page_too(run: ToyRun, tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir()
     shutil.copy(run.folder / "run.json", tmp_path / "begun" / "run.json")
-    text = write_report([open_toy(tmp_path / "begun").folder]).read_text(encoding="utf-8")
+    text = write_report(open(tmp_path / "begun"), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Nothing has come out yet." in text
 
 
 def test_the_page_names_no_other_address(run: ToyRun, tmp_path: Path) -> None:
-    text = write_report([run.folder], tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_report([run], tmp_path / "page.html").read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\s\"'<]*", text)) <= {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(link|img|iframe)\b|@import|url\((?!#)(?!\$)", text)

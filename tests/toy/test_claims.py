@@ -11,18 +11,19 @@ from losses import Rivals, TwoCoordinates, TwoWells, rivals_start, wells_start
 from torch import Tensor
 
 from rankrise import RankriseError
-from rankrise.claims import CLAIMS, Claim, check_claims
+from rankrise.claims import STATEMENTS, Claim, check_claims
 from rankrise.claims.claim import at_least, at_most, worst
 from rankrise.claims.convergence import exponent
 from rankrise.claims.full_weights import drops, early_rank, late_fall, overlap, rise
 from rankrise.claims.perturbations import remaining
-from rankrise.runs import PerturbedCurve, ToyRun, open_toy
+from rankrise.claims.statements import each_toy_run
+from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
 from rankrise.toy import ToySettings, experiments, run_toy
 from rankrise.toy.full import FullWeights
 
 
 def verdict(run: Path, name: str) -> Claim:
-    (claim,) = check_claims(run, [name])
+    (claim,) = check_claims(open(run), [name])
     return claim
 
 
@@ -42,7 +43,7 @@ def run_loss(
     run_toy(folder, settings)
 
 
-@pytest.mark.parametrize("name", [statement.name for statement in CLAIMS])
+@pytest.mark.parametrize("name", [statement.name for statement in STATEMENTS if statement.on is each_toy_run])
 def test_every_claim_holds_on_an_ordinary_run(tiny: ToyRun, name: str) -> None:
     claim = verdict(tiny.folder, name)
     assert claim.verdict == "holds", claim
@@ -120,12 +121,12 @@ def test_a_damaged_run_is_an_error_not_a_verdict(tiny: ToyRun, folder: Path) -> 
     shutil.copytree(tiny.folder, folder)
     (folder / "seed-6" / "full.safetensors").write_bytes(b"")
     with pytest.raises(RankriseError, match="damaged"):
-        check_claims(folder)
+        check_claims(open(folder))
 
 
 def test_an_unknown_claim_is_refused(tiny: ToyRun) -> None:
     with pytest.raises(RankriseError, match="'eternal youth' is not known"):
-        check_claims(tiny.folder, ["eternal youth"])
+        check_claims(open(tiny.folder), ["eternal youth"])
 
 
 def test_the_worst_seed_counts() -> None:

@@ -17,6 +17,7 @@ from tiny_training import recipe_file, same_run
 from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
+from rankrise.runs import open
 from rankrise.show.figures import draw_figures
 from rankrise.train import Interrupted, Reached, TrainSettings, train
 from rankrise.train._checkpoint import latest_checkpoint
@@ -112,12 +113,12 @@ def test_figures_and_claims_take_text_beside_images(whole, whole_run, tmp_path):
     info = json.loads((whole / "run.json").read_text())
     assert info["extra"]["data"] == "stories"
     names = ["spectra-stories", "stable-rank-stories", "training-stories", "later-4"]
-    figures, _ = draw_figures([whole_run, whole], names, out=tmp_path)
+    figures, _ = draw_figures(open([whole_run, whole]), tmp_path, names)
     assert list(figures) == names
     table = figures["later-4"][2].read_text()
     assert {line.split(",")[0] for line in table.splitlines()[1:]} == {"digits", "stories"}
     assert "perplexity" in figures["training-stories"][2].read_text()
-    judged = {(claim.name, claim.data): claim for claim in check_claims([whole_run, whole])}
+    judged = {(claim.name, claim.data): claim for claim in check_claims(open([whole_run, whole]))}
     for name in ("products", "spectra"):
         assert judged[name, "stories"].measures
         assert judged[name, "digits"].measures

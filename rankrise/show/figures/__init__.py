@@ -1,40 +1,95 @@
-"""The paper's figures, each drawn from runs and from nothing else, with its data beside it."""
+"""The paper's figures, each drawn from opened runs and from nothing else, with its data beside it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import ToyRun, of_one_kind, open
-from rankrise.show.figures.toy import draw_toy
-from rankrise.show.figures.tracked import draw_tracked
+from rankrise.runs import NotRecorded, Run, Study
+from rankrise.show.figures.figure import Shown, shown_of
+from rankrise.show.figures.paper_figures import FIGURES
+from rankrise.show.figures.saving import Drawn, save
+from rankrise.show.figures.style import paper_style
+from rankrise.show.figures.toy.seed import ToySeed
 
-__all__ = ["draw_figures"]
+__all__ = ["FIGURES", "Planned", "draw_figures", "planned"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A figure to draw: the name of its files, the names it also goes by, their title, and how."""
+
+    name: str
+    others: tuple[str, ...]
+    title: str
+    draw: Callable[[], Drawn]
+
+
+def planned(shown: Shown) -> list[Planned]:
+    """Every figure that some runs could have."""
+    plans: list[Planned] = []
+    for figure in FIGURES:
+        for subject in figure.on(shown):
+            number = figure.number_on(subject)
+            name = f"{number or figure.name}{_suffix(subject, shown, bool(number))}"
+            name = _free(name, {plan.name for plan in plans})
+            draw = lambda draw=figure.draw, subject=subject: draw(subject)  # noqa: E731
+            plans.append(Planned(name, (figure.name, number), figure.title_on(subject), draw))
+    return plans
+
+
+def _suffix(subject: object, shown: Shown, numbered: bool) -> str:
+    """What tells apart the figures of several seeds, and of several data sets that the paper lacks."""
+    if isinstance(subject, ToySeed) and len(subject.run.settings.seeds) > 1:
+        return f"-seed-{subject.seed}"
+    if isinstance(subject, Study) and not numbered and len(shown.studies) > 1:
+        return f"-{subject.label.replace('/', '-')}"
+    return ""
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where another study has it already.
+
+    >>> _free("15", {"15"})
+    '15-2'
+    """
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in taken)
 
 
 def draw_figures(
-    runs: str | Path | Sequence[str | Path],
-    names: list[str] | None = None,
+    opened: Sequence[Run],
+    out: str | Path,
+    names: Sequence[str] | None = None,
     seed: int | None = None,
-    out: str | Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
-    """Draw figures of runs as PNG and SVG with a CSV beside them: their paths, and why others are not drawn.
+    """Draw figures of opened runs into the folder `out`, as PNG and SVG with a CSV beside them: their paths,
+    and why others are not drawn.
 
-    `runs`: one toy run; or tracked runs, also as folders of runs. Without `names`, all figures that they have
-    the data for; named ones must be drawable. They go into `figures` in the first folder, if no `out` is
-    given. A toy run has several seeds, of which `seed` chooses one.
+    Without `names`, all figures that the runs have the data for; named ones must be drawable. A toy run has
+    several seeds, of which `seed` chooses one.
     """
-    folders = [runs] if isinstance(runs, str | Path) else list(runs)
-    opened = of_one_kind(open(folders))
-    place = None if out is None else Path(out)
-    if isinstance(opened[0], ToyRun):
-        if len(opened) > 1:
-            raise RankriseError(
-                f"{len(opened)} toy runs were passed: their figures are drawn one run at a time"
+    plans = planned(shown_of(opened, seed))
+    for name in names or ():
+        if not any(name in (plan.name, *plan.others) for plan in plans):
+            known = ", ".join(
+                dict.fromkeys(one for plan in plans for one in (plan.name, *plan.others) if one)
             )
-        return draw_toy(opened[0], names, seed, place, progress)
-    if seed is not None:
-        raise RankriseError(
-            f"--seed {seed} chooses among a toy run's seeds: of tracked runs pass the ones to draw"
-        )
-    return draw_tracked(opened, names, place or Path(folders[0]) / "figures", progress)
+            raise RankriseError(f"figure {name!r} is not known: the runs given here have {known}.")
+    asked = [plan for plan in plans if names is None or {plan.name, *plan.others} & {*names}]
+    drawn: dict[str, list[Path]] = {}
+    skipped: dict[str, str] = {}
+    with paper_style():
+        for place, plan in enumerate(asked, start=1):
+            try:
+                figure, data = plan.draw()
+                drawn[plan.name] = save(figure, data, plan.title, Path(out) / f"figure-{plan.name}")
+            except NotRecorded as error:
+                if names is not None:
+                    raise
+                skipped[plan.name] = str(error)
+            if progress is not None:
+                progress(place / len(asked))
+    return drawn, skipped

@@ -11,6 +11,9 @@ from rankrise.foundations.files import replacing, write_text
 
 DPI = 200
 
+Drawn = tuple[Figure, str]
+"""A picture, and its data as CSV."""
+
 
 def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
     """Write `stem`.png, .svg and .csv, each whole or not at all; the pictures' metadata have the title."""
@@ -21,18 +24,6 @@ def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
         figure.set_layout_engine("none")  # laid out once, which takes most of the time, and alike in both
     write_text(paths[2], data)
     return paths
-
-
-def titled(caption: str, number: str = "", later_number: str = "") -> str:
-    """What a figure's files say of themselves: the caption, and its number in both versions of the paper.
-
-    >>> titled("Stable rank throughout training", "12", "4")
-    'Stable rank throughout training (Figure 12 of the paper, 4 of the later version)'
-    """
-    if not number:
-        return caption
-    later = f", {later_number} of the later version" if later_number else ""
-    return f"{caption} (Figure {number} of the paper{later})"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

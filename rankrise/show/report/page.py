@@ -3,54 +3,54 @@
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import rankrise
+from rankrise.claims import check_claims
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
-from rankrise.runs import ToyRun, of_one_kind, open
-from rankrise.show.report.content import Content
+from rankrise.runs import Run, ToyRun, TrackedRun, of_one_kind
+from rankrise.show.report.claims_section import claims_section
+from rankrise.show.report.kind import Kind, story
 from rankrise.show.report.modules import assemble, web_source
-from rankrise.show.report.toy import toy_content
-from rankrise.show.report.tracked import tracked_content
+from rankrise.show.report.settings_tables import settings_tables
+from rankrise.show.report.toy import TOY
+from rankrise.show.report.tracked import TRACKED
 
-CONTENTS: dict[str, Callable[[Any], Content]] = {"toy": toy_content, "tracked": tracked_content}
+KINDS: dict[type, Kind[Any]] = {ToyRun: TOY, TrackedRun: TRACKED}
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page of runs of one kind, and give its path: by default report.html in the first folder."""
-    if not folders:
-        raise RankriseError("report got no run: pass one or more folders of runs")
-    runs = of_one_kind(open(folders))
-    kind = "toy" if isinstance(runs[0], ToyRun) else "tracked"
-    path = Path(out) if out is not None else Path(folders[0]) / "report.html"
+def write_report(opened: Sequence[Run], path: str | Path) -> Path:
+    """Write the page of opened runs of one kind, and give its path."""
+    path = Path(path)
     if path.is_dir():
-        raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to")
+        raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise RankriseError(f"{path} is there and is no page: pass a name that ends in .html")
-    write_text(path, render(kind, CONTENTS[kind](runs)))
+        raise RankriseError(f"{path} exists and is not a page: pass a name that ends in .html.")
+    runs = of_one_kind(opened)
+    write_text(path, render(runs, KINDS[type(runs[0])]))
     return path
 
 
-def render(kind: str, content: Content) -> str:
+def render(runs: Sequence[Run], kind: Kind[Any]) -> str:
     """The page as HTML."""
-    script = f"\n{assemble(f'{kind}/main.js')}\n"
+    script = f"\n{assemble(f'{kind.name}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sections = [("claims", "Claims"), *content.sections, ("settings", "Settings"), ("cite", "Cite")]
+    sections = [("claims", "Claims"), *kind.sections, ("settings", "Settings"), ("cite", "Cite")]
     return Template(web_source("page.html")).substitute(
-        title=escape(f"{', '.join(content.names)} – gradual rank increase"),
+        title=escape(f"{', '.join(run.name for run in runs)} – gradual rank increase"),
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections),
-        story=content.story,
-        claims=content.claims,
-        sections=web_source(f"{kind}/sections.html"),
-        settings=content.settings,
+        story=story(kind.finding, kind.chapters(runs)),
+        claims=claims_section(check_claims(runs)),
+        sections=web_source(f"{kind.name}/sections.html"),
+        settings=settings_tables([(run.name, run.info, kind.settings(run)) for run in runs]),
         version=escape(rankrise.__version__),
-        payload=embedded(content.payload),
+        payload=embedded(kind.payload(runs)),
         script_hash=digest,
         script=script,
     )

@@ -3,17 +3,16 @@
 from statistics import median
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from rankrise.runs._toy.curves import ACTIVE
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, GREEN, INK, SKY, STYLES, VERMILION, mark_stages, new_figure
-from rankrise.show.figures.toy.source import Source
+from rankrise.show.figures.toy.seed import ToySeed
 
 MARKERS = ("o", "s", "^", "D")
 
 
-def draw_descent(source: Source) -> tuple[Figure, str]:
+def draw_descent(source: ToySeed) -> Drawn:
     """The loss by flow and by descent, and how late each coordinate comes by descent; and the data."""
     run, seed = source.run, source.seed
     alpha = source.descent_alpha

@@ -2,17 +2,16 @@
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import DASHES, INK, mark_stages, new_figure, sequence
-from rankrise.show.figures.toy.source import Source
+from rankrise.show.figures.toy.seed import ToySeed
 
 NAMES = {"KQ": r"$\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)$", "VO": r"$\mathrm{diag}(w_V)\,\mathrm{diag}(w_O)$"}
 
 
-def draw_entries(source: Source, kind: str) -> tuple[Figure, str]:
+def draw_entries(source: ToySeed, kind: str) -> Drawn:
     """A panel for each scale: every entry in the exact flow under Algorithm 1's staircase; and the data."""
     alphas = source.run.settings.alphas
     chosen = source.coordinates(kind)

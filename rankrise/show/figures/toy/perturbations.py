@@ -1,20 +1,19 @@
 """Figures 9 and 10: the network after noise on its weights, beside the network without."""
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rankrise.runs import PerturbedCurve
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import DASHES, FAINT, INK, mark_stages, new_figure, sequence, shades
-from rankrise.show.figures.toy.source import Source
+from rankrise.show.figures.toy.seed import ToySeed
 
 SHOWN = 5
 VISIBLE = 1e-3
 MOST_MOVED = 10
 
 
-def draw_perturbations(source: Source, kind: str) -> tuple[Figure, str]:
+def draw_perturbations(source: ToySeed, kind: str) -> Drawn:
     """Up to five perturbations, entry by entry, and how far all are from the original; and the data."""
     settings = source.run.settings
     curves = source.run.perturbations(source.seed, kind)
@@ -51,7 +50,7 @@ def draw_perturbations(source: Source, kind: str) -> tuple[Figure, str]:
     return figure, _data(source, curves, shown)
 
 
-def _data(source: Source, curves: list[PerturbedCurve], shown: list[int]) -> str:
+def _data(source: ToySeed, curves: list[PerturbedCurve], shown: list[int]) -> str:
     """The distances of all, and the entries of those that are shown."""
     rows: list[tuple[object, ...]] = []
     for number, curve in enumerate(curves):
@@ -66,7 +65,7 @@ def _data(source: Source, curves: list[PerturbedCurve], shown: list[int]) -> str
     return table(header, rows)
 
 
-def _draw_one(panel: Axes, curve: PerturbedCurve, source: Source) -> None:
+def _draw_one(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> None:
     """The entries that the noise moved most, with and without it; the others faintly behind them."""
     moments = curve.times.numpy()
     moved = (curve.perturbed - curve.original).abs().amax(0)

@@ -1,29 +1,27 @@
 """Figure 5: the spectrum of the change after training against that of the initial product, several layers."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from rankrise.runs import Study
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
-from rankrise.show.figures.tracked.curves import (
+from rankrise.show.figures.tracked.chosen import (
     head_number,
     layer_title,
     middle_head,
-    moment,
     paper_layers,
     product,
     spread_steps,
-    when,
 )
-from rankrise.show.figures.tracked.spectra import INDEX
+from rankrise.show.figures.tracked.normalised_spectra import INDEX
+from rankrise.show.moments import moment, when
 
 FLOOR = 1e-3
 """The part of the axis's upper end below which nothing is drawn."""
 CUT_NOTE = "\nvalues below a thousandth of the axis's upper end are cut off"
 
 
-def draw_final_spectra(study: Study) -> tuple[Figure, str]:
+def draw_final_spectra(study: Study) -> Drawn:
     """A row a product, a column a layer: all heads thin, the middle one thick; and the data."""
     member = study.main[0]
     last = spread_steps(member)[-1]

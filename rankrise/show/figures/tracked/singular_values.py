@@ -1,26 +1,25 @@
 """Figure 2: every singular value of the change of one head in layer 2, for each initialisation scale."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import new_figure, sequence
-from rankrise.show.figures.tracked.curves import (
+from rankrise.show.figures.tracked.chosen import (
     change,
     head_number,
     layer_title,
     mark_found_stages,
     middle_head,
-    moment,
     stage_note,
 )
-from rankrise.show.figures.tracked.spectra import ALONE
+from rankrise.show.figures.tracked.normalised_spectra import ALONE
+from rankrise.show.moments import moment
 
 MOST_SCALES = 4
 
 
-def draw_singular_values(study: Study) -> tuple[Figure, str]:
+def draw_singular_values(study: Study) -> Drawn:
     """A column a scale, a row a product; the same head in all; and the data."""
     members = _members(study)
     first = members[0]

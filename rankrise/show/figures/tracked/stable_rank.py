@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from rankrise.runs import Study, TrackedRun
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
-from rankrise.show.figures.tracked.curves import (
+from rankrise.show.figures.tracked.chosen import (
     change,
     columns_for,
     layer_title,
@@ -25,7 +24,7 @@ LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
 HEADER = ("data", "scale", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
 
 
-def draw_stable_rank(study: Study) -> tuple[Figure, str]:
+def draw_stable_rank(study: Study) -> Drawn:
     """A panel a layer: mean and standard deviation over heads, never over time; and the data.
 
     Of further seeds there is the mean alone.
@@ -52,7 +51,7 @@ def draw_stable_rank(study: Study) -> tuple[Figure, str]:
     return figure, table(HEADER, _rows(study))
 
 
-def draw_side_by_side(studies: Sequence[Study]) -> tuple[Figure, str]:
+def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
     """A column a study: a layer in the middle throughout training, and every layer at the end; the data.
 
     Of further seeds there is the mean throughout training.

@@ -1,32 +1,28 @@
-"""The run in a few sentences: what the paper found, what this run did, what came out."""
+"""Toy runs in a few sentences: what the paper found, what a run did, what came out."""
 
 import math
 from collections.abc import Sequence
 from html import escape
 
-from rankrise.claims import Claim
 from rankrise.runs import ToyRun
 from rankrise.runs._toy.pieces import Piece
-from rankrise.show.report.verdicts import verdict_sentence
+from rankrise.show.report.kind import Chapter
 
-FINDING = """<p>Trained from a small initialisation, the weights of a transformer do not grow all at once.
+FINDING = """Trained from a small initialisation, the weights of a transformer do not grow all at once.
 Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) proved it for attention with diagonal weights:
 training rests on a plateau, learns one more coordinate, rests again, so that the rank of what is learned
-rises by at most one at a time. Their Algorithm 1 says which coordinate comes next, and when.</p>"""
+rises by at most one at a time. Their Algorithm 1 says which coordinate comes next, and when."""
 
 
-def story(runs: Sequence[ToyRun], claims: Sequence[Sequence[Claim]]) -> str:
-    """HTML paragraphs: the finding, then for each run what it did and what came out."""
-    parts = [FINDING]
-    for run, decided in zip(runs, claims, strict=True):
-        name = f"<strong>{escape(run.folder.resolve().name)}</strong>: " if len(runs) > 1 else ""
-        parts.append(f"<p>{name}{_did(run)}</p>")
-        parts += [f'<p class="warning">{_unfinished(run)}</p>'] if run.missing else []
-        parts.append(
-            f'<p class="came-out">'
-            f"{' '.join([*_stages(run), *_errors(run), verdict_sentence(decided, _drawn(run))])}</p>"
-        )
-    return "\n".join(parts)
+def chapters(runs: Sequence[ToyRun]) -> list[Chapter]:
+    """One chapter per run."""
+    return [_chapter(run, named=len(runs) > 1) for run in runs]
+
+
+def _chapter(run: ToyRun, named: bool) -> Chapter:
+    name = f"<strong>{escape(run.name)}</strong>: " if named else ""
+    unfinished = [_unfinished(run)] if run.missing else []
+    return Chapter(name + _did(run), unfinished, [*_stages(run), *_errors(run)])
 
 
 def scale_html(name: str) -> str:
@@ -98,8 +94,3 @@ def _reaches(error: float) -> str:
     if error >= 0.5:
         return f"is off by up to {percent}\u00a0% of a stage's time"
     return f"comes to each within {percent}\u00a0% of its time"
-
-
-def _drawn(run: ToyRun) -> str:
-    seeds = run.settings.seeds
-    return f" on this one draw of data and teacher (seed {seeds[0]})" if len(seeds) == 1 else ""

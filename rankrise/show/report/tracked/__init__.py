@@ -1,37 +1,9 @@
 """The page of tracked runs: one, or those of a sweep or of several data sets."""
 
-from collections.abc import Sequence
-
-from rankrise.claims import check_claims
-from rankrise.runs import TrackedRun, studies
-from rankrise.show.report.content import Content
-from rankrise.show.report.tables import claims_list, claims_table, settings_tables
+from rankrise.runs import TrackedRun
+from rankrise.show.report.kind import Kind
 from rankrise.show.report.tracked.gather import gather_all
-from rankrise.show.report.tracked.story import story
-
-SECTIONS = (
-    ("ranks", "Rank"),
-    ("heads", "Heads"),
-    ("spectra", "Spectra"),
-    ("training", "Training"),
-    ("found", "Stages"),
-    ("runs", "Runs"),
-)
-
-
-def tracked_content(members: Sequence[TrackedRun]) -> Content:
-    """Everything the page says of tracked runs."""
-    grouped = studies(members)
-    members = [one for study in grouped for one in study.members]
-    claims = check_claims([one.folder for one in members])
-    return Content(
-        names=[one.name for one in members],
-        story=story(grouped, claims),
-        claims=claims_list(claims) if len(grouped) > 1 else claims_table(["Verdict"], [claims]),
-        settings=settings_tables([(one.name, one.info, _settings(one)) for one in members]),
-        payload={"runs": gather_all(grouped), "first": members.index(grouped[0].main[0])},
-        sections=SECTIONS,
-    )
+from rankrise.show.report.tracked.story import FINDING, chapters
 
 
 def _settings(member: TrackedRun) -> dict[str, object]:
@@ -46,3 +18,20 @@ def _settings(member: TrackedRun) -> dict[str, object]:
         "products": member.products,
     }
     return {**tracked, **member.recipe}
+
+
+TRACKED: Kind[TrackedRun] = Kind(
+    name="tracked",
+    finding=FINDING,
+    sections=(
+        ("ranks", "Rank"),
+        ("heads", "Heads"),
+        ("spectra", "Spectra"),
+        ("training", "Training"),
+        ("found", "Stages"),
+        ("runs", "Runs"),
+    ),
+    chapters=chapters,
+    settings=_settings,
+    payload=gather_all,
+)

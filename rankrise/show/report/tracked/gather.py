@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.runs import Study, TrackedRun, found_stages
+from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.report.thin import significant
 from rankrise.watch.types import FoundStage
 
@@ -21,10 +21,11 @@ FURTHER = ("perplexity/", "word_perplexity/")
 """What metrics of further texts begin with; the name of the text follows."""
 
 
-def gather_all(studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """Everything the page's plots need of some runs, as JSON has it."""
-    members = [(study, one) for study in studies for one in study.members]
-    return [gather(study, one, share=1 / len(members)) for study, one in members]
+def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
+    """Everything the page's plots need of some runs, as JSON has it, and which of them is shown first."""
+    members = [(study, one) for study in studies(runs) for one in study.members]
+    first = next(place for place, (study, one) in enumerate(members) if one is study.main[0])
+    return {"runs": [gather(study, one, share=1 / len(members)) for study, one in members], "first": first}
 
 
 def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, Any]:

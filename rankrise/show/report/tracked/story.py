@@ -5,31 +5,30 @@ from html import escape
 
 import numpy as np
 
-from rankrise.claims import Claim
-from rankrise.runs import Study, TrackedRun, found_stages
-from rankrise.show.figures.tracked.curves import moment
-from rankrise.show.report.verdicts import verdict_sentence
+from rankrise.runs import Study, TrackedRun, found_stages, studies
+from rankrise.show.moments import moment
+from rankrise.show.report.kind import Chapter
 
-FINDING = """<p>Take what training has changed in an attention head’s products
+FINDING = """Take what training has changed in an attention head’s products
 <var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
 initialisation. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) found that its rank is low, and
 rises gradually as training goes on. The <em>stable rank</em>,
 ‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², counts the directions that matter: 1 if there is a
-single one.</p>"""
+single one."""
 
 CLEARLY = 1.1
 """A course is told with its highest value where that is so many times the higher of its ends, and with its
 lowest where the lower of them is so many times that."""
 
 
-def story(studies: Sequence[Study], claims: Sequence[Claim]) -> str:
-    """HTML paragraphs: the finding, then for each study what was trained and what came out."""
-    parts = [FINDING]
-    for study in studies:
-        parts.append(f"<p>{_trained(study)}</p>")
-        parts += [f'<p class="warning">{_going_on(one)}</p>' for one in study.members if not one.finished]
-        parts.append(f'<p class="came-out">{" ".join(_came_out(study))}</p>')
-    return "\n".join([*parts, f"<p>{verdict_sentence(claims)}</p>"])
+def chapters(runs: Sequence[TrackedRun]) -> list[Chapter]:
+    """One chapter per study."""
+    return [
+        Chapter(
+            _trained(study), [_going_on(one) for one in study.members if not one.finished], _came_out(study)
+        )
+        for study in studies(runs)
+    ]
 
 
 def _trained(study: Study) -> str:

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import STYLES, new_figure, shades
-from rankrise.show.figures.tracked.curves import (
+from rankrise.show.figures.tracked.chosen import (
     columns_for,
     mark_found_stages,
     stage_note,
@@ -30,7 +29,7 @@ LOGARITHMIC = 3
 """A loss that spans this factor is drawn on a logarithmic axis."""
 
 
-def draw_training(study: Study) -> tuple[Figure, str]:
+def draw_course(study: Study) -> Drawn:
     """A panel for each that was recorded; and the data."""
     records = [(one, one.steps()) for one in sorted(study.members, key=_place)]
     others = {name for _, record in records for name in record if name.startswith("perplexity/")}

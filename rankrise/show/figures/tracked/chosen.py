@@ -108,14 +108,3 @@ def normalised(values: np.ndarray) -> np.ndarray:
     """Singular values [..., k] over their largest; zeros stay zeros."""
     largest = values[..., :1]
     return np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
-
-
-def moment(member: TrackedRun, step: int) -> str:
-    """A step in words: "epoch 25", "step 1200"."""
-    epoch = float(member.at(step))
-    return f"epoch {round(epoch, 1 if epoch > 1 else 2):g}" if member.epoch_steps else f"step {step}"
-
-
-def when(member: TrackedRun, step: int) -> str:
-    """Whether a step is the end of training, in words: "after training", "at step 1200"."""
-    return "after training" if step >= member.last_step else f"at {moment(member, step)}"

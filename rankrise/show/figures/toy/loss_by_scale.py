@@ -1,13 +1,11 @@
 """Figure 6: the loss against rescaled time for each initialisation scale."""
 
-from matplotlib.figure import Figure
-
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import INK, STYLES, mark_stages, new_figure, shades
-from rankrise.show.figures.toy.source import Source
+from rankrise.show.figures.toy.seed import ToySeed
 
 
-def draw_loss(source: Source) -> tuple[Figure, str]:
+def draw_loss(source: ToySeed) -> Drawn:
     """The loss on a linear and on a logarithmic axis, with Algorithm 1's staircase over it; and its data."""
     alphas = source.run.settings.alphas
     curves = {alpha: source.flow(alpha) for alpha in alphas}

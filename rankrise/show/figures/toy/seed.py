@@ -1,14 +1,16 @@
-"""The numbers that the figures draw, taken from a run: curves on a grid, and Algorithm 1's staircase."""
+"""What figures draw of a seed of a toy run: curves on a grid, and Algorithm 1's staircase."""
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import torch
 
 from rankrise import predict
+from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.scale import log10_of
 from rankrise.runs import NotRecorded, ToyRun
 from rankrise.runs._toy.pieces import pieces_of
@@ -17,11 +19,20 @@ POINTS = 401
 
 
 @dataclass(frozen=True)
-class Source:
-    """A run's seed, as the figures see it."""
+class ToySeed:
+    """One seed of a toy run, as the figures see it."""
 
     run: ToyRun
     seed: int
+
+    @classmethod
+    def of(cls, run: ToyRun, seed: int | None = None) -> Self:
+        """A seed of the run, by default its first; refused where the run does not have it."""
+        known = run.settings.seeds
+        if seed is not None and seed not in known:
+            named = ", ".join(map(str, known))
+            raise RankriseError(f"seed {seed} is not in the run {run.folder}: pass one of {named}.")
+        return cls(run, known[0] if seed is None else seed)
 
     @property
     def until(self) -> float:

@@ -1,15 +1,13 @@
 """Figure 3: gradient descent on diagonal and on full weights: what is learned when, and the loss."""
 
-from matplotlib.figure import Figure
-
 from rankrise.runs import Descent, FullWeights
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, INK, mark_stages, new_figure
 from rankrise.show.figures.toy.entries import NAMES, plot_entries, plot_staircase
-from rankrise.show.figures.toy.source import Source
+from rankrise.show.figures.toy.seed import ToySeed
 
 
-def draw_training(source: Source) -> tuple[Figure, str]:
+def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     """Diagonal weights above, full weights below, each with its loss; and the data."""
     alpha = source.descent_alpha
     descent, full = source.run.descent(source.seed, alpha), source.run.full(source.seed)
@@ -48,7 +46,7 @@ def draw_training(source: Source) -> tuple[Figure, str]:
     return figure, _data(source, descent, full)
 
 
-def _data(source: Source, descent: Descent, full: FullWeights) -> str:
+def _data(source: ToySeed, descent: Descent, full: FullWeights) -> str:
     """A line a moment: entries for diagonal weights, singular values for full ones."""
     singular = {"VO": full.singular_values_vo.tolist(), "KQ": full.singular_values_kq.tolist()}
     names = [

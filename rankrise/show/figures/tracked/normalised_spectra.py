@@ -6,23 +6,22 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from rankrise.runs import Study, TrackedRun
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import DASHES, VERMILION, new_figure
-from rankrise.show.figures.tracked.curves import (
+from rankrise.show.figures.tracked.chosen import (
     columns_for,
     head_number,
     layer_title,
     middle_head,
-    moment,
     normalised,
     product,
     shown_layers,
     spread_steps,
     tidy,
 )
+from rankrise.show.moments import moment
 
 ALONE = 1
 """The layer of the figures that show one head, counted from 0: the second, as in the paper."""
@@ -32,7 +31,7 @@ LEADING = ("data", "product", "layer", "heads", "step", "index")
 """Columns of the data. Layers, heads count from 1; step 0 is the initial product, others are its change."""
 
 
-def draw_spectra(study: Study) -> tuple[Figure, str]:
+def draw_normalised_spectra(study: Study) -> Drawn:
     """A panel a layer and product: the mean over heads; at initialisation and at the end with their range."""
     member = study.main[0]
     steps = spread_steps(member)
@@ -68,7 +67,7 @@ def draw_spectra(study: Study) -> tuple[Figure, str]:
     return figure, table((*LEADING, "mean_over_heads", "least", "largest"), rows)
 
 
-def draw_one_head(studies: Sequence[Study]) -> tuple[Figure, str]:
+def draw_one_head(studies: Sequence[Study]) -> Drawn:
     """One head in the second layer, a row a data set; and the data."""
     figure = new_figure(0.6 + 2.2 * len(studies))
     panels = figure.subplots(len(studies), 2, sharey=True, squeeze=False)

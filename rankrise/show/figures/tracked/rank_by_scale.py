@@ -1,17 +1,16 @@
 """Figure 4: the stable rank of the change after training against the initialisation scale."""
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from rankrise.runs import NotRecorded, Study
-from rankrise.show.figures.saving import table
+from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, GREEN, STYLES, VERMILION, new_figure
-from rankrise.show.figures.tracked.curves import change, layer_title, paper_layers
+from rankrise.show.figures.tracked.chosen import change, layer_title, paper_layers
 
 LOOKS = ((BLUE, "o", STYLES[5]), (VERMILION, "s", STYLES[3]), (GREEN, "^", STYLES[0]))
 
 
-def draw_scales(study: Study) -> tuple[Figure, str]:
+def draw_rank_by_scale(study: Study) -> Drawn:
     """Layers 1, 3 and 5: mean and standard deviation over heads (of all seeds) at each scale; the data."""
     scales = study.scales
     if len(scales) < 2:

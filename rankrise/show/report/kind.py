@@ -1,0 +1,42 @@
+"""How a kind of run fills the page, and what the page tells of it in words."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+RunRun = TypeVar("RunRun")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """HTML sentences on a toy run or on a study: what was done, what is not finished, what came out."""
+
+    done: str
+    unfinished: Sequence[str]
+    came_out: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Kind(Generic[RunRun]):
+    """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
+
+    `name` is that of the folder with its scripts and sections; `sections` are the ids and titles of these,
+    for the navigation.
+    """
+
+    name: str
+    finding: str
+    sections: tuple[tuple[str, str], ...]
+    chapters: Callable[[Sequence[RunRun]], list[Chapter]]
+    settings: Callable[[RunRun], dict[str, Any]]
+    payload: Callable[[Sequence[RunRun]], Any]
+
+
+def story(finding: str, chapters: Sequence[Chapter]) -> str:
+    """HTML paragraphs: the finding, then chapter by chapter what was done and what came out."""
+    parts = [f"<p>{finding}</p>"]
+    for chapter in chapters:
+        parts.append(f"<p>{chapter.done}</p>")
+        parts += [f'<p class="warning">{sentence}</p>' for sentence in chapter.unfinished]
+        parts.append(f'<p class="came-out">{" ".join(chapter.came_out)}</p>')
+    return "\n".join(parts)
