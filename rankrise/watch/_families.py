@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rankrise.watch import _roles as roles
 from rankrise.watch._marks import marks, refuse, unread_parts
-from rankrise.watch._projection import Projection, Unreadable, is_linear, linear
+from rankrise.watch._projection import Projection, Unreadable, composed, is_linear, joined, linear
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +193,39 @@ def gated_query(module: Any) -> Attention | None:
     return Attention(query, key.cut(groups), value.cut(groups), output, notes=notes)
 
 
+def latent(module: Any) -> Attention | None:
+    """Multi-head latent attention (DeepSeek-V2 and later, MiniCPM3, Kimi): queries, keys and values are each
+    put together from a projection down to latent dimensions, a norm's weights, and a projection up to heads.
+
+    A key has a part of its own and one, turned by rotary positions, that all heads share.
+    """
+    if not any(hasattr(module, name) for name in ("kv_a_proj_with_mqa", "kv_b_proj")):
+        return None
+    needs = ["kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj", "num_heads", "kv_lora_rank"]
+    needs += ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+    missing = [name for name in needs if getattr(module, name, None) is None]
+    if missing:
+        raise Unreadable(f"it has parts of multi-head latent attention, and no {', '.join(missing)}")
+    heads, own, turned = module.num_heads, module.qk_nope_head_dim, module.qk_rope_head_dim
+    down, shared = linear(module.kv_a_proj_with_mqa).split(module.kv_lora_rank, turned)
+    up = linear(module.kv_b_proj).cut(heads)
+    weights = getattr(module, "mla_scale_kv_lora", 1.0) * module.kv_a_layernorm.weight  # a factor in LongCat
+    key, value = composed(down, weights, up).split(own, module.v_head_dim)
+    if getattr(module, "q_b_proj", None) is None:
+        query, read = linear(module.q_proj).cut(heads), [module.q_proj]
+    else:
+        weights = getattr(module, "mla_scale_q_lora", 1.0) * module.q_a_layernorm.weight
+        query = composed(linear(module.q_a_proj), weights, linear(module.q_b_proj).cut(heads))
+        read = [module.q_a_proj, module.q_a_layernorm, module.q_b_proj]
+    read += [module.kv_a_proj_with_mqa, module.kv_a_layernorm, module.kv_b_proj, module.o_proj]
+    notes = (
+        "queries, keys and values pass a bottleneck with a norm: the product has the weights of the norm, "
+        "not its division by the size of each token",
+        *unread_parts(module, tuple(read)),
+    )
+    return Attention(query, joined(key, shared), value, linear(module.o_proj), notes=notes)
+
+
 def standard(module: Any) -> Attention | None:
     """Everything that keeps to the standard form: query, key, value and output; or a fused projection of the
     first three, laid out one after the other; or a query and a fused key and value.
@@ -252,7 +285,16 @@ def _assumed(kind: str, layers: int, shared: bool) -> str:
     return f"the keys of {kind} are read as each shared by heads that follow one another" if shared else ""
 
 
-FAMILIES: tuple[Family, ...] = (torch_multihead, per_head, falcon, codegen, xlnet, gated_query, standard)
+FAMILIES: tuple[Family, ...] = (
+    torch_multihead,
+    per_head,
+    falcon,
+    codegen,
+    xlnet,
+    gated_query,
+    latent,
+    standard,
+)
 _added: list[Family] = []
 _proved: WeakSet[nn.Module] = WeakSet()
 

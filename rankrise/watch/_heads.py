@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -103,6 +103,12 @@ def heads(model: nn.Module | str | Path) -> Layers:
     """
     if isinstance(model, nn.Module):
         return _layers(unwrap(model), lambda module, name: contextlib.nullcontext())
+    if not isinstance(model, (str, Path)):
+        kind = "state dict" if isinstance(model, Mapping) else type(model).__name__
+        raise RankriseError(
+            f"A {kind} was passed, which does not say how its weights are used: load it into its model and "
+            "pass the model, or the path of a checkpoint that has a config.json."
+        )
     return _layers(*open_pretrained(model))
 
 

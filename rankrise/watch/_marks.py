@@ -16,8 +16,6 @@ _REFUSED_CLASSES = {
     r"MiniMaxLightningAttention|FactorAttn\w*|\w*LinearSelfAttention": "it is attention without a softmax",
 }
 _REFUSED_PARTS = {
-    r"kv_a_proj\w*|kv_b_proj": "it is multi-head latent attention (MLA): keys and values go through a "
-    "bottleneck with a norm, and part of each key is shared by all heads, so no head has its own W_K and W_V",
     r"sampling_offsets": "it is deformable attention: it samples values at learned places and has no keys",
     r"\w*conv1d|\w*_sconv": "its queries, keys or values are mixed along the tokens by a convolution",
     r"forget_gate|fgate\w*|igate\w*": "it is a recurrence with gates, not softmax attention",
@@ -34,9 +32,9 @@ _NOT_BETWEEN = re.compile(
 def refuse(module: nn.Module) -> None:
     """Raise the reason if this is a kind of module whose heads have no W_Q, W_K, W_V and W_O.
 
-    >>> refuse(nn.ModuleDict({"kv_b_proj": nn.Linear(2, 2)}))
+    >>> refuse(nn.ModuleDict({"sampling_offsets": nn.Linear(2, 2)}))
     Traceback (most recent call last):
-    rankrise.watch._projection.Unreadable: it is multi-head latent attention (MLA): ...
+    rankrise.watch._projection.Unreadable: it is deformable attention: ...
     """
     for pattern, reason in _REFUSED_CLASSES.items():
         if re.fullmatch(pattern, type(module).__name__):

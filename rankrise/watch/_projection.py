@@ -66,6 +66,39 @@ class Projection:
         return tuple(Projection(weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
 
+def composed(first: Projection, between: Tensor | None, second: Projection) -> Projection:
+    """`first` of one block, then an elementwise factor, then `second`, as one projection.
+
+    It is a product, not a view, and in float32 at least: half precision would round away a small change.
+
+    >>> down, up = linear(nn.Linear(6, 2)), linear(nn.Linear(2, 8))
+    >>> both = composed(down, None, up.cut(4))
+    >>> tuple(both.weight.shape), torch.allclose(both.weight[3], down.weight[0] @ up.cut(4).weight[3])
+    ((4, 6, 2), True)
+    """
+    dtype = torch.promote_types(first.weight.dtype, torch.float32)
+    scale = torch.ones((), dtype=dtype) if between is None else _values(between).to(dtype)
+    weight = (first.weight.to(dtype) * scale) @ second.weight.to(dtype)
+    bias = None if second.bias is None else second.bias.to(dtype)
+    if first.bias is not None:
+        moved = ((first.bias.to(dtype) * scale) @ second.weight.to(dtype))[:, 0]
+        bias = moved if bias is None else bias + moved
+    return Projection(weight, bias)
+
+
+def joined(blocks: Projection, shared: Projection) -> Projection:
+    """Each block, made wider by the one block that all of them share."""
+    count = blocks.blocks
+    weight = torch.cat([blocks.weight, shared.weight.to(blocks.weight).expand(count, -1, -1)], -1)
+    if blocks.bias is None and shared.bias is None:
+        return Projection(weight)
+    biases = [
+        part.weight.new_zeros(part.blocks, part.width) if part.bias is None else part.bias
+        for part in (blocks, shared)
+    ]
+    return Projection(weight, torch.cat([biases[0], biases[1].to(weight).expand(count, -1)], -1))
+
+
 class Unreadable(Exception):
     """Why a module that looks like attention cannot be read; `heads` makes a sentence of it that names it."""
 

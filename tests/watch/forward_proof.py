@@ -62,8 +62,8 @@ def prove(model: nn.Module, run: Callable[[nn.Module], object], expected: int) -
     torch.manual_seed(0)
     model = model.double().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.2)
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0, 2.0 if "_a_layernorm" in name else 0.2)  # of latents, which are small
     layers = list(watch.heads(model))
     assert len(layers) == expected, [layer.name for layer in layers]
     modules = {layer.name: model.get_submodule(layer.name) for layer in layers}
@@ -78,6 +78,8 @@ def prove(model: nn.Module, run: Callable[[nn.Module], object], expected: int) -
         if len(calls) == 3:
             calls = [*sorted(calls[:2], key=lambda call: call[1].shape[-1]), calls[2]]  # q before kv
         inputs = [tokens(given) for given, _ in calls[:-1]]  # of q, k, v; of q and kv; or of all three
+        if any("bottleneck" in note for note in layer.notes):
+            inputs = inputs[:1]  # of all; the others are latent
         queries, keys, values = inputs[0], inputs[1 % len(inputs)], inputs[min(2, len(inputs) - 1)]
         compare(layer, (queries, keys, values), logits, weights, tokens(calls[-1][1]))
 
@@ -133,6 +135,12 @@ def without_marked_parts(module: nn.Module, notes: tuple[str, ...]) -> Iterator[
             for name, function in inspect.getmembers(library, inspect.isfunction):
                 if re.match("apply_.*(rotary|rope)|apply_rot_embed", name):
                     stack.enter_context(mock.patch.object(library, name, identity(function)))
+        if any("bottleneck" in note for note in notes):
+            for name in {"q_a_layernorm", "kv_a_layernorm"} & {*module._modules}:
+                norm = getattr(module, name)  # its weights count, its division does not
+                if norm is not None:
+                    handle = norm.register_forward_hook(lambda norm, args, result: args[0] * norm.weight)
+                    stack.callback(handle.remove)
         if any("gated" in note for note in notes):
             stack.enter_context(mock.patch("torch.sigmoid", torch.ones_like))
         if any("normalised" in note for note in notes):

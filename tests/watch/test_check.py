@@ -268,3 +268,31 @@ def test_a_message_about_an_unknown_module_has_a_family_that_works():
         watch.heads(model)
     exec(str(caught.value).split("batch):")[1])
     assert watch.heads(model)[0].query.shape == (4, 8, 2)
+
+
+def test_a_family_by_widths_is_proved_and_forgotten():
+    class PerGroup(nn.Module):
+        """Per group [query, query, key, value]."""
+
+        def __init__(self):
+            super().__init__()
+            self.groups, self.mix, self.back = 2, nn.Linear(WIDTH, 2 * 4 * SIZE), nn.Linear(4 * SIZE, WIDTH)
+
+        def forward(self, x):
+            parts = self.mix(x).unflatten(-1, (2, 4, SIZE)).permute(0, 2, 3, 1, 4)  # batch, group, part, ...
+            query = parts[:, :, :2].flatten(1, 2)
+            key, value = (parts[:, :, part].repeat_interleave(2, 1) for part in (2, 3))
+            mixed = functional.scaled_dot_product_attention(query, key, value)
+            return self.back(mixed.transpose(1, 2).flatten(2))
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, PerGroup):
+            queries, key, value = watch.linear(module.mix).cut(module.groups).split(2 * SIZE, SIZE, SIZE)
+            return watch.Attention(queries.cut(2), key, value, watch.linear(module.back))
+
+    model = nn.Sequential(PerGroup())
+    assert watch.check(model, x()).proved
+    watch.remove_family(mine)
+    with pytest.raises(RankriseError, match="No attention head"):
+        watch.check(model, x())

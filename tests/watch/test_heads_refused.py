@@ -17,19 +17,9 @@ def refusal(model):
     return str(caught.value)
 
 
-def test_multi_head_latent_attention():
-    needs = {
-        "q_lora_rank": 8,
-        "kv_lora_rank": 8,
-        "qk_rope_head_dim": 4,
-        "qk_nope_head_dim": 4,
-        "v_head_dim": 8,
-    }
-    model = tiny("deepseek_v3", **needs, n_routed_experts=2, first_k_dense_replace=2, num_key_value_heads=4)
-    assert (
-        "layers.0.self_attn and 1 more (DeepseekV3Attention): it is multi-head latent attention"
-        in refusal(model)
-    )
+@pytest.mark.parametrize("given", [{"q.weight": torch.ones(2, 2)}, torch.ones(2, 2), None])
+def test_what_is_neither_a_model_nor_a_path(given):
+    assert "was passed, which does not say how its weights are used: load it into its model" in refusal(given)
 
 
 def test_weights_on_the_meta_device():
@@ -115,7 +105,7 @@ def test_some_attention_left_out_is_a_warning():
         ({"num_heads": None}, "does not say how many heads it has"),
         ({"key": nn.Linear(8, 8)}, "12 query heads|cannot be cut|3 query heads, 2 key heads"),
         ({"query": nn.Linear(8, 24)}, "query heads have size 8|cannot be cut"),
-        ({"kv_b_proj": nn.Linear(2, 2)}, "multi-head latent attention"),
+        ({"kv_b_proj": nn.Linear(2, 2)}, "parts of multi-head latent attention, and no kv_a_proj_with_mqa"),
         ({"k_conv1d": nn.Conv1d(12, 12, 3)}, "by a convolution"),
     ],
 )

@@ -54,6 +54,16 @@ def film(model):
 CROSSED = {"is_decoder": True, "add_cross_attention": True}
 
 
+LATENT = {
+    "q_lora_rank": 6,
+    "kv_lora_rank": 5,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 3,
+    "v_head_dim": 7,
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 1,
+}
+
 # family: attention layers in the tiny model, its inputs, what its configuration needs
 FAMILIES = {
     "gpt2": (1, text, {}),
@@ -77,6 +87,10 @@ FAMILIES = {
     "persimmon": (1, text, {}),
     "llama": (1, text, GROUPED),
     "mistral": (1, text, GROUPED),
+    "deepseek_v2": (1, text, LATENT),
+    "deepseek_v3": (1, text, LATENT | {"attention_bias": True}),
+    "deepseek_v3 whole queries": (1, text, LATENT | {"q_lora_rank": None}),
+    "minicpm3": (1, text, LATENT),
     "qwen2": (1, text, {"num_key_value_heads": 2}),
     "qwen3": (1, text, GROUPED),
     "gemma": (1, text, GROUPED),
