@@ -28,12 +28,12 @@ docs: .venv/installed-test
 
 .venv/installed: pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --editable .
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt --editable '.[test]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.txt --no-deps timm  # its torchvision has no CPU build
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --editable '.[test]'
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --no-deps timm  # its torchvision has no CPU build
 	touch $@
 
 clean:

@@ -70,6 +70,7 @@ class Argument:
     def help(self) -> str:
         """What it is, and its default where that is a value."""
         text = " ".join(self.text.split())
+        text = text[:1].upper() + text[1:]
         if self.is_word or self.is_switch or self.default in (None, "", ()):
             return text.replace("%", "%%")
         return f"{text} (default: {in_words(self.default)})".replace("%", "%%")
@@ -172,7 +173,8 @@ class Parser(argparse.ArgumentParser):
             message = f"{lacking[1].upper()} is missing"
         elif empty:
             message = f"{empty[1]} is given without a value"
-        raise RankriseError(f"{message}; see '{self.prog} --help'.")
+        see = " See" if message.endswith("?") else "; see"
+        raise RankriseError(f"{message}{see} '{self.prog} --help'.")
 
 
 class _Paragraphs(argparse.HelpFormatter):

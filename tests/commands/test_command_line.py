@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import inspect
 import json
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rankrise
 from rankrise.commands import COMMANDS, command_of, main
@@ -53,7 +56,7 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["predict", *SMALL, "--device", "nowhere"], "--device nowhere"),
         (["predict", "--dimension", "many"], "--dimension is many: pass a whole number"),
         (["predict", "--network", "tree"], "--network is tree: pass one of head, transformer, linear; see"),
-        (["predict", "--network", "haed"], "--network is haed: did you mean head?; see 'rankrise predict"),
+        (["predict", "--network", "haed"], "--network is haed: did you mean head? See 'rankrise predict"),
         (["predict", "--dimension"], "--dimension is given without a value; see 'rankrise predict --help'."),
         (["predict", "8"], "'8' is one word too many; see 'rankrise predict --help'."),
         (["figures", "no-such-run", "--dpi", "4"], "--dpi is not a flag of 'rankrise figures': see"),
@@ -93,7 +96,7 @@ def test_every_command_has_help_for_every_argument(capsys, command):
     for argument in arguments_of(command_of(command)):
         assert argument.text, argument
         assert argument.spelling in shown
-        assert " ".join(argument.text.split())[:40] in shown.replace("- ", "-")
+        assert argument.help[:40].replace("%%", "%") in shown.replace("- ", "-")
     assert "--json" in shown
     assert not re.search(r"<class|ITEM|\bnull\b", shown)
 
@@ -120,6 +123,29 @@ def test_flags_are_read_in_any_order_and_with_dashes(capsys):
     assert given == {"settings": {}, "log10_alpha": -1000.0, "json": True}
     given = parsed("report", command_of("report"), ["a", "--out", "x.html", "b"])
     assert given == {"runs": ["a", "b"], "out": Path("x.html")}
+
+
+FLAGS = [f"--{one.name}" for name in COMMANDS for one in arguments_of(command_of(name)) if not one.is_word]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    command=st.sampled_from(COMMANDS),
+    words=st.lists(
+        st.sampled_from([*FLAGS, "--", "-1", "-1e3", "yes", "1e-4", "0.5,1", "=", "--=", "-x", "\x1b[2J"])
+        | st.builds("{}={}".format, st.sampled_from(FLAGS), st.text(max_size=5))
+        | st.text(max_size=8)
+    ),
+)
+def test_any_words_are_read_or_refused_in_a_sentence(command, words):
+    words = [word for word in words if word not in ("-h", "--help")]
+    given, refused = {}, "."
+    try:
+        given = parsed(command, command_of(command), words)
+    except rankrise.RankriseError as error:
+        refused = str(error)
+    assert refused.endswith((".", "?"))
+    assert given.keys() <= inspect.signature(command_of(command)).parameters.keys()
 
 
 def test_a_closed_pipe_ends_it_quietly():
