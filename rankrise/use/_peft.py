@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_json
-from rankrise.watch._checkpoint import read_json
+from rankrise.foundations.files import read_json, write_json
 
 if TYPE_CHECKING:
     from rankrise.use._adapter import Adapter

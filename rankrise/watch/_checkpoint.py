@@ -1,6 +1,5 @@
 """A checkpoint on disk, read one tensor at a time: safetensors, sharded or not, and pickled weights."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -70,13 +70,6 @@ class Checkpoint:
         file, stored = home
         with safe_open(file, framework="pt") as opened:
             return opened.get_tensor(stored)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except json.JSONDecodeError as error:
-        raise RankriseError(f"{str(file)!r} is no valid JSON ({error}): is it whole?") from error
 
 
 def advice_inside(folder: Path) -> str:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
-from rankrise.watch._checkpoint import Checkpoint, advice_inside, read_json
+from rankrise.watch._checkpoint import Checkpoint, advice_inside
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""

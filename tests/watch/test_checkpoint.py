@@ -224,7 +224,7 @@ def test_config_of_something_else(saved):
 def test_config_that_is_no_json(saved):
     _, folder = saved
     (folder / "config.json").write_text("{")
-    assert "is no valid JSON" in refusal(folder)
+    assert "config.json is damaged" in refusal(folder)
 
 
 def test_config_that_does_not_fit(saved):

@@ -32,7 +32,7 @@ class ToyRun:
     settings: ToySettings
     info: dict[str, Any]
     """What run.json holds."""
-    _read: dict[str, Any] = field(default_factory=dict)
+    _read: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"ToyRun({self.folder}: {len(self.settings.seeds)} seeds, {len(self.missing)} pieces missing)"

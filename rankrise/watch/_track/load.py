@@ -33,7 +33,7 @@ class TrackedRun:
     folder: Path
     info: dict[str, Any]
     """What run.json holds."""
-    _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict)
+    _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         steps = f"{len(self.measured)} measured steps"
