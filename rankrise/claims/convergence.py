@@ -8,7 +8,7 @@ import torch
 from rankrise import predict
 from rankrise.claims.claim import Measure, at_least, at_most, told, worst
 from rankrise.runs import NotRecorded, ToyRun
-from rankrise.runs._toy.curves import ACTIVE
+from rankrise.runs.toy.curves import ACTIVE
 
 TIMES_CONSIDERED = 0.9
 """Stages after this part of the run are left out: at a finite scale they may come after its end."""

@@ -88,10 +88,9 @@ def _open(folder: Path) -> "TrackedRun":
     from rankrise import runs
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.record.names import SWEEP
-    from rankrise.runs._open import folders_of
 
     is_sweep = (folder / SWEEP).is_file()
-    inside = [str(run) for run in folders_of(folder) if run != folder]
+    inside = [str(run) for run in runs.folders_of(folder) if run != folder]
     if inside:
         kind = "a sweep" if is_sweep else "a folder of runs"
         which = inside[0] if len(inside) == 1 else f"one of the {len(inside)} in it, for example {inside[0]}"

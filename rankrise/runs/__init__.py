@@ -6,11 +6,11 @@
 """
 
 from rankrise.foundations.errors import NotRecorded
-from rankrise.runs._open import Run, of_one_kind, open
+from rankrise.runs._open import Run, folders_of, of_one_kind, open
 from rankrise.runs._stages import found_stages, keep_stages
 from rankrise.runs._study import Study, studies
-from rankrise.runs._toy.curves import Descent, FullWeights, PerturbedCurve
-from rankrise.runs._toy.run import ToyRun, open_toy
+from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
+from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.watch import TrackedRun
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Study",
     "ToyRun",
     "TrackedRun",
+    "folders_of",
     "found_stages",
     "keep_stages",
     "of_one_kind",

@@ -6,7 +6,7 @@ from pathlib import Path
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.names import RUN
 from rankrise.foundations.record.run_file import has_run, read_run
-from rankrise.runs._toy.run import ToyRun, toy_run
+from rankrise.runs.toy.run import ToyRun, toy_run
 from rankrise.watch import TrackedRun
 
 Run = ToyRun | TrackedRun

@@ -12,7 +12,7 @@ from functools import cached_property
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import science_of
 from rankrise.runs._open import Run
-from rankrise.runs._toy.run import ToyRun
+from rankrise.runs.toy.run import ToyRun
 from rankrise.watch import TrackedRun
 
 VARIED = ("seed", "initialisation_scale")

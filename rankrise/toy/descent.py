@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rankrise.runs._toy.curves import ACTIVE, Descent
+from rankrise.runs.toy.curves import ACTIVE, Descent
 from rankrise.toy.network import Network
 
 POINTS = 400

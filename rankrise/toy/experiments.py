@@ -12,9 +12,9 @@ from rankrise.predict.types import Perturbation
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import PerturbedCurve, ToyRun
-from rankrise.runs._toy.curves import ACTIVE
-from rankrise.runs._toy.pieces import Piece
-from rankrise.runs._toy.write import (
+from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.pieces import Piece
+from rankrise.runs.toy.write import (
     write_descent,
     write_flow,
     write_full,

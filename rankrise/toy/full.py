@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.predict.types import DiagonalHead
-from rankrise.runs._toy.curves import FullWeights
+from rankrise.runs.toy.curves import FullWeights
 from rankrise.toy.network import Network
 
 POINTS = 500

@@ -15,7 +15,7 @@ from rankrise.foundations.record.names import remove_unfinished
 from rankrise.foundations.record.run_file import has_run, write_run
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import ToyRun, open_toy
-from rankrise.runs._toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.toy.experiments import compute
 from rankrise.toy.work import cost, needs
 

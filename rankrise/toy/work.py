@@ -4,7 +4,7 @@ import math
 
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.runs._toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.pieces import Piece, pieces_of
 
 
 def work_of(settings: ToySettings) -> float:

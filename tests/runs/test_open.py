@@ -43,8 +43,8 @@ def test_each_file_is_read_once_and_nothing_is_written(
     read: Counter[str] = Counter()
     for module, function in (
         ("rankrise.watch._track.load", "read_lines"),
-        ("rankrise.runs._toy.run", "read_json"),
-        ("rankrise.runs._toy.run", "read_tensors"),
+        ("rankrise.runs.toy.run", "read_json"),
+        ("rankrise.runs.toy.run", "read_tensors"),
         ("rankrise.foundations.record.run_file", "read_json"),
     ):
         _counted(monkeypatch, f"{module}.{function}", read)

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from rankrise import RankriseError, predict
 from rankrise.runs import ToyRun, open_toy
-from rankrise.runs._toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.toy import ToySettings, run_toy, work_of
 from rankrise.toy.network import initialisation_of, network_of
 from rankrise.toy.work import needs

@@ -4,7 +4,7 @@ from statistics import median
 
 import numpy as np
 
-from rankrise.runs._toy.curves import ACTIVE
+from rankrise.runs.toy.curves import ACTIVE
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, GREEN, INK, SKY, STYLES, VERMILION, mark_stages, new_figure
 from rankrise.show.figures.toy.seed import ToySeed

@@ -13,7 +13,7 @@ from rankrise import predict
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.scale import log10_of
 from rankrise.runs import NotRecorded, ToyRun
-from rankrise.runs._toy.pieces import pieces_of
+from rankrise.runs.toy.pieces import pieces_of
 
 POINTS = 401
 

@@ -9,8 +9,8 @@ from rankrise.predict.types import Stage
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import Descent, FullWeights, PerturbedCurve, ToyRun
-from rankrise.runs._toy.curves import ACTIVE
-from rankrise.runs._toy.pieces import Piece
+from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.pieces import Piece
 from rankrise.show.report.thin import significant_list, thinned
 
 DETAILED = 8

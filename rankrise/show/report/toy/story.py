@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from rankrise.runs import ToyRun
-from rankrise.runs._toy.pieces import Piece
+from rankrise.runs.toy.pieces import Piece
 from rankrise.show.report.kind import Chapter
 
 FINDING = """Trained from a small initialisation, the weights of a transformer do not grow all at once.

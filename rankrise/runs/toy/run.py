@@ -17,8 +17,8 @@ from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.runs._toy.curves import Descent, FullWeights, PerturbedCurve
-from rankrise.runs._toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
+from rankrise.runs.toy.pieces import Piece, pieces_of
 
 ADVICE = "delete it and start the run again, which redoes what is missing"
 

@@ -11,8 +11,8 @@ from rankrise import predict
 from rankrise.foundations.files import write_json
 from rankrise.foundations.record.tensors import write_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
-from rankrise.runs._toy.curves import ACTIVE, Descent, FullWeights, PerturbedCurve
-from rankrise.runs._toy.pieces import Piece
+from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights, PerturbedCurve
+from rankrise.runs.toy.pieces import Piece
 
 
 def write_stages(
