@@ -14,7 +14,7 @@ from rankrise import RankriseError
 from rankrise.foundations.record.run_file import read_run, write_run
 from rankrise.watch import TrackedRun
 
-LAYER = {"name": "layers.0", "heads": 2, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4}
+LAYER = {"name": "layers.0", "heads": 2, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4, "notes": ["one"]}
 ABOUT = {
     "model": "Tiny",
     "settings": {"products": ["KQ", "VO"], "top": 3},
@@ -58,7 +58,7 @@ def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, text: bytes) ->
     assert str(refused.value).endswith(".")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(places(ABOUT)[1:]), ANYTHING)
 def test_a_value_of_another_type_is_refused_or_does_no_harm(
     tmp_path: Path, place: tuple[Any, ...], value: Any

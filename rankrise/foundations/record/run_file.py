@@ -9,7 +9,7 @@ from rankrise.foundations.record.names import RUN
 
 FORMAT = "rankrise-run/1"
 
-_LAYER = {"name": str, "heads": int, "tracked_heads": [int], "d_model": int, "d_head": int}
+_LAYER = {"name": str, "heads": int, "tracked_heads": [int], "d_model": int, "d_head": int, "notes?": [str]}
 _SHAPES: dict[str, dict[str, Any]] = {
     "toy": {"settings": dict},
     "tracked": {

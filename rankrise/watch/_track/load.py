@@ -124,7 +124,7 @@ class TrackedRun:
         """Which of them tell of training, bool [n]: not step 0, at which nothing has changed, nor those at
         which a head had weights that are not finite."""
         counts = [len(layer["tracked_heads"]) for layer in self.layers]
-        real = numpy.arange(max(counts, default=0)) < numpy.array(counts)[:, None]
+        real = numpy.arange(max(counts, default=0)) < numpy.array(counts, int)[:, None]
         whole = self.measured > 0
         for product in self.products:
             whole &= numpy.isfinite(self.stable_rank(product)[:, real]).all(axis=1)
@@ -252,7 +252,8 @@ class TrackedRun:
         self._refuse_unknown(which)
         of_product = which in self.products
         if of_product:
-            depth = (len(self.layers), max(len(layer["tracked_heads"]) for layer in self.layers), *depth)
+            heads = max((len(layer["tracked_heads"]) for layer in self.layers), default=0)
+            depth = (len(self.layers), heads, *depth)
         curves = numpy.full((len(self._ranks), *depth), numpy.nan)
         try:
             rows = self._ranks if of_product else [row["matrices"] for row in self._ranks]
