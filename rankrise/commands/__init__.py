@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from rankrise import __version__
 from rankrise.commands.arguments import Command, Parser, call, summary
@@ -36,6 +37,8 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
         if not words or words[0].startswith("-"):
             _introduce(words)

@@ -214,10 +214,13 @@ def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> A
     """What was given, in its type."""
     if argument.is_switch or argument.is_many:
         return given
-    if argument.wanted is Path:
-        return Path(given)
     try:
+        if argument.wanted is Path:
+            given.encode()  # tensors are kept in files that have a name in UTF-8 alone
+            return Path(given)
         return converted(f"{argument.spelling} is {given}", given, argument.wanted)
+    except UnicodeEncodeError:
+        parser.error(f"{argument.spelling} is {given!r}, which is not UTF-8: pass another name")
     except RankriseError as error:
         parser.error(str(error).removesuffix("."))
 

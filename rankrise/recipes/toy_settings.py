@@ -18,15 +18,15 @@ Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "nois
 class ToySettings:
     """Every setting of a toy run; the defaults are the paper's (Section 5, Appendix C) where it has them."""
 
-    dimension: int = setting(50, at_least=1, at_most=10**6)
+    dimension: int = setting(50, at_least=1, at_most=10**4)
     """Embedding dimension d."""
-    tokens: int = setting(10, at_least=1, at_most=10**6)
+    tokens: int = setting(10, at_least=1, at_most=10**4)
     """Tokens in a sample."""
-    samples: int = setting(1000, at_least=1, at_most=10**9)
+    samples: int = setting(1000, at_least=1, at_most=10**7)
     """Training samples, isotropic Gaussian tokens."""
     layers: int = setting(1, at_least=1, at_most=1000)
     """Layers. One layer of one head is Eq. 1; anything more is the diagonal transformer of Example 3.2."""
-    heads: int = setting(1, at_least=1, at_most=10**6)
+    heads: int = setting(1, at_least=1, at_most=1000)
     """Heads in a layer."""
     objective: Objective = "squared"
     """How the network's outputs are compared with the teacher's."""
@@ -47,7 +47,7 @@ class ToySettings:
     """Standard deviation of the entries of the full W_K, W_Q, W_V, W_O at the start."""
     full_until: float = setting(2.0, above=0)
     """Rescaled time t / log(1/full_scale) at which training of the full weights stops."""
-    perturbed_times: int = setting(5, at_least=1, at_most=10**6)
+    perturbed_times: int = setting(5, at_least=1, at_most=10**4)
     """How many random times the strict-minima experiment perturbs."""
     strict_minima_std: float = setting(0.05, above=0)
     """Standard deviation of its noise, on each weight above the threshold."""

@@ -62,6 +62,7 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["figures", "no-such-run", "--dpi", "4"], "--dpi is not a flag of 'rankrise figures': see"),
         (["train", "r", "--epoch", "3"], "--epoch is not a flag of 'rankrise train': did you mean --epochs?"),
         (["claims", "no-such-run", "--whi"], "--whi is not a flag of 'rankrise claims': did you mean --why?"),
+        (["toy", "n\udcff"], r"OUT is 'n\udcff', which is not UTF-8: pass another name; see"),
         (["toy"], "OUT is missing; see 'rankrise toy --help'."),
         (["xyzw"], "'xyzw' is not a command: pass one of predict, flow"),
         (["trian"], "'trian' is not a command: did you mean 'rankrise train'?"),
