@@ -6,6 +6,8 @@
   `perturb` shakes a flow and follows it on.
 - `diagonal_head`, `diagonal_transformer` and `diagonal_linear` are losses to start with, and
   `random_initialisation` a place to start from. Any loss of `a = u * v` will do.
+- Full weight matrices, beyond the paper: `greedy_matrices` and `matrix_flow`, with `full_head`,
+  `matrix_sensing` and `linear_network` to start with, and `random_start`. Any loss of products will do.
 
 `Stages` and `Flow` are what these pass on to each other; every other type is in
 :mod:`rankrise.predict.types`.
@@ -17,6 +19,16 @@ from rankrise.foundations.deprecation import moved
 from rankrise.predict._assumptions import check_assumptions
 from rankrise.predict._flow import Flow, gradient_flow
 from rankrise.predict._greedy import greedy
+from rankrise.predict._matrices import (
+    MatrixFlow,
+    MatrixStages,
+    full_head,
+    greedy_matrices,
+    linear_network,
+    matrix_flow,
+    matrix_sensing,
+    random_start,
+)
 from rankrise.predict._networks import (
     diagonal_head,
     diagonal_linear,
@@ -29,16 +41,25 @@ from rankrise.predict._theorem import compare
 
 __all__ = [
     "Flow",
+    # Full weight matrices.
+    "MatrixFlow",
+    "MatrixStages",
     "Stages",
     "check_assumptions",
     "compare",
     "diagonal_head",
     "diagonal_linear",
     "diagonal_transformer",
+    "full_head",
     "gradient_flow",
     "greedy",
+    "greedy_matrices",
+    "linear_network",
+    "matrix_flow",
+    "matrix_sensing",
     "perturb",
     "random_initialisation",
+    "random_start",
 ]
 
 if not TYPE_CHECKING:

@@ -7,6 +7,14 @@ from rankrise.predict._assumptions import Assumption, Assumptions
 from rankrise.predict._coordinates import Coordinates
 from rankrise.predict._flow import Crossing, Flow
 from rankrise.predict._loss import LossFunction
+from rankrise.predict._matrices import (
+    FullHead,
+    LinearNetwork,
+    MatrixFlow,
+    MatrixSensing,
+    MatrixStage,
+    MatrixStages,
+)
 from rankrise.predict._networks import (
     Activation,
     AttentionEntry,
@@ -32,7 +40,13 @@ __all__ = [
     "DiagonalTransformer",
     "Flow",
     "FlowComparison",
+    "FullHead",
+    "LinearNetwork",
     "LossFunction",
+    "MatrixFlow",
+    "MatrixSensing",
+    "MatrixStage",
+    "MatrixStages",
     "Objective",
     "Perturbation",
     "Stage",

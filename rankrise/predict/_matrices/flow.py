@@ -1,0 +1,305 @@
+"""Gradient flow of full weight matrices at any initialisation scale."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.predict._matrices.columns import Columns
+from rankrise.predict._matrices.follow import Moment, StepTooSmall, follow
+from rankrise.predict._matrices.loss import (
+    MatrixLoss,
+    MatrixLossFunction,
+    Shape,
+    check_until,
+    checked_columns,
+    checked_matrix_loss,
+)
+
+Start = tuple[Tensor, Tensor]
+_LOOSEST_STEP = 1e-2
+_RESOLVED = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixFlow:
+    """A solved gradient flow of products `A_j = U_j V_j^T`, in rescaled time `t / log(1/alpha)`.
+
+    `times` (n,) are moments of the flow, `losses` (n,) the loss there, `log_inverse_alpha` the unit of time.
+    `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift`
+    the largest part of a column by which rounding and the steps' errors changed it before it was restored.
+    `ending` says how the solve ended and `message` what to do about it; `steps`, `gradients` and
+    `hessian_columns` are what it cost.
+    """
+
+    times: Tensor
+    losses: Tensor
+    log_inverse_alpha: float
+    shapes: tuple[Shape, ...]
+    conserved: tuple[Tensor, ...]
+    drift: float
+    ending: Literal["reached", "max steps", "not finite"]
+    message: str
+    steps: int
+    gradients: int
+    hessian_columns: int
+    _products: Tensor
+    _rates: Tensor
+    _log_values: tuple[Tensor, ...]
+
+    @property
+    def balanced(self) -> tuple[bool, ...]:
+        """Per product, whether `U^T U = V^T V`: its signs are then kept for ever, which is not generic."""
+        return tuple(bool(constant.abs().max() < 1e-12) for constant in self.conserved)
+
+    def singular_values(self, product: int = 0) -> Tensor:
+        """The singular values (n, min(d1, d2)) of a product at every moment, largest first."""
+        return self.log_singular_values(product).exp()
+
+    def log_singular_values(self, product: int = 0) -> Tensor:
+        """Their logarithms, which tell those below 1e-308 too."""
+        if not 0 <= product < len(self.shapes):
+            raise RankriseError(
+                f"product is {product}: this flow has {len(self.shapes)}, pass 0 to {len(self.shapes) - 1}."
+            )
+        return self._log_values[product]
+
+    def at(self, time: float) -> list[Tensor]:
+        """The products (d1, d2) at a rescaled time, between moments by a cubic through values and rates."""
+        last = float(self.times[-1])
+        if not 0 <= time <= last * (1 + 1e-12):
+            raise RankriseError(
+                f"time {time:g} lies outside this flow, which goes from 0 to {last:g}: {self.message}"
+            )
+        after = int(torch.searchsorted(self.times, torch.tensor(time, dtype=torch.float64)))
+        after = min(max(after, 1), len(self.times) - 1)
+        step = float(self.times[after] - self.times[after - 1])
+        part = min(max((time - float(self.times[after - 1])) / step, 0.0), 1.0)
+        flat = _hermite(
+            part,
+            step,
+            (self._products[after - 1], self._products[after]),
+            (self._rates[after - 1], self._rates[after]),
+        )
+        parts = flat.split([rows * columns for rows, columns in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def activation_times(self, threshold: float = 1e-3) -> tuple[Tensor, ...]:
+        """Per product the rescaled times (min(d1, d2),) at which its k-th singular value first exceeds
+        `threshold`; inf where it never does.
+        """
+        if not threshold > 0:
+            raise RankriseError(
+                f"threshold is {threshold}: pass the size above which a singular value counts as active, "
+                "1e-3 for example."
+            )
+        return tuple(
+            torch.tensor(
+                [self._crossing(number, k, math.log(threshold)) for k in range(min(shape))],
+                dtype=torch.float64,
+            )
+            for number, shape in enumerate(self.shapes)
+        )
+
+    def _crossing(self, product: int, k: int, level: float) -> float:
+        """When the logarithm of a singular value passes a level: on a cubic, which growth makes a line."""
+        values = self._log_values[product][:, k]
+        above = (values > level).nonzero()[:, 0]
+        if not len(above):
+            return math.inf
+        after = int(above[0])
+        if after == 0:
+            return 0.0
+        start, step = float(self.times[after - 1]), float(self.times[after] - self.times[after - 1])
+        ends = float(values[after - 1]), float(values[after])
+        if ends[0] == -math.inf:
+            return start + step
+        slopes = [self._log_rate(product, k, moment) for moment in (after - 1, after)]
+        if any(slope is None for slope in slopes):
+            return start + step * (level - ends[0]) / (ends[1] - ends[0])
+        left, right = 0.0, 1.0
+        for _ in range(60):
+            middle = (left + right) / 2
+            below = _hermite(middle, step, ends, (slopes[0], slopes[1])) <= level
+            left, right = (middle, right) if below else (left, middle)
+        return start + right * step
+
+    def _log_rate(self, product: int, k: int, moment: int) -> float | None:
+        """The rate of the logarithm of a singular value, None where the product does not resolve it."""
+        sizes = [rows * columns for rows, columns in self.shapes]
+        a, rate = (
+            whole[moment].split(sizes)[product].view(self.shapes[product])
+            for whole in (self._products, self._rates)
+        )
+        left, values, right = torch.linalg.svd(a, full_matrices=False)
+        if not values[k] > _RESOLVED * values[0]:
+            return None
+        return float(left[:, k] @ rate @ right[k] / values[k])
+
+
+def random_start(
+    shapes: Sequence[Shape],
+    columns: int | Sequence[int] | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> list[Start]:
+    """Gaussian `(U0, V0)` of d1 x c and d2 x c per product: where a flow starts, before the scale alpha.
+
+    >>> [(u.shape[1], v.shape[0]) for u, v in random_start([(3, 4), (2, 2)], columns=2)]
+    [(2, 4), (2, 2)]
+    """
+    source = torch.Generator().manual_seed(seed)
+
+    def draw(height: int, count: int) -> Tensor:
+        return torch.randn(height, count, generator=source, dtype=torch.float64).to(device)
+
+    inner = checked_columns(columns, shapes)
+    return [(draw(d1, count), draw(d2, count)) for (d1, d2), count in zip(shapes, inner, strict=True)]
+
+
+def matrix_flow(
+    loss: MatrixLossFunction,
+    starts: Sequence[Start],
+    log10_alpha: float = -32.0,
+    until: float = 1.0,
+    tolerance: float = 1e-6,
+    max_steps: int = 100_000,
+    progress: Callable[[float], None] | None = None,
+) -> MatrixFlow:
+    """Solve `U' = -G V, V' = -G^T U`, `G = dL/dA` at `A = U V^T`, from `alpha * (U0, V0)` to rescaled time
+    `until`.
+
+    `starts` is one (U0, V0) per product, of shapes (d1, c) and (d2, c). The scale is given as its logarithm,
+    so 10**-1000 is as good as 0.01. `tolerance` bounds the error a step makes in the logarithm of a weight,
+    divided by log(1/alpha). `progress` is called with the rescaled time reached.
+
+    >>> from rankrise import predict
+    >>> target = torch.diag(torch.tensor([2.0, 0.5], dtype=torch.float64))
+    >>> loss = lambda a: ((a - target) ** 2).sum() / 2
+    >>> flow = predict.matrix_flow(loss, predict.random_start([(2, 2)]), log10_alpha=-1000, until=1.0)
+    >>> flow.activation_times()[0], flow.at(0.9)[0].diagonal()
+    (tensor([0.49..., inf], dtype=torch.float64), tensor([2., 0.], dtype=torch.float64))
+    """
+    starts = _checked_starts(starts)
+    log_alpha = _checked_scale(log10_alpha)
+    check_until(until, finite=True)
+    if not 0 < tolerance < 1:
+        raise RankriseError(
+            f"tolerance is {tolerance!r}: pass the error allowed in a step, between 0 and 1, 1e-6 say."
+        )
+    if max_steps < 1:
+        raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of at least 1.")
+    device = starts[0][0].device
+    checked = checked_matrix_loss(loss, [(len(u), len(v)) for u, v in starts], device)
+    columns = [Columns.of_start(u, v, log_alpha) for u, v in starts]
+    conserved = tuple(u.T @ u - v.T @ v for u, v in starts)
+    moments: list[Moment] = []
+    ending: Literal["reached", "max steps", "not finite"] = "reached"
+    message = f"The flow was followed to rescaled time {until:g}."
+    unit, steps = -log_alpha, -1
+    try:
+        for moment in follow(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_STEP)):
+            moments.append(moment)
+            steps += moment.accepted
+            if progress is not None and moment.accepted:
+                progress(moment.time / unit)
+            if steps >= max_steps and moment.time < until * unit:
+                ending = "max steps"
+                message = (
+                    f"Stopped after {max_steps} steps at rescaled time {moment.time / unit:.6g}: raise "
+                    "max_steps or tolerance."
+                )
+                break
+    except StepTooSmall:
+        ending = "not finite"
+        reached = moments[-1].time / unit if moments else 0.0
+        message = (
+            f"Stopped at rescaled time {reached:.6g}, where the flow or its loss stops being finite: take an "
+            "earlier until, or a loss bounded below and twice differentiable."
+        )
+    if not moments:
+        raise RankriseError("loss or its gradient is not finite at the start: it must be finite there.")
+    return _flow_of(moments, unit, until, checked, conserved, ending, message, steps)
+
+
+def _flow_of(
+    moments: list[Moment],
+    unit: float,
+    until: float,
+    loss: MatrixLoss,
+    conserved: tuple[Tensor, ...],
+    ending: Literal["reached", "max steps", "not finite"],
+    message: str,
+    steps: int,
+) -> MatrixFlow:
+    times = torch.tensor([min(moment.time / unit, until) for moment in moments], dtype=torch.float64)
+    return MatrixFlow(
+        times=times,
+        losses=torch.tensor([moment.loss for moment in moments], dtype=torch.float64),
+        log_inverse_alpha=unit,
+        shapes=loss.shapes,
+        conserved=conserved,
+        drift=max(moment.drift for moment in moments),
+        ending=ending,
+        message=message,
+        steps=steps,
+        gradients=loss.gradients,
+        hessian_columns=loss.hessian_columns,
+        _products=torch.stack([moment.products for moment in moments]).cpu(),
+        _rates=torch.stack([moment.rates * unit for moment in moments]).cpu(),
+        _log_values=tuple(
+            torch.stack([moment.log_singular_values[number] for moment in moments]).cpu()
+            for number in range(len(loss.shapes))
+        ),
+    )
+
+
+def _hermite(part: float, step: float, ends: tuple[Any, Any], rates: tuple[Any, Any]) -> Any:
+    rest = 1 - part
+    return rest * rest * ((1 + 2 * part) * ends[0] + part * step * rates[0]) + part * part * (
+        (1 + 2 * rest) * ends[1] - rest * step * rates[1]
+    )
+
+
+def _checked_starts(starts: Sequence[Start]) -> list[Start]:
+    try:
+        pairs = [(u, v) for u, v in starts]
+    except (TypeError, ValueError) as error:
+        raise RankriseError("starts must be a list of pairs (U0, V0), one per product.") from error
+    if not pairs:
+        raise RankriseError("starts is empty: pass one pair (U0, V0) per product.")
+    for number, pair in enumerate(pairs):
+        for name, weights in zip(("U0", "V0"), pair, strict=True):
+            if not isinstance(weights, Tensor) or weights.ndim != 2 or not weights.numel():
+                found = (
+                    f"of shape {tuple(weights.shape)}"
+                    if isinstance(weights, Tensor)
+                    else type(weights).__name__
+                )
+                raise RankriseError(f"{name} of product {number} is {found}: pass a matrix, (d, c).")
+            if not torch.isfinite(weights).all():
+                raise RankriseError(f"{name} of product {number} is not finite: initial weights must be.")
+        u, v = pair
+        if u.shape[1] != v.shape[1]:
+            raise RankriseError(
+                f"U0 and V0 of product {number} have {u.shape[1]} and {v.shape[1]} columns: pass as many."
+            )
+        if not u.any() and not v.any():
+            raise RankriseError(
+                f"U0 and V0 of product {number} are all zero and would never move: start off zero."
+            )
+    return [(u.detach().double(), v.detach().double()) for u, v in pairs]
+
+
+def _checked_scale(log10_alpha: float) -> float:
+    number = isinstance(log10_alpha, int | float) and not isinstance(log10_alpha, bool)
+    if not number or not -math.inf < log10_alpha < 0:
+        raise RankriseError(
+            f"log10_alpha is {log10_alpha!r}: pass a finite number below 0, -32 for a scale of 1e-32; "
+            "rescaled time needs alpha < 1."
+        )
+    return log10_alpha * math.log(10)

@@ -1,0 +1,195 @@
+"""Where the flow of the active factors comes to rest.
+
+It is the limit of a flow, not any minimum: the flow is followed, roughly, until it is about to stop; Newton's
+method, modulo the gauge `U -> U g, V -> V g^-T`, then takes the last small way, and what it finds is accepted
+only if it is close and attracting.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise.predict._matrices.active import Here, Linearised, here_at
+from rankrise.predict._matrices.factors import Factors, FactorSpace
+from rankrise.predict._matrices.loss import MatrixLoss
+
+_ROUGH = 0.03
+"""The error of a step, as a part of each column: the path has to stay in its basin, no more."""
+_ALMOST_STILL = 0.1
+_VANISHING = 1e-5
+_CLOSE = 0.3
+_STILL = 1e-12
+_ROUNDING = 1e-8
+"""After so small a move of Newton's method the next one, its square, is rounding."""
+_MOST_STEPS = 150
+_MOST_NEWTON_STEPS = 30
+_MOST_CONJUGATE_STEPS = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """A point of rest: balanced factors per product, with the flat products, their gradient and the loss.
+
+    `dropped` are the products that lost a direction on the way, one entry per direction.
+    """
+
+    factors: Factors
+    products: Tensor
+    gradient: Tensor
+    value: float
+    dropped: tuple[int, ...]
+
+
+def balanced(product: Tensor, rank: int) -> Tensor:
+    """The factors `[U; V]` (d1 + d2, rank) of a product with `U^T U = V^T V`, largest column first."""
+    left, values, right = torch.linalg.svd(product, full_matrices=False)
+    size = values[:rank].sqrt()
+    return torch.cat([left[:, :rank] * size, right[:rank].T * size])
+
+
+def land(
+    loss: MatrixLoss,
+    factors: Factors,
+    pace: float,
+    observe: Callable[[Tensor], None] = lambda gradient: None,
+) -> Rest | None:
+    """The limit of gradient flow from `factors`, or None where it finds none.
+
+    `pace` is the rate at which the fastest column grows at first; `observe` sees the flat gradient at every
+    step. A direction that decays to nothing is left out of the result.
+    """
+    space = FactorSpace(loss, tuple(columns.shape[1] for columns in factors))
+    here, size, dropped = here_at(space, space.pack(factors)), 1 / pace, []
+    observe(here.gradient)
+    for _ in range(_MOST_STEPS):
+        here, size = _step(space, here, size)
+        if not math.isfinite(size) or size <= 0:
+            return None
+        observe(here.gradient)
+        gone = _decayed(space, here)
+        if gone:
+            dropped += gone
+            ranks = [rank - gone.count(number) for number, rank in enumerate(space.ranks)]
+            kept = [
+                balanced(a, rank) for a, rank in zip(loss.split(space.products(here.x)), ranks, strict=True)
+            ]
+            space = FactorSpace(loss, tuple(ranks))
+            here = here_at(space, space.pack(kept))
+        moving = _pace(space, here)
+        pace = max(pace, moving)
+        if moving <= _ALMOST_STILL * pace:
+            limit = _polish(space, here)
+            if limit is not None:
+                observe(limit.gradient)
+                return _rest(space, limit, dropped)
+    return None
+
+
+def _step(space: FactorSpace, here: Here, size: float) -> tuple[Here, float]:
+    """One accepted step, and the length to try next; 0 where no step succeeds."""
+    linear = Linearised(space, here)
+    smallest = 1e-13 * size
+    while size > smallest:
+        step = linear.step(size, _ROUGH)
+        sizes = torch.maximum(space.column_sizes(here.x), space.column_sizes(step.end))
+        error = float((space.column_sizes(step.error) / sizes.clamp(min=1e-3 * float(sizes.max()))).max())
+        error /= _ROUGH
+        if math.isfinite(error) and error <= 1:
+            there = here_at(space, step.end)
+            if torch.isfinite(there.value) and torch.isfinite(there.rate).all():
+                return there, size * min(5.0, 0.9 * max(error, 1e-8) ** -0.25)
+            error = math.inf
+        size *= max(0.2, 0.9 * error**-0.25) if math.isfinite(error) else 0.2
+    return here, 0.0
+
+
+def _pace(space: FactorSpace, here: Here) -> float:
+    """The largest rate of a column, as a part of it."""
+    sizes = space.column_sizes(here.x)
+    return float((space.column_sizes(here.rate) / sizes.clamp(min=1e-300)).max()) if len(sizes) else 0.0
+
+
+def _decayed(space: FactorSpace, here: Here) -> list[int]:
+    """The products with a direction that is next to nothing and shrinks, one entry per direction."""
+    gone = []
+    gradients = space.loss.split(here.gradient)
+    for number, (product, gradient) in enumerate(
+        zip(space.loss.split(space.products(here.x)), gradients, strict=True)
+    ):
+        rank = space.ranks[number]
+        if not rank:
+            continue
+        left, values, right = torch.linalg.svd(product, full_matrices=False)
+        drive = -torch.einsum("ai,ab,ib->i", left[:, :rank], gradient, right[:rank])
+        shrinks = (values[:rank] < _VANISHING * max(1.0, float(values[0]))) & (drive < 0)
+        gone += [number] * int(shrinks.sum())
+    return gone
+
+
+def _polish(space: FactorSpace, here: Here) -> Here | None:
+    """The point of rest next to `here`, if the flow from `here` ends there."""
+    loss, began = space.loss, space.loss.split(space.products(here.x))
+    smallest = [
+        float(torch.linalg.svdvals(product)[rank - 1]) if rank else 0.0
+        for product, rank in zip(began, space.ranks, strict=True)
+    ]
+    last = math.inf
+    for _ in range(_MOST_NEWTON_STEPS):
+        move = _newton(space, here)
+        if move is None:
+            return here if last < _ROUNDING else None
+        size = float(move.norm() / here.x.norm())
+        here = here_at(space, here.x + move)
+        now = loss.split(space.products(here.x))
+        for before, after, least in zip(began, now, smallest, strict=True):
+            if float((after - before).norm()) > _CLOSE * least:
+                return None
+        if size <= _STILL or (size < _ROUNDING and size > 0.3 * last):
+            return here
+        if size > 0.7 * last:
+            return None
+        last = size
+    return None
+
+
+def _newton(space: FactorSpace, here: Here) -> Tensor | None:
+    """Newton's move on the complement of the gauge directions, or None where that is not a descent."""
+    linear = Linearised(space, here)
+    if linear.whole is None:
+        return _conjugate_gradients(linear, here)
+    values, vectors = linear.whole.values, linear.whole.vectors
+    gauge = sum(rank * rank for rank in space.ranks)
+    kept = values.abs().argsort(descending=True)[: len(values) - gauge]
+    if not len(kept) or (values[kept] >= 0).any():
+        return None
+    return -vectors[:, kept] @ ((vectors[:, kept].T @ here.rate) / values[kept])
+
+
+def _conjugate_gradients(linear: Linearised, here: Here) -> Tensor | None:
+    """The same without eigenvectors: the rate is orthogonal to the gauge, and so is all that follows."""
+    move, residual = torch.zeros_like(here.x), here.rate.clone()
+    direction, square = residual.clone(), float(residual @ residual)
+    part = math.sqrt(square) / float(here.x.norm())
+    target = square * min(1e-2, max(math.sqrt(part), 1e-5)) ** 2
+    for _ in range(_MOST_CONJUGATE_STEPS):
+        if square <= target or square == 0:
+            break
+        image = -linear.apply(direction)[0]
+        curvature = float(direction @ image)
+        if curvature <= 0:
+            return None
+        move = move + square / curvature * direction
+        residual = residual - square / curvature * image
+        square, before = float(residual @ residual), square
+        direction = residual + square / before * direction
+    return move
+
+
+def _rest(space: FactorSpace, here: Here, dropped: list[int]) -> Rest:
+    """The point of rest with its factors balanced anew: Newton's moves bend the balance a little."""
+    products = space.products(here.x)
+    factors = [balanced(a, rank) for a, rank in zip(space.loss.split(products), space.ranks, strict=True)]
+    return Rest(factors, products, here.gradient, float(here.value), tuple(dropped))

@@ -1,0 +1,245 @@
+"""The stages of full matrices against closed forms, the diagonal algorithm, and small explicit steps."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankrise import RankriseError, predict
+
+
+def double(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def gaussian(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def orthogonal(seed, size):
+    return torch.linalg.qr(gaussian(seed, size, size)).Q
+
+
+def gradients(loss, products):
+    products = [product.detach().requires_grad_() for product in products]
+    return torch.autograd.grad(loss(*products), products)
+
+
+def slow_rest(loss, factors, step=0.04, steps=2500):
+    """Where plain gradient descent on the active factors ends: no Hessian, no exponential, no Newton."""
+    for _ in range(steps):
+        slopes = gradients(loss, [u @ v.T for u, v in factors])
+        factors = [
+            (u - step * slope @ v, v - step * slope.T @ u)
+            for (u, v), slope in zip(factors, slopes, strict=True)
+        ]
+    return [u @ v.T for u, v in factors]
+
+
+def test_first_two_times_in_closed_form():
+    """T_1 = 1 / s_1(0) and T_2 = T_1 + (1 - s_2(0) T_1) / s_1(A^1)."""
+    network = predict.matrix_sensing(4, 5, samples=60)
+    stages = predict.greedy_matrices(network, network.shapes, max_stages=2)
+    at_zero = torch.linalg.svdvals(gradients(network, [torch.zeros(4, 5, dtype=torch.float64)])[0])
+    first = 1 / float(at_zero[0])
+    later = float(torch.linalg.svdvals(gradients(network, stages[0].points)[0])[0])
+    assert stages[0].time == pytest.approx(first, rel=1e-12)
+    assert stages[1].time == pytest.approx(first + (1 - float(at_zero[1]) * first) / later, rel=1e-9)
+
+
+@pytest.mark.parametrize("network", [predict.matrix_sensing(3, samples=40), predict.full_head(3, 4, 40)])
+def test_points_of_rest_are_where_the_flow_ends(network):
+    stages = predict.greedy_matrices(network, network.shapes, max_stages=3)
+    points = [torch.zeros(shape, dtype=torch.float64) for shape in network.shapes]
+    for stage in stages:
+        slope = gradients(network, points)[stage.product]
+        left, sizes, right = torch.linalg.svd(points[stage.product])
+        rank = int((sizes > 1e-9).sum())
+        inner = torch.linalg.svd(-left[:, rank:].T @ slope @ right[rank:].T)
+        p, q = left[:, rank:] @ inner.U[:, :1], right[rank:].T @ inner.Vh[:1].T
+        factors = []
+        for number, point in enumerate(points):
+            u, s, v = torch.linalg.svd(point)
+            kept = s > 1e-9
+            pair = [u[:, kept] * s[kept].sqrt(), v[kept].T * s[kept].sqrt()]
+            if number == stage.product:
+                pair = [torch.cat([pair[0], 1e-2 * p], 1), torch.cat([pair[1], 1e-2 * q], 1)]
+            factors.append(tuple(pair))
+        points = slow_rest(network, factors)
+        torch.testing.assert_close(points, list(stage.points), rtol=0, atol=1e-4)
+        points = list(stage.points)
+
+
+def random_loss(seed, size):
+    """A coupled, strictly convex loss of `a` (size,), with a quartic part."""
+    inputs, target = gaussian(seed, 2 * size, size), gaussian(seed + 1, 2 * size)
+    return lambda a: ((inputs @ a - target) ** 2).sum() / (4 * size) + 0.05 * (a**4).sum()
+
+
+def leaving_loss(a):
+    """Coordinate 2 looks best alone, is in the way once 0 and 1 are there, and returns negative."""
+    inputs = torch.stack([double(1.0, 0.0, 0.8), double(0.0, 1.0, 0.8), double(0.0, 0.0, 0.6)])
+    return ((inputs @ a - double(1.0, 0.9, -0.3)) ** 2).sum() / 2
+
+
+LOSSES = [(leaving_loss, 3), *((random_loss(seed, 4), 4) for seed in range(4))]
+
+
+@pytest.mark.parametrize(("loss", "size"), LOSSES)
+def test_products_of_one_by_one_are_the_diagonal_network(loss, size):
+    expected = predict.greedy(loss, size)
+    stages = predict.greedy_matrices(lambda *a: loss(torch.cat(a).flatten()), [(1, 1)] * size)
+    assert [s.time for s in stages] == pytest.approx([s.time for s in expected], rel=1e-6)
+    assert [s.product for s in stages] == [s.coordinate for s in expected]
+    assert [s.dropped for s in stages] == [s.left for s in expected]
+    for ours, theirs in zip(stages, expected, strict=True):
+        torch.testing.assert_close(torch.cat(ours.points).flatten(), theirs.point, rtol=0, atol=1e-6)
+        assert ours.runner_up == pytest.approx(theirs.runner_up, rel=1e-6)
+    assert stages.ending == expected.ending
+
+
+@pytest.mark.parametrize(("loss", "size"), LOSSES)
+@pytest.mark.parametrize("mixing", ["tracked", None])
+def test_a_loss_of_the_diagonal_keeps_its_directions(loss, size, mixing):
+    """In one d x d product nothing couples the directions: exponents and signs ride on them."""
+    expected = predict.greedy(loss, size)
+    stages = predict.greedy_matrices(lambda a: loss(a.diagonal()), [(size, size)], mixing=mixing)
+    assert [s.time for s in stages] == pytest.approx([s.time for s in expected], rel=1e-6)
+    assert [len(s.dropped) for s in stages] == [len(s.left) for s in expected]
+    torch.testing.assert_close(stages[-1].points[0].diagonal(), expected[-1].point, rtol=0, atol=1e-6)
+    assert stages.mixing == "tracked"
+
+
+def test_blocks_of_one_product_are_products_of_their_own():
+    """A block mixes within itself and with no other; each square block has a sign of its own."""
+    first, second = (
+        predict.matrix_sensing(2, samples=30, seed=1),
+        predict.matrix_sensing(2, samples=30, seed=4),
+    )
+    apart = predict.greedy_matrices(lambda a, b: first(a) + second(b), [(2, 2), (2, 2)])
+    left, right = orthogonal(8, 4), orthogonal(9, 4)
+
+    def whole(a):
+        turned = left.T @ a @ right
+        return first(turned[:2, :2]) + second(turned[2:, 2:])
+
+    together = predict.greedy_matrices(whole, [(4, 4)])
+    assert together.mixing == "tracked"
+    assert [s.time for s in together] == pytest.approx([s.time for s in apart], rel=1e-7)
+    ordered = predict.greedy_matrices(whole, [(4, 4)], mixing="ordered")
+    assert [s.time for s in ordered] != pytest.approx([s.time for s in apart], rel=1e-2)
+    assert "mixing='tracked'" in ordered.notes[-1]
+
+
+def test_generic_losses_are_found_to_mix():
+    for network in (predict.matrix_sensing(3, samples=30), predict.full_head(3, 4, 30)):
+        stages = predict.greedy_matrices(network, network.shapes, max_stages=2)
+        assert stages.mixing == "ordered"
+        assert all(stage.mixing > 1e-3 for stage in stages)
+
+
+def test_the_sign_of_the_last_exponent_decides_a_square_product():
+    """2 x 2 sensing: where the orientation flips, the last direction has to come back from minus b."""
+    flipped = 0
+    for seed in range(8):
+        network = predict.matrix_sensing(2, samples=12, seed=seed)
+        stages = predict.greedy_matrices(network, network.shapes)
+        at_zero = gradients(network, [torch.zeros(2, 2, dtype=torch.float64)])[0]
+        first, second = torch.linalg.svdvals(at_zero).tolist()
+        rest, slope = stages[0].points[0], gradients(network, stages[0].points)[0]
+        sign = float(torch.linalg.det(-at_zero).sign() * torch.linalg.det(rest - slope).sign())
+        rate = float(torch.linalg.svdvals(slope)[0])
+        expected = 1 / first + (1 - sign * second / first) / rate
+        assert stages[1].time == pytest.approx(expected, rel=1e-6)
+        flipped += sign < 0
+    assert 0 < flipped < 8
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([(2, 2), (3, 3), (2, 4), (4, 2)]))
+def test_times_do_not_depend_on_the_basis_of_the_data(seed, shape):
+    network = predict.matrix_sensing(*shape, samples=30, seed=seed)
+    left, right = orthogonal(seed + 1, shape[0]), orthogonal(seed + 2, shape[1])
+    plain = predict.greedy_matrices(network, [shape], max_stages=3)
+    turned = predict.greedy_matrices(lambda a: network(left @ a @ right.T), [shape], max_stages=3)
+    assert [s.time for s in turned] == pytest.approx([s.time for s in plain], rel=1e-6)
+    torch.testing.assert_close(left @ turned[-1].points[0] @ right.T, plain[-1].points[0], rtol=0, atol=1e-6)
+
+
+def test_columns_bound_the_rank_and_change_nothing_before():
+    network = predict.matrix_sensing(4, samples=60)
+    full = predict.greedy_matrices(network, network.shapes)
+    for columns in (1, 2, 6):
+        limited = predict.greedy_matrices(network, network.shapes, columns)
+        assert len(limited) == min(columns, 4)
+        assert [s.time for s in limited] == [s.time for s in full[: len(limited)]]
+        assert limited.ending == "nothing moves"
+
+
+def test_large_networks_take_krylov_spaces_to_the_same_points(monkeypatch):
+    network = predict.full_head(4, 5, 60)
+    dense = predict.greedy_matrices(network, network.shapes, max_stages=4)
+    monkeypatch.setattr("rankrise.predict._matrices.active.DENSE", 0)
+    krylov = predict.greedy_matrices(network, network.shapes, max_stages=4)
+    assert [s.time for s in krylov] == pytest.approx([s.time for s in dense], rel=1e-6)
+    for ours, theirs in zip(krylov, dense, strict=True):
+        torch.testing.assert_close(ours.points, theirs.points, rtol=0, atol=1e-6)
+
+
+def test_endings_say_why_and_keep_what_was_found():
+    network = predict.matrix_sensing(3, samples=30)
+    whole = predict.greedy_matrices(network, network.shapes)
+    assert whole.ending == "nothing moves"
+    early = predict.greedy_matrices(network, network.shapes, until=(whole[0].time + whole[1].time) / 2)
+    assert (early.ending, len(early)) == ("until", 1)
+    few = predict.greedy_matrices(network, network.shapes, max_stages=2)
+    assert (few.ending, len(few)) == ("max stages", 2)
+    assert "max_stages" in few.message
+
+
+def test_no_gradient_at_zero_is_told():
+    stages = predict.greedy_matrices(lambda a, b: ((a @ b).trace() - 1) ** 2, [(2, 2), (2, 2)])
+    assert (stages.ending, len(stages)) == ("flat at zero", 0)
+    assert "1/alpha^2" in stages.message
+
+
+def test_an_exponential_tail_has_no_point_of_rest():
+    data = gaussian(3, 2, 2)
+    stages = predict.greedy_matrices(lambda a: torch.nn.functional.softplus(-(a * data).sum()), [(2, 2)])
+    assert (stages.ending, len(stages)) == ("not converged", 0)
+    assert "exponential tail" in stages.message
+
+
+def test_ties_are_told():
+    stages = predict.greedy_matrices(
+        lambda a, b: ((a - 1) ** 2).sum() + ((b - 1) ** 2).sum(), [(1, 1), (1, 1)]
+    )
+    assert stages.ties == (0,)
+    assert stages[0].gap == pytest.approx(0, abs=1e-9)
+    assert "tied" in stages.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"shapes": [(2,)]}, "shapes is"),
+        ({"shapes": []}, "shapes is"),
+        ({"shapes": [(2, 0)]}, "shapes is"),
+        ({"shapes": [(2, 3)]}, "but the loss has"),
+        ({"columns": 0}, "columns is 0"),
+        ({"columns": [1, 1]}, "columns is"),
+        ({"until": 0}, "until is 0"),
+        ({"mixing": "some"}, "mixing is 'some'"),
+        ({"loss": lambda a: a}, "scalar"),
+        ({"loss": lambda a: a.float().sum()}, "float64"),
+        ({"loss": lambda a, b: a.sum()}, "one matrix per product"),
+        ({"loss": lambda a: torch.zeros((), dtype=torch.float64)}, "does not depend"),
+        ({"loss": lambda a: a.sum() / 0}, "finite"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(change, sentence):
+    network = predict.matrix_sensing(2, samples=10)
+    with pytest.raises(RankriseError) as refused:
+        predict.greedy_matrices(**{"loss": network, "shapes": network.shapes} | change)
+    assert sentence in str(refused.value)
+    assert str(refused.value).endswith(".")
