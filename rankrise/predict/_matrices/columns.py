@@ -169,7 +169,7 @@ def rounds(count: int) -> list[tuple[Tensor, Tensor]]:
     """Every pair of `count` columns once, in rounds of disjoint pairs (a round-robin tournament).
 
     >>> [(first.tolist(), second.tolist()) for first, second in rounds(3)]
-    [([1], [2]), ([0], [1]), ([0], [2])]
+    [([1], [2]), ([0], [2]), ([0], [1])]
     """
     return list(_tournament(count))
 
