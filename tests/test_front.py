@@ -20,6 +20,8 @@ def test_every_part_is_an_attribute_and_listed():
     assert {"predict", "watch", "train", "runs"} <= parts <= {*dir(rankrise)}
     for part in parts:
         assert getattr(rankrise, part).__name__ == f"rankrise.{part}"
+    for name in rankrise.predict.__all__:
+        assert hasattr(rankrise.predict, name)
     with pytest.raises(AttributeError, match="no attribute 'prdict'"):
         _ = rankrise.prdict
 

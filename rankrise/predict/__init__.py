@@ -16,6 +16,7 @@
 from typing import TYPE_CHECKING
 
 from rankrise.foundations.deprecation import moved
+from rankrise.predict import types
 from rankrise.predict._assumptions import check_assumptions
 from rankrise.predict._flow import Flow, gradient_flow
 from rankrise.predict._greedy import greedy
