@@ -61,6 +61,7 @@ __all__ = [
     "perturb",
     "random_initialisation",
     "random_start",
+    "types",
 ]
 
 if not TYPE_CHECKING:

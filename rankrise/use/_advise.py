@@ -18,8 +18,8 @@ WEIGHTED = (
 )
 UNIFORM = (
     "One rank for all: without moments nothing measured was better to train with. Ranks by the energy of a "
-    "full fine-tuning were 2 points of accuracy worse (a vision transformer from CIFAR-100 to CIFAR-10, at the "
-    "budget of rank 2)."
+    "full fine-tuning were 2 points of accuracy worse (a vision transformer from CIFAR-100 to CIFAR-10, at "
+    "the budget of rank 2)."
 )
 ENERGY = (
     "Ranks by energy alone: to train with, they were 2 points of accuracy worse than one rank for all (a "
