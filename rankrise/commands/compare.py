@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.table import Table
 
-    from rankrise.watch.types import MatrixChange, ModelComparison
+    from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 # With more rows than this, the terminal shows one line for each layer.
 ROWS_SHOWN = 48
@@ -15,13 +17,21 @@ ROWS_SHOWN = 48
 LEGEND = (
     "change: size of the change over that of the weights before. stable, effective: ranks of the change "
     "(means over heads, ± over heads). 90%, 95%, 99%: how many singular values hold that part of its energy. "
-    ">: how many exceed that part of the largest, of as many as there are."
+    ">: how many exceed that part of the largest, of as many as there are. Layers and heads are counted "
+    "from 1."
+)
+OVERLAP_LEGEND = (
+    "left (keys or values), right (queries or outputs): the share of one change's leading directions that "
+    "lies in the other's, mean over heads; chance: what random directions would have."
 )
 
 
 def compare(
     before: str,
     after: str,
+    overlap: str | None = None,
+    overlap_before: str | None = None,
+    directions: int = 4,
     all_matrices: bool = False,
     out: Path | None = None,
     json: bool = False,
@@ -32,7 +42,10 @@ def compare(
 
     Args:
         before: safetensors file or folder with its config.json, or a model's name on the Hugging Face Hub.
-        after: the same model later, for example after fine-tuning.
+        after: the same model later, for example after fine-tuning; or the folder of a PEFT adapter of it.
+        overlap: a second result of training, and how far it has learned the same directions, head by head.
+        overlap_before: what the second one began from, if not the same as the first.
+        directions: how many leading directions of each change are compared for the overlap.
         all_matrices: also compare every weight matrix as it is stored (slower).
         out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
         json: print everything as JSON instead of a table.
@@ -41,27 +54,45 @@ def compare(
     """
     from rich.console import Console
 
+    from rankrise import watch
     from rankrise.foundations.files import to_json
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
-    from rankrise.watch import compare as compare_checkpoints
+    from rankrise.watch._notes import gathered
 
     with bar("comparing", total=1.0) as move_to:
-        comparison = compare_checkpoints(
+        comparison = watch.compare(
             before, after, all_matrices=all_matrices, threshold=threshold, device=device, progress=move_to
         )
+    shared = None
+    if overlap is not None:
+        with bar("overlap", total=1.0) as move_to:
+            shared = watch.overlap(
+                before,
+                after,
+                overlap,
+                second_before=overlap_before,
+                directions=directions,
+                device=device,
+                progress=move_to,
+            )
     if out is not None:
         from rankrise.show.comparison import save_comparison
 
-        saved = save_comparison(comparison, out)
+        saved = save_comparison(comparison, out, shared)
     if json:
-        print(to_json(comparison.to_dict()))
+        from rankrise.show.comparison import as_json
+
+        print(to_json(as_json(comparison, shared)))
         return
     console = Console()
     for table in _tables(comparison):
         console.print(Fitting(table))
     console.print(LEGEND, style="dim")
-    for note in _gathered(comparison.notes):
+    if shared is not None:
+        console.print(Fitting(_overlap_table(shared)))
+        console.print(OVERLAP_LEGEND, style="dim")
+    for note in gathered(_split(note) for note in comparison.notes):
         console.print(f"Note: {note}", style="dim", markup=False)
     if out is not None:
         console.print(f"Written: {', '.join(str(path) for path in saved)}", markup=False, soft_wrap=True)
@@ -72,10 +103,11 @@ def _tables(comparison: "ModelComparison") -> "list[Table]":
     from rich.table import Table
 
     each = sum(row.head is not None for row in comparison.rows) <= ROWS_SHOWN
+    numbers = _layer_numbers(row.layer for row in comparison.rows if row.head is not None)
     kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
     for row in comparison.rows:
-        lines = kinds.setdefault(re.sub(r"\d+", "*", row.layer), {})
-        number = ".".join(re.findall(r"\d+", row.layer))
+        lines = kinds.setdefault(_kind(row.layer), {})
+        number = numbers[row.layer] if row.head is not None else _own_numbers(row.layer)
         lines.setdefault((number, row.matrix, row.head if each else None), []).append(row)
     titles = ["layer", "matrix", "head", "change", "stable", "±", "effective", "90%", "95%", "99%"]
     titles += [f">{comparison.threshold:g}", "of"]
@@ -90,6 +122,57 @@ def _tables(comparison: "ModelComparison") -> "list[Table]":
     return tables
 
 
+def _overlap_table(shared: "ModelOverlap") -> "Table":
+    """One line for each layer and product, means over heads; what a head has is in the JSON."""
+    from statistics import fmean
+
+    from rich.table import Table
+
+    table = Table(title="overlap of learned directions", box=None, padding=(0, 1, 0, 0), title_justify="left")
+    for title in ("layer", "matrix", "heads", "directions", "left", "chance", "right", "chance"):
+        table.add_column(title, justify="left" if title in ("layer", "matrix") else "right")
+    numbers = _layer_numbers(row.layer for row in shared.rows)
+    lines: dict[tuple[str, str], list[HeadOverlap]] = {}
+    for row in shared.rows:
+        lines.setdefault((numbers[row.layer], row.matrix), []).append(row)
+    for (number, matrix), rows in lines.items():
+        known = [row for row in rows if row.left is not None and row.right is not None]
+        cells = ["left", "left_by_chance", "right", "right_by_chance"]
+        means = [f"{fmean(getattr(row, cell) for row in known):.2f}" if known else "-" for cell in cells]
+        count = f"{fmean(row.directions for row in rows):.3g}"
+        table.add_row(number, matrix, str(len(rows)), count, *means)
+    return table
+
+
+def _layer_numbers(layers: "Iterable[str]") -> dict[str, str]:
+    """Layers counted from 1 in the model's order; what their names count is beside it where it is not that.
+
+    >>> _layer_numbers(["h.0.attn", "h.1.attn"])
+    {'h.0.attn': '1', 'h.1.attn': '2'}
+    >>> _layer_numbers(["layers.3.attn", "layers.7.attn"])
+    {'layers.3.attn': '1 (3)', 'layers.7.attn': '2 (7)'}
+    """
+    names = list(dict.fromkeys(layers))
+    counted = {name: ".".join(re.findall(r"\d+", name)) for name in names}
+    return {
+        name: f"{number}" if counted[name] in ("", str(number - 1)) else f"{number} ({counted[name]})"
+        for number, name in enumerate(names, start=1)
+    }
+
+
+def _own_numbers(name: str) -> str:
+    """The numbers in the name of a weight, counted from 1.
+
+    >>> _own_numbers("layers.0.blocks.3.mlp.weight")
+    '1.4'
+    """
+    return ".".join(str(int(number) + 1) for number in re.findall(r"\d+", name))
+
+
+def _kind(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
 def _numbers(rows: "list[MatrixChange]") -> list[str]:
     """The heads, means over them, and the standard deviation of their stable ranks."""
     from statistics import fmean, pstdev
@@ -98,7 +181,11 @@ def _numbers(rows: "list[MatrixChange]") -> list[str]:
     stable = [row.stable_rank for row in rows]
     counts = ("energy_rank_90", "energy_rank_95", "energy_rank_99", "rank_above")
     return [
-        "" if first is None else f"{first}" if first == last else f"{first}-{last}",
+        ""
+        if first is None or last is None
+        else f"{first + 1}"
+        if first == last
+        else f"{first + 1}-{last + 1}",
         f"{fmean(row.relative_change for row in rows):.1e}",
         f"{fmean(stable):.2f}",
         f"{pstdev(stable):.2f}" if len(rows) > 1 else "",
@@ -108,13 +195,6 @@ def _numbers(rows: "list[MatrixChange]") -> list[str]:
     ]
 
 
-def _gathered(notes: tuple[str, ...]) -> list[str]:
-    """Each note once, with the layers it belongs to."""
-    layers: dict[str, list[str]] = {}
-    for note in notes:
-        layer, _, text = note.partition(": ")
-        layers.setdefault(text, []).append(layer)
-    return [
-        f"{text} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
-        for text, names in layers.items()
-    ]
+def _split(note: str) -> tuple[str, str]:
+    layer, _, text = note.partition(": ")
+    return layer, text

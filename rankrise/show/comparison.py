@@ -5,42 +5,65 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_json, write_text
-from rankrise.watch.types import MatrixChange, ModelComparison
+from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 
-def save_comparison(comparison: ModelComparison, folder: str | Path) -> list[Path]:
-    """Write comparison.json, .csv, .png and .svg to `folder`, and give their paths."""
+def as_json(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[str, Any]:
+    """Every number of both."""
+    return comparison.to_dict() | ({} if overlap is None else {"overlap": overlap.to_dict()})
+
+
+def save_comparison(
+    comparison: ModelComparison, folder: str | Path, overlap: ModelOverlap | None = None
+) -> list[Path]:
+    """Write comparison.json, .csv, .png and .svg to `folder`, and give their paths; an overlap is in the JSON
+    and has a CSV of its own."""
     folder = Path(folder)
     paths = [folder / f"comparison.{kind}" for kind in ("json", "csv", "png", "svg")]
-    write_json(paths[0], comparison.to_dict())
+    write_json(paths[0], as_json(comparison, overlap))
     write_text(paths[1], to_csv(comparison.rows))
+    if overlap is not None:
+        write_text(folder / "overlap.csv", to_csv(overlap.rows))
     figure = draw_comparison(comparison)
-    for path in paths[2:]:
+    for path in paths[2:4]:
         with replacing(path) as temporary:
             figure.savefig(temporary, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
+    return paths if overlap is None else [*paths, folder / "overlap.csv"]
 
 
 def draw_comparison(comparison: ModelComparison) -> Figure:
-    """Stable rank and relative size of the change of KQ and of VO: a square for each layer and head."""
-    measures = (("stable_rank", "stable rank of the change"), ("relative_change", "change / weights before"))
+    """Stable rank, 95 % energy rank and relative size of the change of KQ and of VO: a square for each layer
+    and head, both counted from 1."""
+    measures = {
+        "stable_rank": "stable rank of the change",
+        "energy_rank_95": "directions with 95 % of its energy",
+        "relative_change": "change / weights before",
+    }
     layers = list(dict.fromkeys(row.layer for row in comparison.rows if row.head is not None))
     widest = max((row.head for row in comparison.rows if row.head is not None), default=0) + 1
-    size = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * 2
-    figure = Figure(figsize=(max(size[0], 8.0), max(size[1], 5.0)), layout="constrained")
-    axes = figure.subplots(2, 2, squeeze=False)
-    for line, (field, label) in zip(axes, measures, strict=True):
+    size = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
+    figure = Figure(figsize=(max(size[0], 8.0), max(size[1], 7.5)), layout="constrained")
+    axes = figure.subplots(len(measures), 2, squeeze=False)
+    edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)
+    for line, (field, label) in zip(axes, measures.items(), strict=True):
         grids = [_grid(comparison.select(matrix), field, layers, widest) for matrix in ("KQ", "VO")]
         finite = np.concatenate([grid[np.isfinite(grid)] for grid in grids])
         top = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
         for place, matrix, grid in zip(line, ("KQ", "VO"), grids, strict=True):
             image = place.imshow(
-                grid, vmin=0.0, vmax=top, cmap="viridis", aspect="auto", interpolation="nearest"
+                grid,
+                vmin=0.0,
+                vmax=top,
+                cmap="viridis",
+                aspect="auto",
+                interpolation="nearest",
+                extent=edges,
             )
             place.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
             place.set_xlabel("head")
@@ -51,12 +74,16 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
     return figure
 
 
-def to_csv(rows: Sequence[MatrixChange]) -> str:
-    """One line a row, with the fields' names on top."""
+def to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
+    """One line per row, with the fields' names on top; several numbers in a field are set apart by spaces."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(MatrixChange)], lineterminator="\n")
+    writer = csv.DictWriter(text, [field.name for field in fields(rows[0])], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
+    for row in rows:
+        cells = asdict(row).items()
+        writer.writerow(
+            {name: " ".join(map(str, cell)) if isinstance(cell, tuple) else cell for name, cell in cells}
+        )
     return text.getvalue()
 
 

@@ -1,25 +1,23 @@
-"""PEFT's adapter folder, written and read without PEFT: adapter_config.json and adapter_model.safetensors."""
+"""PEFT's adapter folder, written without PEFT: adapter_config.json and adapter_model.safetensors."""
 
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.files import write_json
+from rankrise.watch._lora import CONFIG, PREFIX, TENSORS
 
 if TYPE_CHECKING:
     from rankrise.use._adapter import Adapter
 
-CONFIG, TENSORS, REPORT = "adapter_config.json", "adapter_model.safetensors", "rankrise.json"
-PREFIX = "base_model.model."
+REPORT = "rankrise.json"
 
 
 def anchored(name: str) -> str:
@@ -135,72 +133,3 @@ def _check_patterns(ranks: dict[str, int], differing: dict[str, int], largest: i
             raise RankriseError(
                 f"PEFT would read rank {found} for {name}, whose rank is {rank}: report this."
             )
-
-
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """A PEFT LoRA adapter on disk."""
-
-    folder: Path
-    config: dict[str, Any]
-    factors: dict[str, tuple[Tensor, Tensor]]
-    """(B, A) by module name, the scale in B: `B @ A` is the change, [out, in]."""
-    others: dict[str, Tensor]
-    """All other tensors by the name in the file."""
-    dtype: torch.dtype
-    """In which the factors are stored."""
-
-
-def read_adapter(folder: str | Path) -> Stored:
-    """The factors of a PEFT LoRA adapter, read from its folder; nothing in it is run."""
-    folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {CONFIG}.")
-    config = read_json(folder / CONFIG)
-    kind = config.get("peft_type")
-    unplain = [
-        name
-        for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
-        if config.get(name)
-    ]
-    if kind != "LORA" or unplain:
-        what = f"{kind} with {unplain[0]}" if unplain else kind
-        raise RankriseError(
-            f"{str(folder)!r} is a {what} adapter: only plain LoRA is a product of two factors."
-        )
-    if not (folder / TENSORS).is_file():
-        raise RankriseError(
-            f"{str(folder)!r} has no {TENSORS}: save the adapter as safetensors; nothing is unpickled."
-        )
-    try:
-        with safe_open(folder / TENSORS, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): is it whole?") from error
-    factors: dict[str, tuple[Tensor, Tensor]] = {}
-    dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
-    for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
-        name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
-        right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
-        if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-            raise RankriseError(
-                f"{str(folder)!r} holds no two factors for {name}: only linear layers can shrink."
-            )
-        factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
-    embedded = [key for key in tensors if ".lora_" in key]
-    if embedded or not factors:
-        raise RankriseError(
-            f"{str(folder)!r} holds {embedded[0] if embedded else 'no LoRA factors'}: only LoRA of linear "
-            "layers can shrink."
-        )
-    return Stored(folder, config, factors, tensors, dtype)
-
-
-def _scale(config: dict[str, Any], name: str, rank: int) -> float:
-    """`alpha / r`, or `alpha / sqrt(r)`, with the first pattern that matches, as PEFT reads them."""
-    given = config.get("alpha_pattern") or {}
-    alpha = next(
-        (value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", name)),
-        config.get("lora_alpha", 8),
-    )
-    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)

@@ -14,10 +14,10 @@ from rankrise.use._cut import Cut, cut_product
 from rankrise.use._measure import Evaluate, measured_at
 from rankrise.use._moment import DAMPING
 from rankrise.use._moments import Moments
-from rankrise.use._peft import PREFIX, Stored, read_adapter
 from rankrise.use._rest import Rest
 from rankrise.use._weights import Matrix, Pair, is_transposed, linear_layers, open_source, own_tensors
 from rankrise.watch._heads import unwrap
+from rankrise.watch._lora import PREFIX, StoredAdapter, read_adapter
 
 
 def shrink(
@@ -72,7 +72,7 @@ def shrink(
     return measured_at(made, _pair(model, tuned, matrices, made.rest), tuned, evaluate, asked)
 
 
-def _matrices(stored: Stored) -> tuple[Matrix, ...]:
+def _matrices(stored: StoredAdapter) -> tuple[Matrix, ...]:
     """The adapter's linear layers; without the model, Conv1D layers are known by the adapter's own word."""
     transposed = bool(stored.config.get("fan_in_fan_out"))
     return tuple(
@@ -81,7 +81,7 @@ def _matrices(stored: Stored) -> tuple[Matrix, ...]:
     )
 
 
-def _checked(stored: Stored, model: nn.Module) -> tuple[Matrix, ...]:
+def _checked(stored: StoredAdapter, model: nn.Module) -> tuple[Matrix, ...]:
     """The adapter's layers in the base, in the base's order; a base that is another model is refused."""
     wanted, found = str(stored.config.get("base_model_name_or_path") or ""), _name(model)
     if wanted and found and Path(wanted).name != Path(found).name:
@@ -103,7 +103,7 @@ def _checked(stored: Stored, model: nn.Module) -> tuple[Matrix, ...]:
     return tuple(matrix for name, matrix in layers.items() if name in stored.factors)
 
 
-def _rest(stored: Stored) -> Rest:
+def _rest(stored: StoredAdapter) -> Rest:
     """The adapter's other tensors: biases, and modules that it keeps whole."""
     biases: dict[str, Tensor] = {}
     modules: dict[str, dict[str, Tensor]] = {}
@@ -131,7 +131,7 @@ def _prefixes(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _with_adapter(model: nn.Module, stored: Stored, rest: Rest) -> nn.Module:
+def _with_adapter(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Module:
     """A copy of the base with the whole adapter merged into it."""
     from copy import deepcopy
 

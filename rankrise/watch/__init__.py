@@ -17,6 +17,7 @@ from rankrise.watch._old_spellings import (  # noqa: F401
     change_stable_rank,
     difference_singular_values,
 )
+from rankrise.watch._overlap import overlap
 from rankrise.watch._projection import linear
 from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
 from rankrise.watch._spectra import singular_values
@@ -53,6 +54,7 @@ __all__ = [
     "linear",
     "load",
     "normalised_spectrum",
+    "overlap",
     "principal_angles",
     "rank_above",
     "remove_family",

@@ -124,7 +124,8 @@ def _files(path: Path) -> Iterable[Path]:
     found = [file for file in found if not file.name.startswith("adapter_")]
     if not found and (path / "adapter_config.json").exists():
         raise RankriseError(
-            f"{str(path)!r} holds a PEFT adapter alone: load it onto its model, and give the model."
+            f"{str(path)!r} holds a PEFT adapter alone: pass it beside its base, as in watch.heads(base, "
+            "adapter=...) and 'rankrise compare BASE ADAPTER'."
         )
     if not found:
         raise RankriseError(

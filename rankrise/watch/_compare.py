@@ -13,15 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._change import change
+from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._gram import frobenius_norm
 from rankrise.watch._heads import Layer, Layers, heads, unwrap
+from rankrise.watch._lora import is_adapter_folder, read_adapter
+from rankrise.watch._pretrained import open_weights
 from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
 from rankrise.watch._spectra import singular_values
 
 Source = nn.Module | str | Path
 Read = Callable[[], Tensor]
+Matrices = dict[str, tuple[tuple[int, ...], Read]]
+"""Shapes and readers of weight matrices by name."""
+PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
+"""The left and the right factor of each product of a head."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class MatrixChange:
     matrix: str
     """KQ, VO or weight."""
     head: int | None
-    """None for a whole weight."""
+    """Counted from 0, as everywhere in Python; None for a whole weight."""
     relative_change: float
     """Frobenius norm of the change over that of the matrix before."""
     largest: float
@@ -81,8 +87,9 @@ def compare(
     """Ranks and size of the change of every head, and with `all_matrices` of every weight as it is stored.
 
     Each is a model, the path of a safetensors file or folder (sharded or not) with its config, or a name on
-    the Hugging Face Hub. Weights are read and decomposed layer by layer, on `device` where one is given.
-    `progress` is called with the share that is done.
+    the Hugging Face Hub; `after` may be the folder of a PEFT LoRA adapter of `before`. Weights are read and
+    decomposed layer by layer, on `device` where one is given. `progress` is called with the share that is
+    done.
 
     >>> from copy import deepcopy
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2)
@@ -94,48 +101,56 @@ def compare(
     self_attn 0 1
     self_attn 1 0
     """
-    if isinstance(before, nn.Module) and isinstance(after, nn.Module) and _same_storage(before, after):
-        raise RankriseError(
-            "The model before and the model after share their weights, so nothing can have changed: keep a "
-            "copy from before training (copy.deepcopy, or clones of the weights)."
-        )
-    first, second = heads(before), heads(after)
-    assert isinstance(first, Layers)
-    assert isinstance(second, Layers)
-    _same("attention layer", first.names, second.names)
+    first, second = open_pair(before, after)
     weights = _common_matrices(before, after) if all_matrices else []
     total = len(first) + len(weights)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
     for index, name in enumerate(first.names):
         old, new = first[index], second[index]
-        for matrix, sides in (("KQ", ("key", "query")), ("VO", ("value", "output"))):
-            rows += _head_rows(old, new, matrix, sides, threshold, device)
+        for matrix in PRODUCTS:
+            rows += _head_rows(old, new, matrix, threshold, device)
         notes |= dict.fromkeys(f"{name}: {note}" for note in new.notes)
         progress((index + 1) / total)
     for index, (name, read_old, read_new) in enumerate(weights):
         rows.append(_weight_row(name, _placed(read_old(), device), _placed(read_new(), device), threshold))
         progress((len(first) + index + 1) / total)
-    return ModelComparison(_described(before), _described(after), threshold, tuple(rows), tuple(notes))
+    return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
+
+
+def open_pair(before: Source, after: Source) -> tuple[Layers, Layers]:
+    """The attention layers of both, which are the same ones; `after` may be a PEFT adapter of `before`."""
+    if isinstance(before, nn.Module) and isinstance(after, nn.Module) and _same_storage(before, after):
+        raise RankriseError(
+            "The model before and the model after share their weights, so nothing can have changed: keep a "
+            "copy from before training (copy.deepcopy, or clones of the weights)."
+        )
+    first = heads(before)
+    if is_adapter_folder(after):
+        assert not isinstance(after, nn.Module)
+        second = heads(before, adapter=after)
+    else:
+        second = heads(after)
+    _same("attention layer", first.names, second.names)
+    return first, second
+
+
+def head_change(old: Layer, new: Layer, matrix: str, device: str | torch.device | None) -> Change:
+    """The change of one of the products of a layer's heads."""
+    sides = PRODUCTS[matrix]
+    before, after = ([_placed(getattr(layer, side), device) for side in sides] for layer in (old, new))
+    for side, was, now in zip(sides, before, after, strict=True):
+        _same_shape(f"{old.name}'s {side} weights [heads, d_model, d_head]", was, now)
+    return change((before[0], before[1]), (after[0], after[1]))
 
 
 def _head_rows(
-    old: Layer,
-    new: Layer,
-    matrix: str,
-    sides: tuple[str, str],
-    threshold: float,
-    device: str | torch.device | None,
+    old: Layer, new: Layer, matrix: str, threshold: float, device: str | torch.device | None
 ) -> list[MatrixChange]:
-    """One row a head, for the product of two of the layer's weights, named by `sides`."""
-    before, after = (
-        (_placed(getattr(layer, sides[0]), device), _placed(getattr(layer, sides[1]), device))
-        for layer in (old, new)
-    )
-    for side, was, now in zip(sides, before, after, strict=True):
-        _same_shape(f"{old.name}'s {side} weights [heads, d_model, d_head]", was, now)
-    values = singular_values(change(before, after), name=f"{old.name} ({matrix})").cpu()
-    norms = frobenius_norm(*before).cpu()
+    """One row per head, for one of the products."""
+    learned = head_change(old, new, matrix, device)
+    values = singular_values(learned, name=f"{old.name} ({matrix})").cpu()
+    norms = frobenius_norm(*learned.before).cpu()
     return [
         _row(old.name, matrix, head, values[head], float(norms[head]), threshold)
         for head in range(values.shape[0])
@@ -171,7 +186,8 @@ def _row(
 
 def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Read]]:
     """Every weight matrix by name, with functions that read it; both sides must have the same."""
-    old, new = _matrices(before), _matrices(after)
+    old = _matrices(before)
+    new = _adapted(before, after, old) if is_adapter_folder(after) else _matrices(after)
     _same("weight matrix", tuple(old), tuple(new))
     for name, (shape, _) in old.items():
         if shape != new[name][0]:
@@ -179,7 +195,7 @@ def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Rea
     return [(name, old[name][1], new[name][1]) for name in old]
 
 
-def _matrices(source: Source) -> dict[str, tuple[tuple[int, ...], Read]]:
+def _matrices(source: Source) -> Matrices:
     """Shapes and readers of all weights with two or more axes (further ones are joined with the second)."""
     if isinstance(source, nn.Module):
         parameters = dict(unwrap(source).named_parameters())
@@ -194,6 +210,24 @@ def _matrices(source: Source) -> dict[str, tuple[tuple[int, ...], Read]]:
         for name in checkpoint.names
         if len(checkpoint.shape(name)) >= 2
     }
+
+
+def _adapted(base: Source, adapter: Source, old: Matrices) -> Matrices:
+    """The base's matrices as an adapter makes them."""
+    assert not isinstance(base, nn.Module)
+    assert not isinstance(adapter, nn.Module)
+    adapted = read_adapter(adapter).on(open_weights(base).model)
+    missing = [module for module in adapted.factors if f"{module}.weight" not in old]
+    if missing:
+        raise RankriseError(
+            f"{str(base)!r} stores {missing[0]}.weight under another name, so that matrices as they are "
+            "stored cannot be compared with an adapter's: leave them out."
+        )
+
+    def reader(name: str, read: Read) -> Read:
+        return lambda: adapted.of(name, read())
+
+    return {name: (shape, reader(name, read)) for name, (shape, read) in old.items()}
 
 
 def _same(kind: str, old: tuple[str, ...], new: tuple[str, ...]) -> None:
@@ -223,5 +257,5 @@ def _placed(tensor: Tensor, device: str | torch.device | None) -> Tensor:
     return tensor if device is None else tensor.to(device)
 
 
-def _described(source: Source) -> str:
+def described(source: Source) -> str:
     return type(unwrap(source)).__name__ if isinstance(source, nn.Module) else str(source)

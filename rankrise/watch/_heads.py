@@ -87,12 +87,13 @@ class Layers(Sequence[Layer]):
             return _layer(name, attention)
 
 
-def heads(model: nn.Module | str | Path) -> Layers:
+def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:
     """Read every attention head of a model, or of a checkpoint on disk, layer by layer.
 
     `model` is a PyTorch module, also inside DDP, FSDP2, `torch.compile` or PEFT; or the path of a folder or
     file of safetensors with its `config.json`; or the name of a model on the Hugging Face Hub. Of a
-    checkpoint, only one attention layer is in memory at a time.
+    checkpoint, only one attention layer is in memory at a time. `adapter` is the folder of a PEFT LoRA
+    adapter of that checkpoint, which is merged into what is read.
 
     Modules that look like attention and cannot be read are named in a warning, with the reason; if there
     are no others, in an error. docs/heads.md lists the families, and how to add one.
@@ -102,14 +103,19 @@ def heads(model: nn.Module | str | Path) -> Layers:
     self_attn (2, 8, 4) (2, 8, 8)
     """
     if isinstance(model, nn.Module):
+        if adapter is not None:
+            raise RankriseError(
+                "An adapter's folder was passed beside a model: load it onto the model with PEFT, or pass "
+                "the path of the base."
+            )
         return _layers(unwrap(model), lambda module, name: contextlib.nullcontext())
     if not isinstance(model, (str, Path)):
         kind = "state dict" if isinstance(model, Mapping) else type(model).__name__
         raise RankriseError(
-            f"A {kind} was passed, which does not say how its weights are used: load it into its model and "
-            "pass the model, or the path of a checkpoint that has a config.json."
+            f"A {kind} was passed, which does not say how its weights are used: load it into its model "
+            "and pass the model, or the path of a checkpoint that has a config.json."
         )
-    return _layers(*open_pretrained(model))
+    return _layers(*open_pretrained(model, adapter))
 
 
 def unwrap(model: Any) -> nn.Module:

@@ -16,6 +16,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.watch._checkpoint import Checkpoint, advice_inside
+from rankrise.watch._lora import read_adapter
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
@@ -38,12 +39,14 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
     return _opened(checkpoint, _config(source, architecture or checkpoint.folder))
 
 
-def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
-    """The model of a checkpoint, on the meta device, and a context in which one module has its weights."""
+def open_pretrained(source: str | Path, adapter: str | Path | None = None) -> tuple[nn.Module, Loaded]:
+    """The model of a checkpoint, on the meta device, and a context in which one module has its weights; with
+    a PEFT adapter, those that the adapter makes of them."""
     checkpoint = Checkpoint.open(source)
     config = _config(source, checkpoint.folder)
     opened = _opened(checkpoint, config)
     method = read_json(config).get("quantization_config", {}).get("quant_method")
+    adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
     quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
 
     @contextlib.contextmanager
@@ -59,6 +62,8 @@ def open_pretrained(source: str | Path) -> tuple[nn.Module, Loaded]:
                         f"{name}.{path} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config "
                         f"makes it {tuple(parameter.shape)}."
                     )
+                if adapted is not None:
+                    tensor = adapted.of(f"{name}.{path}", tensor)
                 owner, _, leaf = path.rpartition(".")
                 parameters = module.get_submodule(owner)._parameters
                 emptied.callback(parameters.__setitem__, leaf, parameter)

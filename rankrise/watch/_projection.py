@@ -139,7 +139,7 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     weight, bias = module.weight, module.bias if bias is None else bias
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         weight = weight.flatten(1)
-    elif _is_conv1d(module):
+    elif is_conv1d(module):
         weight = weight.T
     return _project(weight, bias)
 
@@ -204,7 +204,7 @@ def _find_linear(module: object) -> nn.Module | None:
         return _find_linear(module._modules["linear"])  # Moshi
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return module if set(module.kernel_size) == {1} and module.groups == 1 else None
-    return module if isinstance(module, nn.Linear) or _is_conv1d(module) or _is_packed(module) else None
+    return module if isinstance(module, nn.Linear) or is_conv1d(module) or _is_packed(module) else None
 
 
 def _is_packed(module: nn.Module) -> bool:
@@ -212,7 +212,7 @@ def _is_packed(module: nn.Module) -> bool:
     return any(hasattr(module, held) for held in ("qweight", "weight_packed", "weight_integer"))
 
 
-def _is_conv1d(module: nn.Module) -> bool:
+def is_conv1d(module: nn.Module) -> bool:
     """Transformers' `Conv1D`, a linear layer whose weight is (in, out); told by type without an import."""
     kinds = type(module).__mro__
     return any(kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") for kind in kinds)

@@ -10,6 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rankrise import watch
 from rankrise.commands import main
+from rankrise.foundations.errors import RankriseError
 from rankrise.show.comparison import draw_comparison, save_comparison
 
 
@@ -53,7 +54,7 @@ def test_the_table_fits_80_columns(tmp_path, capsys, monkeypatch, heads, layers,
     assert printed[0].strip() == "transformer.h.*.attn"
     assert sum(line.split()[1:2] in (["KQ"], ["VO"]) for line in printed) == lines
     if heads == 16:
-        assert printed[2].split()[:3] == ["0", "KQ", "0-15"]
+        assert printed[2].split()[:3] == ["1", "KQ", "1-16"]
     assert any(line.startswith("transformer.h.*.mlp.c_fc.weight") for line in printed)
 
 
@@ -81,12 +82,12 @@ def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
     figure = draw_comparison(comparison)
     images = [axes.images[0] for axes in figure.axes if axes.images and axes.get_ylabel() == "layer"]
     titles = [image.axes.get_title() for image in images]
-    assert ["K W_Q" in title for title in titles] == [True, False, True, False]
-    assert ["V W_O" in title for title in titles] == [False, True, False, True]
-    for image, matrix, field in zip(
-        images, ("KQ", "VO", "KQ", "VO"), 2 * ["stable_rank"] + 2 * ["relative_change"], strict=True
-    ):
+    assert ["K W_Q" in title for title in titles] == [True, False] * 3
+    assert ["V W_O" in title for title in titles] == [False, True] * 3
+    fields = [field for field in ("stable_rank", "energy_rank_95", "relative_change") for _ in range(2)]
+    for image, matrix, field in zip(images, ("KQ", "VO") * 3, fields, strict=True):
         shown = image.get_array()
+        assert image.get_extent() == [0.5, 2.5, 2.5, 0.5]
         for row in comparison.select(matrix):
             assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
 
@@ -96,6 +97,75 @@ def test_nothing_changed_is_drawn_too(tmp_path):
     comparison = watch.compare(before, before)
     assert {row.stable_rank for row in comparison.rows} == {0.0}
     assert all(path.stat().st_size for path in save_comparison(comparison, tmp_path / "out"))
+
+
+def adapter(folder: Path, base: str, **settings) -> str:
+    """A LoRA adapter of the base, with random factors."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, **settings)
+    peft.get_peft_model(GPT2LMHeadModel.from_pretrained(base), config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_alpha": 5, "use_rslora": True}, {"bias": "lora_only"}])
+def test_an_adapter_is_compared_with_its_base_as_peft_merges_it(tmp_path, capsys, settings):
+    peft = pytest.importorskip("peft")
+    before, _ = checkpoints(tmp_path)
+    folder = adapter(tmp_path / "adapter", before, **settings)
+    capsys.readouterr()
+    main(["compare", before, folder, "--json", "--all-matrices"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    merged = peft.PeftModel.from_pretrained(
+        GPT2LMHeadModel.from_pretrained(before), folder
+    ).merge_and_unload()
+    expected = watch.compare(GPT2LMHeadModel.from_pretrained(before), merged).rows
+    heads = [row for row in rows if row["head"] is not None]
+    for row, other in zip(heads, expected, strict=True):
+        assert row["stable_rank"] == pytest.approx(other.stable_rank, rel=1e-4)
+        assert row["relative_change"] == pytest.approx(other.relative_change, rel=1e-4)
+    changed = {row["layer"]: row["rank_above"] for row in rows if row["matrix"] == "weight"}
+    assert {name for name, rank in changed.items() if rank} == {
+        f"transformer.h.{n}.attn.c_attn.weight" for n in (0, 1)
+    }
+    assert {rank for rank in changed.values() if rank} == {2}
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path, capsys):
+    before, _ = checkpoints(tmp_path, layers=1)
+    other, _ = checkpoints(tmp_path / "other", layers=2)
+    folder = adapter(tmp_path / "adapter", other)
+    with pytest.raises(SystemExit):
+        main(["compare", before, folder])
+    assert "which the base does not have: pass the base that it was trained on." in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+@pytest.mark.parametrize("initialisation", ["pissa", "olora"])
+def test_an_adapter_that_moved_its_base_is_refused(tmp_path, initialisation):
+    before, _ = checkpoints(tmp_path)
+    folder = Path(adapter(tmp_path / "adapter", before))
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"init_lora_weights": initialisation}))
+    with pytest.raises(RankriseError, match="began by moving the base's weights"):
+        watch.compare(before, folder)
+
+
+def test_the_overlap_of_two_adapters(tmp_path, capsys):
+    before, _ = checkpoints(tmp_path)
+    first, second = (adapter(tmp_path / name, before) for name in ("one", "two"))
+    capsys.readouterr()
+    main(["compare", before, first, "--overlap", second, "--directions", "2", "--json"])
+    rows = json.loads(capsys.readouterr().out)["overlap"]["rows"]
+    assert [(row["layer"], row["matrix"], row["head"]) for row in rows] == [
+        (row.layer, row.matrix, row.head) for row in watch.compare(before, first).rows
+    ]
+    assert all(row["directions"] == len(row["left_angles"]) == 2 for row in rows)
+    main(["compare", before, first, "--overlap", first, "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert "overlap of learned directions" in printed
+    with open(tmp_path / "out" / "overlap.csv", newline="") as file:
+        assert all(float(line["left"]) == pytest.approx(1) for line in csv.DictReader(file))
 
 
 def test_errors_are_one_sentence_and_exit_code_2(tmp_path, capsys):

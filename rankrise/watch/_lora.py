@@ -1,0 +1,152 @@
+"""A PEFT LoRA adapter on disk: its factors, read without PEFT, and what they make of a base's weights."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json
+from rankrise.watch._projection import is_conv1d
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
+"""Initialisations (LoRA-GA the last) after which the base is not the one on disk."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredAdapter:
+    """A PEFT LoRA adapter on disk."""
+
+    folder: Path
+    config: dict[str, Any]
+    factors: dict[str, tuple[Tensor, Tensor]]
+    """(B, A) by module name, the scale in B: `B @ A` is the change, [out, in]."""
+    others: dict[str, Tensor]
+    """All other tensors by the name in the file."""
+    dtype: torch.dtype
+    """In which the factors are stored."""
+
+    def on(self, model: nn.Module) -> "AdaptedWeights":
+        """What it makes of this base, of which only names and types are looked at.
+
+        An adapter of a model with a head names its modules below the base's prefix and that of a bare model
+        does not; either is found in the other. A module that the base does not have is an error.
+        """
+        modules = dict(model.named_modules())
+        prefix = f"{getattr(model, 'base_model_prefix', '')}."
+        for before, after in (("", ""), (prefix, ""), ("", prefix)):
+            factors = {after + name.removeprefix(before): both for name, both in self.factors.items()}
+            if factors.keys() <= modules.keys():
+                plain = {
+                    after
+                    + name.removeprefix(PREFIX).replace(".base_layer.", ".").removeprefix(before): tensor
+                    for name, tensor in self.others.items()
+                }
+                transposed = {name for name in factors if is_conv1d(modules[name])}
+                return AdaptedWeights(str(self.folder), factors, plain, frozenset(transposed))
+        missing = next(name for name in self.factors if name not in modules)
+        raise RankriseError(
+            f"The adapter in {str(self.folder)!r} changes {missing}, which the base does not have: pass the "
+            "base that it was trained on."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedWeights:
+    """An adapter by the names of one base: (B, A) by module, and other weights that it replaces, by name."""
+
+    folder: str
+    factors: dict[str, tuple[Tensor, Tensor]]
+    replaced: dict[str, Tensor]
+    transposed: frozenset[str]
+    """Modules that keep their weight as (in, out)."""
+
+    def of(self, name: str, weight: Tensor) -> Tensor:
+        """A weight of the base as the adapter makes it: in float32 at least where factors change it."""
+        if name in self.replaced:
+            return self.replaced[name]
+        module, _, leaf = name.rpartition(".")
+        if module not in self.factors or leaf != "weight":
+            return weight
+        left, right = self.factors[module]
+        change = (left @ right).mT if module in self.transposed else left @ right
+        if change.shape != weight.shape:
+            raise RankriseError(
+                f"The adapter in {self.folder!r} changes {name} by {list(change.shape)}, which is "
+                f"{list(weight.shape)} in the base: pass the base that it was trained on."
+            )
+        return weight.to(torch.promote_types(weight.dtype, torch.float32)) + change
+
+
+def is_adapter_folder(source: object) -> bool:
+    """Whether this is the path of a PEFT adapter without a model beside it."""
+    return isinstance(source, (str, Path)) and (
+        (Path(source) / CONFIG).is_file() and not (Path(source) / "config.json").is_file()
+    )
+
+
+def read_adapter(folder: str | Path) -> StoredAdapter:
+    """The factors of a PEFT LoRA adapter, read from its folder; nothing in it is run."""
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {CONFIG}.")
+    config = read_json(folder / CONFIG)
+    kind = config.get("peft_type")
+    unplain = [
+        name
+        for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
+        if config.get(name)
+    ]
+    start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
+    if start in MOVES_THE_BASE:
+        raise RankriseError(
+            f"{str(folder)!r} is a LoRA adapter that began by moving the base's weights ({start}): save it "
+            "as plain LoRA with PEFT's path_initial_model_for_weight_conversion."
+        )
+    if kind != "LORA" or unplain:
+        what = f"{kind} with {unplain[0]}" if unplain else kind
+        raise RankriseError(
+            f"{str(folder)!r} is a {what} adapter: only plain LoRA is a product of two factors."
+        )
+    if not (folder / TENSORS).is_file():
+        raise RankriseError(
+            f"{str(folder)!r} has no {TENSORS}: save the adapter as safetensors; nothing is unpickled."
+        )
+    try:
+        with safe_open(folder / TENSORS, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): is it whole?") from error
+    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
+    for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
+        name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
+        if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+            raise RankriseError(
+                f"{str(folder)!r} holds no two factors for {name}: only linear layers are read."
+            )
+        factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
+    embedded = [key for key in tensors if ".lora_" in key]
+    if embedded or not factors:
+        raise RankriseError(
+            f"{str(folder)!r} holds {embedded[0] if embedded else 'no LoRA factors'}: only LoRA of linear "
+            "layers is read."
+        )
+    return StoredAdapter(folder, config, factors, tensors, dtype)
+
+
+def _scale(config: dict[str, Any], name: str, rank: int) -> float:
+    """`alpha / r`, or `alpha / sqrt(r)`, with the first pattern that matches, as PEFT reads them."""
+    given = config.get("alpha_pattern") or {}
+    alpha = next(
+        (value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", name)),
+        config.get("lora_alpha", 8),
+    )
+    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
