@@ -6,8 +6,9 @@
   `perturb` shakes a flow and follows it on.
 - `diagonal_head`, `diagonal_transformer` and `diagonal_linear` are losses to start with, and
   `random_initialisation` a place to start from. Any loss of `a = u * v` will do.
-- Full weight matrices, beyond the paper: `greedy_matrices` and `matrix_flow`, with `full_head`,
-  `matrix_sensing` and `linear_network` to start with, and `random_start`. Any loss of products will do.
+- Full weight matrices, beyond the paper: `greedy_matrices`, `matrix_flow`, `compare_matrices` and
+  `check_matrix_assumptions`, with `full_head`, `matrix_sensing` and `linear_network` to start with, and
+  `random_start`. Any loss of products will do.
 
 `Stages` and `Flow` are what these pass on to each other; every other type is in
 :mod:`rankrise.predict.types`.
@@ -23,6 +24,8 @@ from rankrise.predict._greedy import greedy
 from rankrise.predict._matrices import (
     MatrixFlow,
     MatrixStages,
+    check_matrix_assumptions,
+    compare_matrices,
     full_head,
     greedy_matrices,
     linear_network,
@@ -47,7 +50,9 @@ __all__ = [
     "MatrixStages",
     "Stages",
     "check_assumptions",
+    "check_matrix_assumptions",
     "compare",
+    "compare_matrices",
     "diagonal_head",
     "diagonal_linear",
     "diagonal_transformer",

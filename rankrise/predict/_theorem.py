@@ -110,7 +110,7 @@ def compare(
     times = tuple(max((s.time_error for s in one.stages[:shared]), default=math.nan) for one in comparisons)
     points = tuple(max((s.point_error for s in one.stages[:shared]), default=math.nan) for one in comparisons)
     units = [one.log_inverse_alpha for one in flows]
-    return Convergence(comparisons, times, points, _exponent(units, times), _exponent(units, points))
+    return Convergence(comparisons, times, points, exponent(units, times), exponent(units, points))
 
 
 def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison:
@@ -149,7 +149,7 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
     return FlowComparison(flow.log_inverse_alpha, threshold, tuple(rows))
 
 
-def _exponent(units: Sequence[float], errors: Sequence[float]) -> float:
+def exponent(units: Sequence[float], errors: Sequence[float]) -> float:
     """The least-squares slope of log(error) against log(1/unit)."""
     if not all(0 < error < math.inf for error in errors):
         return math.nan

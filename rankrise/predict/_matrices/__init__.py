@@ -1,5 +1,16 @@
 """Full weight matrices: their stages, their flow, and networks that have them."""
 
+from rankrise.predict._matrices.assumptions import (
+    MatrixAssumption,
+    MatrixAssumptions,
+    check_matrix_assumptions,
+)
+from rankrise.predict._matrices.compare import (
+    MatrixComparison,
+    MatrixConvergence,
+    MatrixStageComparison,
+    compare_matrices,
+)
 from rankrise.predict._matrices.flow import MatrixFlow, matrix_flow, random_start
 from rankrise.predict._matrices.greedy import MatrixStage, MatrixStages, greedy_matrices
 from rankrise.predict._matrices.networks import (
@@ -14,10 +25,17 @@ from rankrise.predict._matrices.networks import (
 __all__ = [
     "FullHead",
     "LinearNetwork",
+    "MatrixAssumption",
+    "MatrixAssumptions",
+    "MatrixComparison",
+    "MatrixConvergence",
     "MatrixFlow",
     "MatrixSensing",
     "MatrixStage",
+    "MatrixStageComparison",
     "MatrixStages",
+    "check_matrix_assumptions",
+    "compare_matrices",
     "full_head",
     "greedy_matrices",
     "linear_network",

@@ -99,21 +99,23 @@ class MatrixFlow:
             )
         return tuple(
             torch.tensor(
-                [self._crossing(number, k, math.log(threshold)) for k in range(min(shape))],
+                [min(self.rises(number, k, threshold), default=math.inf) for k in range(min(shape))],
                 dtype=torch.float64,
             )
             for number, shape in enumerate(self.shapes)
         )
 
-    def _crossing(self, product: int, k: int, level: float) -> float:
+    def rises(self, product: int, k: int, threshold: float = 1e-3) -> list[float]:
+        """The rescaled times at which singular value k (from 0) of a product rises above `threshold`."""
+        level, values = math.log(threshold), self.log_singular_values(product)[:, k]
+        above = values > level
+        later = (above[1:] & ~above[:-1]).nonzero()[:, 0] + 1
+        found = [self._crossing(product, k, level, int(after)) for after in later]
+        return [0.0, *found] if bool(above[0]) else found
+
+    def _crossing(self, product: int, k: int, level: float, after: int) -> float:
         """When the logarithm of a singular value passes a level: on a cubic, which growth makes a line."""
         values = self._log_values[product][:, k]
-        above = (values > level).nonzero()[:, 0]
-        if not len(above):
-            return math.inf
-        after = int(above[0])
-        if after == 0:
-            return 0.0
         start, step = float(self.times[after - 1]), float(self.times[after] - self.times[after - 1])
         ends = float(values[after - 1]), float(values[after])
         if ends[0] == -math.inf:
@@ -127,6 +129,22 @@ class MatrixFlow:
             below = _hermite(middle, step, ends, (slopes[0], slopes[1])) <= level
             left, right = (middle, right) if below else (left, middle)
         return start + right * step
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number as JSON has it: moments, losses, singular values, and how the solve ended."""
+        return {
+            "log_inverse_alpha": self.log_inverse_alpha,
+            "ending": self.ending,
+            "message": self.message,
+            "steps": self.steps,
+            "gradients": self.gradients,
+            "hessian_columns": self.hessian_columns,
+            "drift": self.drift,
+            "times": self.times.tolist(),
+            "losses": self.losses.tolist(),
+            "singular_values": [self.singular_values(number).tolist() for number in range(len(self.shapes))],
+            "activation_times": [times.tolist() for times in self.activation_times()],
+        }
 
     def _log_rate(self, product: int, k: int, moment: int) -> float | None:
         """The rate of the logarithm of a singular value, None where the product does not resolve it."""

@@ -7,7 +7,7 @@ numerical evidence, not a theorem.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from rankrise.predict._matrices.loss import (
 from rankrise.predict._matrices.plateau import plateau_at_zero
 
 _FLAT = 1e-9
+_COLUMNS = ("time", "product", "rank", "loss", "gap", "runner_up", "tied", "mixing")
 _TIE = 1e-9
 _WEAK = 1e-3
 
@@ -90,6 +91,20 @@ class MatrixStages(Sequence[MatrixStage]):
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    def to_dict(self, label: Callable[[int], str] | None = None, points: bool = True) -> dict[str, Any]:
+        """Everything that was found, as JSON has it; `label` adds the names of products."""
+        rows = []
+        for stage in self.stages:
+            row: dict[str, Any] = {name: getattr(stage, name) for name in _COLUMNS}
+            row |= {"dropped": list(stage.dropped)}
+            row |= {name: [part.tolist() for part in getattr(stage, name)] for name in ("rates", "exponents")}
+            row |= {} if label is None else {"label": label(stage.product)}
+            rows.append(row | ({"points": [point.tolist() for point in stage.points]} if points else {}))
+        names = ("ending", "message", "initial_loss", "mixing", "gradients", "hessian_columns")
+        summary: dict[str, Any] = {name: getattr(self, name) for name in names}
+        summary |= {"notes": list(self.notes), "columns": list(self.columns)}
+        return summary | {"shapes": [list(shape) for shape in self.shapes], "stages": rows}
 
     @property
     def ties(self) -> tuple[int, ...]:
