@@ -138,6 +138,7 @@ def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
         run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
 
 
+@pytest.mark.slow
 def test_a_killed_process_fails_its_run_only_and_each_process_sees_one_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
