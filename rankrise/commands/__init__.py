@@ -28,6 +28,10 @@ COMMANDS = (
     "claims",
     "report",
     "compare",
+    "extract",
+    "shrink",
+    "truncate",
+    "advise",
 )
 
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

@@ -53,6 +53,11 @@ class ImageClassification:
         mean: Tensor = losses.mean()
         return mean
 
+    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
+        """Pixels and labels of a training batch."""
+        pixels, labels = self._pixels(*batch)
+        return {"pixel_values": pixels, "labels": labels}
+
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """How many examples there are, how many are classified right, and the sum of their losses. [3]"""
         pixels, labels = self._validation_pixels(*batch)

@@ -50,6 +50,11 @@ class NextTokenPrediction:
         inputs, targets = self._source.blocks(*batch)
         return self._losses(model, inputs, targets).mean()
 
+    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
+        """The tokens of a training batch."""
+        inputs, _ = self._source.blocks(*batch)
+        return {"input_ids": inputs}
+
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """For each validation set, how many tokens are predicted and the sum of their losses. [2 sets]"""
         inputs, targets, sets = self._source.validation_blocks(*batch)

@@ -35,6 +35,9 @@ class Task(Protocol):
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
         """The mean loss over a batch, to be differentiated. []"""
 
+    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
+        """A training batch as transformers' models take it, with labels where the inputs are none."""
+
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """The validation part, the last batch filled up with examples that do not count."""
 

@@ -1,6 +1,7 @@
 """`use.shrink`: a PEFT LoRA adapter at lower ranks, from its factors alone."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ def shrink(
     return measured_at(made, _pair(model, tuned, matrices, made.rest), tuned, evaluate, asked)
 
 
+def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
+    """A copy of the base with an adapter merged into it."""
+    stored = read_adapter(adapter)
+    model = unwrap(base)
+    _checked(stored, model)
+    return _with_adapter(model, stored, _rest(stored))
+
+
 def _matrices(stored: StoredAdapter) -> tuple[Matrix, ...]:
     """The adapter's linear layers; without the model, Conv1D layers are known by the adapter's own word."""
     transposed = bool(stored.config.get("fan_in_fan_out"))
@@ -133,8 +142,6 @@ def _prefixes(name: str) -> list[str]:
 
 def _with_adapter(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Module:
     """A copy of the base with the whole adapter merged into it."""
-    from copy import deepcopy
-
     tuned = deepcopy(model)
     tensors = tuned.state_dict()
     with torch.no_grad():

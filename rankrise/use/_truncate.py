@@ -95,6 +95,8 @@ def truncate(
     moments: Moments | None = None,
     gain: float = GAIN,
     damping: float = DAMPING,
+    known: Sequence[Curve] = (),
+    measured: Callable[[Sequence[Curve]], None] | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Truncation:
     """Measure what remains of training when its change is cut to each of `ranks`, and the functional rank.
@@ -104,6 +106,7 @@ def truncate(
     one, none otherwise. `evaluate(model)` gives the loss, or several scores of which "loss" is one. With
     `moments`, each group of matrices is cut by them as well. The functional rank is the least that keeps
     `gain` of the fall of the loss; it is found by bisection, which takes the loss to fall with the rank.
+    `measured` is called with all curves whenever one is done; those in `known` are not measured again.
 
     >>> from copy import deepcopy
     >>> base = nn.Sequential(nn.Linear(5, 5, bias=False))
@@ -131,9 +134,12 @@ def truncate(
     families += _heads(base, trained, bench, products)
     if not families:
         raise RankriseError(f"The model has none of the groups {', '.join(groups)}: pass others.")
-    curves = []
+    there = {(curve.group, curve.method): curve for curve in known}
+    curves: list[Curve] = []
     for place, family in enumerate(families):
-        curves.append(_curve(family, whole, ranks, gain))
+        curves.append(there.get((family.group, family.method)) or _curve(family, whole, ranks, gain))
+        if measured is not None:
+            measured(curves)
         progress((place + 1) / len(families))
     return Truncation(whole, tuple(curves))
 

@@ -90,7 +90,7 @@ def pair(base: Source, tuned: Source) -> Pair:
     ((Matrix(name='0', out=3, into=2, transposed=False),), ('0.bias',))
     """
     after = open_source(tuned)
-    before = open_source(base, None if isinstance(tuned, nn.Module) else tuned)
+    before = open_source(base, _folder_of(tuned))
     if isinstance(base, nn.Module) and isinstance(tuned, nn.Module) and _same_storage(base, tuned):
         raise RankriseError(
             "The base and the tuned model share their weights, so nothing can have changed: keep a copy of "
@@ -198,6 +198,14 @@ def _refuse_other_shape(name: str, before: tuple[int, ...], after: tuple[int, ..
             f"The two are of different architectures or vocabularies: {name} is {list(before)} in the base "
             f"and {list(after)} in the tuned model; give two moments of one model."
         )
+
+
+def _folder_of(source: Source) -> str | Path | None:
+    """The checkpoint that names the model class; None of a model that was not loaded from one."""
+    if not isinstance(source, nn.Module):
+        return source
+    name = getattr(getattr(unwrap(source), "config", None), "_name_or_path", "")
+    return name if name and (Path(name) / "config.json").is_file() else None
 
 
 def _name_of(model: Any) -> str:

@@ -12,9 +12,10 @@ from tiny_models import MODELS, changed, inputs, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
+from rankrise.use.types import Adapter
 
 
-def expected(base: Any, tuned: Any, adapter: use.Adapter) -> dict[str, Tensor]:
+def expected(base: Any, tuned: Any, adapter: Adapter) -> dict[str, Tensor]:
     """Base plus cut change, formed independently: by torch's own SVD."""
     weights = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     after = tuned.state_dict()

@@ -1,0 +1,61 @@
+"""`rankrise advise`: which matrices to train a LoRA on, and at which ranks."""
+
+from pathlib import Path
+
+from rankrise.commands.tuned import Labels
+
+
+def advise(
+    models: list[str],
+    rank: int = 8,
+    uniform: bool = False,
+    data: str | None = None,
+    data_folder: str | None = None,
+    examples: int = 1000,
+    batch_size: int = 16,
+    labels: Labels = "sampled",
+    moments: Path | None = None,
+    out: Path | None = None,
+    device: str | None = None,
+    json: bool = False,
+) -> None:
+    """Say which matrices to train a LoRA on and at which ranks, from a full or a short fine-tuning.
+
+    It also says what was measured of such advice: so far, little is gained over one rank for all.
+
+    Args:
+        models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
+            one run of 'rankrise train'.
+        rank: the budget of one rank for all.
+        uniform: one rank for all, also with moments.
+        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
+        data_folder: folder in which a recipe's data set lies.
+        examples: how many to measure moments on.
+        batch_size: examples at a time.
+        labels: drawn from the model's own predictions (sampled), or those of the data.
+        moments: safetensors file with moments; written if it is not there.
+        out: folder for lora_config.json, which peft.LoraConfig takes, and axolotl.yaml.
+        device: where to compute, for example cuda; the CPU if not given.
+        json: print everything as JSON instead of YAML.
+    """
+    from rankrise import use
+    from rankrise.commands.tuned import moments_of, opened
+    from rankrise.foundations.files import to_json, write_json, write_text
+    from rankrise.show.progress import bar
+
+    both = opened(models, data, data_folder, examples, batch_size, run_it=True)
+    weights = moments_of(both, both.tuned, moments, labels)
+    with bar("reading the change", total=1.0) as move_to:
+        advice = use.advise(
+            both.base,
+            both.tuned,
+            rank=rank,
+            moments=weights,
+            uniform=True if uniform else None,
+            device=device,
+            progress=move_to,
+        )
+    if out is not None:
+        write_json(out / "lora_config.json", advice.config)
+        write_text(out / "axolotl.yaml", advice.yaml())
+    print(to_json(advice.to_dict()) if json else advice.yaml(), end="\n" if json else "")

@@ -1,0 +1,96 @@
+"""`rankrise extract`: an adapter from two checkpoints that keeps the directions that matter."""
+
+from pathlib import Path
+from typing import Literal
+
+from rankrise.commands.tuned import Labels
+
+
+def extract(
+    models: list[str],
+    out: Path | None = None,
+    rank: int | None = None,
+    parameters: int | None = None,
+    keep: float | None = None,
+    gain: float | None = None,
+    uniform: bool = False,
+    data: str | None = None,
+    data_folder: str | None = None,
+    examples: int = 1000,
+    batch_size: int = 16,
+    labels: Labels = "sampled",
+    moments: Path | None = None,
+    largest: int | None = None,
+    leave_rest: bool = False,
+    padded: bool = False,
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+    device: str | None = None,
+    json: bool = False,
+) -> None:
+    """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
+
+    With --data, directions are chosen by what they do to the loss, and the adapter's loss is measured on
+    examples that were not used for that; without, by a plain SVD at one rank for all.
+
+    Args:
+        models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
+            one run of 'rankrise train'.
+        out: new folder for the adapter.
+        rank: the budget of one rank for all (8 if no other budget is given).
+        parameters: the budget as a number of parameters.
+        keep: the share of the square of the change to keep.
+        gain: the share of the fall of the loss to keep; needs data.
+        uniform: one rank for all, also with moments.
+        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
+        data_folder: folder in which a recipe's data set lies.
+        examples: how many to measure moments on, and as many to measure the loss on.
+        batch_size: examples at a time.
+        labels: drawn from the model's own predictions (sampled), or those of the data.
+        moments: safetensors file with moments; written if it is not there.
+        largest: the largest rank of a matrix.
+        leave_rest: leave out what a low rank cannot hold: biases, norms, embeddings, a new head.
+        padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
+        dtype: of the adapter's weights; that of the tuned model if not given.
+        device: where to compute, for example cuda; the CPU if not given.
+        json: print everything as JSON instead of a table.
+    """
+    import torch
+    from rich.console import Console
+
+    from rankrise import RankriseError, use
+    from rankrise.commands.tuned import moments_of, opened, refuse_missing
+    from rankrise.foundations.files import to_json
+    from rankrise.show.adapter import described
+    from rankrise.show.progress import bar
+
+    place = refuse_missing(out, "the adapter")
+    if all(budget is None for budget in (rank, parameters, keep, gain)):
+        rank = 8
+    if gain is not None and data is None and len(models) > 1:
+        raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
+    both = opened(models, data, data_folder, examples, batch_size, run_it=True)
+    weights = moments_of(both, both.tuned, moments, labels)
+    with bar("extracting", total=1.0) as move_to:
+        adapter = use.extract(
+            both.base,
+            both.tuned,
+            rank=rank,
+            parameters=parameters,
+            keep=keep,
+            gain=gain,
+            uniform=True if uniform else None,
+            moments=weights,
+            evaluate=None if both.data is None else both.data.evaluate,
+            largest=largest,
+            rest="leave" if leave_rest else "keep",
+            device=device,
+            progress=move_to,
+        )
+    adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
+    if json:
+        print(to_json({"adapter": str(place), **adapter.to_dict()}))
+        return
+    console = Console()
+    for line in described(adapter):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"Written: {place}", markup=False, soft_wrap=True)

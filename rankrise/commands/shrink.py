@@ -1,0 +1,95 @@
+"""`rankrise shrink`: a PEFT adapter at lower ranks."""
+
+from pathlib import Path
+from typing import Literal
+
+from rankrise.commands.tuned import Labels
+
+
+def shrink(
+    adapter: Path,
+    out: Path | None = None,
+    rank: int | None = None,
+    parameters: int | None = None,
+    keep: float | None = None,
+    gain: float | None = None,
+    uniform: bool = False,
+    base: str | None = None,
+    data: str | None = None,
+    data_folder: str | None = None,
+    examples: int = 1000,
+    batch_size: int = 16,
+    labels: Labels = "sampled",
+    moments: Path | None = None,
+    padded: bool = False,
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+    device: str | None = None,
+    json: bool = False,
+) -> None:
+    """Cut a PEFT LoRA adapter to lower ranks, from its factors alone.
+
+    Args:
+        adapter: the adapter's folder.
+        out: new folder for the smaller one.
+        rank: the budget of one rank for all.
+        parameters: the budget as a number of parameters.
+        keep: the share of the square of the change to keep (0.99 if no other budget is given).
+        gain: the share of the fall of the loss to keep; needs base and data.
+        uniform: one rank for all, also with moments.
+        base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
+        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
+        data_folder: folder in which a recipe's data set lies.
+        examples: how many to measure moments on, and as many to measure the loss on.
+        batch_size: examples at a time.
+        labels: drawn from the model's own predictions (sampled), or those of the data.
+        moments: safetensors file with moments; written if it is not there.
+        padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
+        dtype: of the adapter's weights; that of the given adapter if not given.
+        device: where to compute, for example cuda; the CPU if not given.
+        json: print everything as JSON instead of a table.
+    """
+    import torch
+    from rich.console import Console
+
+    from rankrise import RankriseError, use
+    from rankrise.commands.tuned import base_with_data, moments_of, refuse_missing
+    from rankrise.foundations.files import to_json
+    from rankrise.show.adapter import described
+    from rankrise.show.progress import bar
+    from rankrise.use._shrink import merged
+
+    place = refuse_missing(out, "the smaller adapter")
+    if (base is None) != (data is None):
+        raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
+    if gain is not None and data is None:
+        raise RankriseError("--gain is a share of a measured loss: pass --base and --data to measure it on.")
+    if all(budget is None for budget in (rank, parameters, keep, gain)):
+        keep = 0.99
+    model, evaluate, weights = None, None, use.Moments.load(moments) if moments and base is None else None
+    if base is not None and data is not None:
+        both = base_with_data(base, data, data_folder, examples, batch_size)
+        assert both.data is not None
+        model, evaluate = both.base, both.data.evaluate
+        weights = moments_of(both, merged(adapter, model), moments, labels)
+    with bar("shrinking", total=1.0) as move_to:
+        smaller = use.shrink(
+            adapter,
+            rank=rank,
+            parameters=parameters,
+            keep=keep,
+            gain=gain,
+            uniform=True if uniform else None,
+            base=model,
+            moments=weights,
+            evaluate=evaluate,
+            device=device,
+            progress=move_to,
+        )
+    smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
+    if json:
+        print(to_json({"adapter": str(place), **smaller.to_dict()}))
+        return
+    console = Console()
+    for line in described(smaller):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"Written: {place}", markup=False, soft_wrap=True)

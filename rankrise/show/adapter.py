@@ -1,0 +1,56 @@
+"""An adapter in the terminal: ranks by kind of matrix, what it keeps, and what was measured."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankrise.use.types import Adapter
+
+NAMES_SHOWN = 6
+
+
+def described(adapter: "Adapter") -> Iterator[Any]:
+    """A table with a line per kind of matrix, then a line per fact."""
+    from rich.table import Table
+
+    from rankrise.show.table import Fitting
+
+    numbers = adapter.to_dict()
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in numbers["matrices"]:
+        kinds.setdefault(re.sub(r"\d+", "*", row["name"]), []).append(row)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for title in ("matrix", "number", "shape", "rank", "kept", "noise"):
+        table.add_column(title, justify="left" if title == "matrix" else "right", no_wrap=title != "matrix")
+    for kind, rows in kinds.items():
+        ranks = [row["rank"] for row in rows]
+        shape = "x".join(map(str, rows[0]["shape"]))
+        span = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
+        square = sum(row["square"] for row in rows)
+        kept = sum(row["kept"] * row["square"] for row in rows) / square if square else 1.0
+        noise = max(row["noise"] for row in rows)
+        table.add_row(kind, str(len(rows)), shape, span, f"{kept:.1%}", f"{noise:.1e}")
+    yield Fitting(table)
+    yield (
+        f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
+        f"{numbers['kept']:.1%} of the change's square kept; singular values up to 'noise' could be rounding."
+    )
+    if numbers["rest"]:
+        how = (
+            f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"
+        )
+        yield f"A low rank cannot hold {_listed(numbers['rest'])}: {how}."
+    if numbers["rest_kept"] and adapter.rest.modules:
+        yield "vLLM refuses adapters with whole modules: for it, pass --leave_rest and --padded."
+    measured = numbers["measured"]
+    if measured is not None:
+        losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
+        yield f"Loss: {losses}; {measured['gain']:.1%} of the gain kept."
+
+
+def _listed(names: list[str]) -> str:
+    """Names with their numbers left out, each once."""
+    kinds = list(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
+    more = f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else ""
+    return ", ".join(kinds[:NAMES_SHOWN]) + more

@@ -1,0 +1,127 @@
+"""Curves of what remains of training at each rank: files, tables, and their picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from rankrise.use.types import Curve, Truncation
+
+FILE = "truncation.json"
+
+
+def keep_curves(folder: Path, about: dict[str, Any], curves: "Sequence[Curve]") -> None:
+    """Write what is measured so far."""
+    from dataclasses import asdict
+
+    write_json(folder / FILE, {**about, "curves": [asdict(curve) for curve in curves]})
+
+
+def kept_curves(folder: Path, about: dict[str, Any]) -> "list[Curve]":
+    """The curves that an earlier call of the same command left there."""
+    from rankrise.use.types import Curve, Point
+
+    path = folder / FILE
+    if not path.exists():
+        return []
+    found = read_json(path)
+    different = [name for name, value in about.items() if found.get(name) != value]
+    if different:
+        raise RankriseError(
+            f"{path} was measured with {different[0]} {found.get(different[0])!r}, not "
+            f"{about[different[0]]!r}: pass another folder."
+        )
+    return [
+        Curve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
+        for curve in found["curves"]
+    ]
+
+
+def save_truncation(truncation: "Truncation", folder: Path, about: dict[str, Any]) -> list[Path]:
+    """Write truncation.json, .csv, .png and .svg, and give their paths."""
+    from rankrise.show.figures.saving import save, table
+    from rankrise.show.figures.style import paper_style
+
+    write_json(folder / FILE, {**about, **truncation.to_dict()})
+    header = ("group", "method", "rank", "parameters", "kept", "loss", "gain")
+    rows = [
+        (p.group, p.method, p.rank, p.parameters, p.kept, p.scores["loss"], p.gain)
+        for curve in truncation.curves
+        for p in curve.points
+    ]
+    with paper_style():
+        paths = save(
+            draw_truncation(truncation),
+            table(header, rows),
+            "What remains of training when its change is cut to few directions",
+            folder / "truncation",
+        )
+    return [folder / FILE, *paths]
+
+
+def draw_truncation(truncation: "Truncation") -> "Figure":
+    """Parameters against the share of the gain: each group in a panel, plain beside weighted."""
+    from rankrise.show.figures.style import BLUE, FAINT, VERMILION, new_figure
+
+    groups = list(dict.fromkeys(curve.group for curve in truncation.curves))
+    columns = min(3, len(groups))
+    lines = -(-len(groups) // columns)
+    figure = new_figure(0.4 + 1.9 * lines)
+    axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    for place, name in enumerate(groups):
+        panel = axes[place // columns][place % columns]
+        panel.axhline(1.0, color=FAINT, linewidth=0.6)
+        for curve in (each for each in truncation.curves if each.group == name and each.points):
+            colour, mark = (BLUE, "o") if curve.method == "plain" else (VERMILION, "s")
+            panel.plot(
+                [point.parameters for point in curve.points],
+                [point.gain for point in curve.points],
+                color=colour,
+                marker=mark,
+                markersize=2.5,
+                label="plain SVD, one rank" if curve.method == "plain" else "weighted by the loss",
+            )
+        panel.set_xscale("log")
+        panel.set_ylim(-0.15, 1.1)
+        panel.set_title(name)
+        panel.set_xlabel("parameters")
+        if place % columns == 0:
+            panel.set_ylabel("share of the gain")
+    for place in range(len(groups), lines * columns):
+        axes[place // columns][place % columns].set_visible(False)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    if handles:
+        axes[0][0].legend(handles, labels, loc="lower right")
+    return figure
+
+
+def tables(truncation: "Truncation") -> "list[Table]":
+    """The functional ranks, and for every group the loss at each rank."""
+    from rich.table import Table
+
+    summary = Table(title="Functional rank", box=None, padding=(0, 1, 0, 0), title_justify="left")
+    for title in ("group", "method", "initial loss", "trained loss", "functional rank", "of"):
+        summary.add_column(title, justify="left" if title in ("group", "method") else "right", no_wrap=True)
+    for curve in truncation.curves:
+        found = "none" if curve.functional_rank is None else str(curve.functional_rank)
+        losses = f"{curve.initial['loss']:.4g}", f"{truncation.trained['loss']:.4g}"
+        summary.add_row(curve.group, curve.method, *losses, found, str(curve.full_rank))
+    each = Table(title="What remains", box=None, padding=(0, 1, 0, 0), title_justify="left")
+    names = list(
+        dict.fromkeys(name for curve in truncation.curves for p in curve.points for name in p.scores)
+    )
+    for title in ("group", "method", "rank", "parameters", "kept", "gain", *names):
+        each.add_column(title, justify="left" if title in ("group", "method") else "right", no_wrap=True)
+    for curve in truncation.curves:
+        for p in curve.points:
+            scores = [f"{p.scores[name]:.4g}" if name in p.scores else "" for name in names]
+            each.add_row(
+                p.group, p.method, str(p.rank), f"{p.parameters:,}", f"{p.kept:.1%}", f"{p.gain:.1%}", *scores
+            )
+    return [summary, each]

@@ -1,0 +1,83 @@
+"""A run's network as it was when training began, and its data as transformers' models take them."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from rankrise import watch
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json
+from rankrise.foundations.record.names import INITIAL
+from rankrise.foundations.record.run_file import read_run
+from rankrise.recipes.train_settings import TrainSettings
+from rankrise.train._checkpoint import latest_checkpoint
+from rankrise.train._language_model import language_model
+from rankrise.train._task import Task
+from rankrise.train._vision_model import vision_transformer
+
+
+def settings_of(folder: str | Path) -> TrainSettings:
+    """The settings that a run was made with."""
+    recipe = read_run(folder, "tracked").get("extra", {}).get("recipe")
+    if recipe is None:
+        raise RankriseError(f"{folder} is not a run of 'rankrise train': it has no recipe.")
+    return TrainSettings().changed(recipe, f"the run {folder}")
+
+
+def last_checkpoint(folder: str | Path) -> Path:
+    """The folder of a run's newest checkpoint, which transformers reads."""
+    found = latest_checkpoint(folder)
+    if found is None:
+        raise RankriseError(f"{folder} has no checkpoint: train with --checkpoint_every, or copy it there.")
+    return found
+
+
+def initial_model(folder: str | Path) -> nn.Module:
+    """The network with the weights that training began with: drawn again, and compared with what was kept."""
+    settings = settings_of(folder)
+    config = read_json(last_checkpoint(folder) / "config.json")
+    if settings.is_text:
+        model = language_model(settings, config["vocab_size"])
+    else:
+        classes = config.get("num_labels") or len(config["id2label"])
+        model = vision_transformer(settings, config["num_channels"], classes)
+    path = Path(folder) / INITIAL
+    if path.is_file():
+        kept = load_file(path)
+        for layer in watch.heads(model):
+            stored = kept.get(f"{layer.name}.query")
+            if stored is not None and not torch.equal(stored, layer.query.detach()):
+                raise RankriseError(
+                    f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
+                    "another version of torch draws others; use the one in run.json."
+                )
+    return model
+
+
+def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
+    """Training batches as transformers' models take them, at least `examples` in all."""
+    size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
+    batches = task.batches(0, 0, size, slice(0, size))
+    for batch in islice(batches, -(-examples // size)):
+        yield task.inputs(*batch)
+
+
+def evaluation(task: Task, settings: TrainSettings) -> Any:
+    """What `use` measures a model by: the loss on the validation part, and its other scores."""
+    size = settings.micro_batch_size or settings.batch_size
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        device = next(model.parameters()).device.type
+        with torch.autocast(
+            device, torch.bfloat16, enabled=settings.precision == "bf16" and device == "cuda"
+        ):
+            scores = [task.score(model, *batch) for batch in task.validation_batches(size, slice(0, size))]
+        found = {name: float(value) for name, value in task.metrics(torch.stack(scores).sum(0)).items()}
+        return {"loss": found.pop("validation_loss"), **found}
+
+    return evaluate

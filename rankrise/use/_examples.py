@@ -1,0 +1,166 @@
+"""A user's own data as batches for a transformers model: a text, lines of JSON, or a folder of images."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.optional import require
+from rankrise.use._models import is_causal
+from rankrise.use._sampled import IGNORED
+
+Example = dict[str, Tensor]
+"""What a model takes of one example, without a dimension for the batch, and its `labels`."""
+
+LONGEST = 512
+"""Tokens in an example at most."""
+
+PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+
+
+def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most: int) -> list[Example]:
+    """Up to `at_most` examples from a file or folder, prepared as the checkpoint's own tokenizer or image
+    processor does.
+
+    A `.jsonl` file has a "text" per line, and a "label" for a classifier: its number, or its name in the
+    model's config. Any other file is a text for a causal model. A folder has one folder of images per class.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise RankriseError(
+            f"There is no data at {str(path)!r}: give a text, a .jsonl file or an image folder."
+        )
+    if path.is_dir():
+        found = list(_pictures(path, model, checkpoint, at_most))
+    elif path.suffix in (".jsonl", ".json"):
+        found = list(_lines(path, model, checkpoint, at_most))
+    else:
+        found = list(_blocks(path, model, checkpoint, at_most))
+    if len(found) < 2:
+        raise RankriseError(f"{str(path)!r} holds {len(found)} examples: at least 2 are needed.")
+    return found
+
+
+def batched(examples: Sequence[Example], size: int, device: Any) -> Iterator[Example]:
+    """Batches on the device; shorter texts are filled up and masked."""
+    for start in range(0, len(examples), size):
+        part = examples[start : start + size]
+        longest = max(len(each["input_ids"]) for each in part) if "input_ids" in part[0] else 0
+        batch = {}
+        for name in part[0]:
+            filling = IGNORED if name == "labels" else 0
+            rows = [
+                torch.nn.functional.pad(each[name], (0, longest - len(each[name])), value=filling)
+                if each[name].ndim == 1
+                else each[name]
+                for each in part
+            ]
+            batch[name] = torch.stack(rows).to(device)
+        yield batch
+
+
+def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
+    if not is_causal(model):
+        raise RankriseError(
+            f"{str(path)!r} is a plain text, and {type(model).__name__} needs labels: give a .jsonl file "
+            'whose lines have a "text" and a "label".'
+        )
+    length = _length(model)
+    text = _text(path)[: at_most * length * 16]
+    tokens = torch.tensor(_tokenizer(checkpoint)(text, add_special_tokens=False)["input_ids"])
+    for start in range(0, min(len(tokens) - 1, at_most * length), length):
+        block = tokens[start : start + length]
+        yield {"input_ids": block, "attention_mask": torch.ones_like(block)}
+
+
+def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
+    tokenizer, length = _tokenizer(checkpoint), _length(model)
+    classes = {str(name): number for name, number in (model.config.label2id or {}).items()}
+    for number, line in enumerate(_text(path).splitlines()[:at_most], 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            text = row["text"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RankriseError(
+                f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
+            ) from error
+        encoded = tokenizer(text, truncation=True, max_length=length)
+        example = {name: torch.tensor(value) for name, value in encoded.items()}
+        if not is_causal(model):
+            label = row.get("label")
+            found = classes.get(str(label), label)
+            if not isinstance(found, int) or not 0 <= found < model.config.num_labels:
+                raise RankriseError(
+                    f"{str(path)!r} has the label {label!r} in line {number}: give a class of the model, "
+                    f"0 to {model.config.num_labels - 1}."
+                )
+            example["labels"] = torch.tensor(found)
+        yield example
+
+
+def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
+    transformers = require("transformers", extra="transformers", purpose="An image processor")
+    image = require("PIL.Image", extra="train", purpose="An image folder")
+    names = sorted(each.name for each in path.iterdir() if each.is_dir())
+    classes = _classes(path, names, model)
+    try:
+        prepare = transformers.AutoImageProcessor.from_pretrained(checkpoint)
+    except Exception as error:
+        raise RankriseError(
+            f"{str(checkpoint)!r} has no image processor ({type(error).__name__}): save one beside the "
+            "model, or pass the recipe that it was trained by as the data."
+        ) from error
+    files = [[f for f in sorted((path / name).iterdir()) if f.suffix.lower() in PICTURES] for name in names]
+    rounds = (
+        (name, of_class[place])
+        for place in range(max((len(of_class) for of_class in files), default=0))
+        for name, of_class in zip(names, files, strict=True)
+        if place < len(of_class)
+    )
+    for count, (name, file) in enumerate(rounds):
+        if count == at_most:
+            return
+        with image.open(file) as opened:
+            pixels = prepare(opened.convert("RGB"), return_tensors="pt")["pixel_values"][0]
+        yield {"pixel_values": pixels, "labels": torch.tensor(classes[name])}
+
+
+def _classes(path: Path, names: list[str], model: Any) -> dict[str, int]:
+    """Folders by the model's own names of classes; in order where their number is that of its classes."""
+    known = {str(name): number for name, number in (model.config.label2id or {}).items()}
+    if names and all(name in known for name in names):
+        return {name: known[name] for name in names}
+    if len(names) == model.config.num_labels:
+        return {name: number for number, name in enumerate(names)}
+    raise RankriseError(
+        f"{str(path)!r} has {len(names)} folders, and the model {model.config.num_labels} classes: give a "
+        "folder per class."
+    )
+
+
+def _tokenizer(checkpoint: str | Path) -> Any:
+    transformers = require("transformers", extra="transformers", purpose="A tokenizer")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(checkpoint)
+    except Exception as error:
+        raise RankriseError(
+            f"{str(checkpoint)!r} has no tokenizer that can be read ({type(error).__name__}): save it beside "
+            "the model."
+        ) from error
+
+
+def _length(model: Any) -> int:
+    return min(LONGEST, getattr(model.config, "max_position_embeddings", None) or LONGEST)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RankriseError(f"{str(path)!r} is not text ({error.reason}): give UTF-8.") from error

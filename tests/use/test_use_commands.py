@@ -1,0 +1,194 @@
+"""The commands extract, shrink, truncate and advise, on folders with data of each kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from PIL import Image
+from tiny_models import changed, made
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rankrise.commands import main
+from rankrise.train import TrainSettings, train
+
+WORDS = [f"w{number}" for number in range(18)]
+
+
+def save_tokenizer(folder: Path) -> None:
+    vocabulary = {"[UNK]": 0, "[PAD]": 1} | {word: place + 2 for place, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
+    )
+    fast.save_pretrained(folder)
+
+
+def sentences(count: int) -> list[str]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        " ".join(WORDS[place] for place in torch.randint(18, (8,), generator=generator)) for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """A tiny base and tuned model of three kinds, and data for each."""
+    for name in ("gpt2", "bert", "vit"):
+        base = made(name)
+        for part, model in (("base", base), ("tuned", changed(base, 0.2))):
+            model.save_pretrained(tmp_path / name / part)
+            if name != "vit":
+                save_tokenizer(tmp_path / name / part)
+    (tmp_path / "gpt2.txt").write_text("\n".join(sentences(40)))
+    rows = [{"text": text, "label": place % 3} for place, text in enumerate(sentences(20))]
+    (tmp_path / "bert.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return {name: tmp_path / name for name in ("gpt2", "bert", "vit")} | {"here": tmp_path}
+
+
+def answer(capsys: Any, *words: object) -> Any:
+    main([*map(str, words), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("name", "data"), [("gpt2", "gpt2.txt"), ("bert", "bert.jsonl")])
+def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders, capsys) -> None:
+    here = folders["here"]
+    found = answer(
+        capsys, "extract", folders[name] / "base", folders[name] / "tuned", "--out", here / "adapter",
+        "--rank", 4, "--data", here / data, "--batch_size", 4, "--moments", here / "moments.safetensors",
+    )  # fmt: skip
+    assert found["measured"]["gain"] == pytest.approx(
+        (found["measured"]["base"]["loss"] - found["measured"]["adapter"]["loss"])
+        / (found["measured"]["base"]["loss"] - found["measured"]["tuned"]["loss"])
+    )
+    assert len({row["rank"] for row in found["matrices"]}) > 1
+    kind = (
+        transformers.AutoModelForCausalLM
+        if name == "gpt2"
+        else transformers.AutoModelForSequenceClassification
+    )
+    peft.PeftModel.from_pretrained(kind.from_pretrained(folders[name] / "base"), here / "adapter")
+
+    smaller = answer(
+        capsys, "shrink", here / "adapter", "--out", here / "smaller", "--rank", 1,
+        "--base", folders[name] / "base", "--data", here / data, "--batch_size", 4,
+    )  # fmt: skip
+    assert smaller["parameters"] < found["parameters"]
+    assert smaller["measured"]["base"] == pytest.approx(found["measured"]["base"])
+    assert smaller["measured"]["tuned"]["loss"] == pytest.approx(
+        found["measured"]["adapter"]["loss"], rel=1e-3
+    )
+
+    advice = answer(
+        capsys, "advise", folders[name] / "base", folders[name] / "tuned", "--rank", 2,
+        "--moments", here / "moments.safetensors", "--out", here / "advice",
+    )  # fmt: skip
+    assert json.loads((here / "advice/lora_config.json").read_text()) == advice["config"]
+    assert (here / "advice/axolotl.yaml").read_text().startswith("# Ranks by Fisher")
+
+
+def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
+    main(
+        [
+            "extract",
+            *map(str, (folders["gpt2"] / "base", folders["gpt2"] / "tuned")),
+            "--out",
+            str(folders["here"] / "a"),
+        ]
+    )
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "transformer.h.*.attn.c_attn" in printed
+    assert "largest rank 8" in printed
+    assert "A low rank cannot hold transformer.wte.weight" in printed
+    assert "Written" in printed
+
+
+def test_images_in_folders(folders, capsys) -> None:
+    here = folders["here"]
+    model = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=8,
+            patch_size=4, num_labels=2,
+        )
+    )  # fmt: skip
+    processor = transformers.ViTImageProcessor(size={"height": 8, "width": 8})
+    for part, each in (("base", model), ("tuned", changed(model, 0.2))):
+        each.save_pretrained(here / "pictures" / part)
+        processor.save_pretrained(here / "pictures" / part)
+    generator = torch.Generator().manual_seed(0)
+    for name in ("cat", "dog"):
+        (here / "images" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = torch.randint(256, (8, 8, 3), generator=generator, dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(here / "images" / name / f"{number}.png")
+    words = [
+        "truncate",
+        here / "pictures/base",
+        here / "pictures/tuned",
+        "--data",
+        here / "images",
+        "--groups",
+        "all,q",
+    ]
+    found = answer(capsys, *words, "--out", here / "curves")
+    assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ", "VO", "KQ and VO"}
+    assert {path.name for path in (here / "curves").iterdir()} == {
+        f"truncation.{kind}" for kind in ("json", "csv", "png", "svg")
+    }
+    again = answer(capsys, *words, "--out", here / "curves")
+    assert again["curves"] == found["curves"]
+    main([*map(str, words), "--plain"])
+    assert "Functional rank" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*map(str, words), "--out", str(here / "curves"), "--ranks", "1"])
+    assert "was measured with ranks" in capsys.readouterr().err
+
+
+def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, capsys) -> None:
+    settings = TrainSettings(
+        data="digits", image_size=8, patch_size=2, augmentation="crop", layers=2, heads=2, hidden_size=16,
+        mlp_size=16, head_size=8, epochs=2, warm_up_epochs=0.5, batch_size=100, learning_rate=3e-3,
+        precision="fp32", compile="none", evaluate_every=1, log_every=4, checkpoint_every=1, measurements=2,
+        spectra_epochs=(1,),
+    )  # fmt: skip
+    train(settings, tmp_path / "run")
+    found = answer(
+        capsys, "truncate", tmp_path / "run", "--groups", "all", "--examples", 200, "--ranks", "2,16"
+    )
+    curves = {(curve["group"], curve["method"]): curve for curve in found["curves"]}
+    assert curves["all", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
+    assert curves["KQ", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
+    assert found["trained"]["accuracy"] > 0.1
+    steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
+    assert found["trained"]["loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
+    adapter = answer(capsys, "extract", tmp_path / "run", "--out", tmp_path / "adapter", "--gain", 0.9)
+    assert adapter["measured"]["gain"] >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["extract", "gpt2/base", "gpt2/tuned"], "--out is missing"),
+        (["extract", "gpt2/base", "--out", "a"], "is not a run"),
+        (["extract", "a", "b", "c", "--out", "a"], "3 models are given"),
+        (["extract", "gpt2/base", "bert/tuned", "--out", "a"], "no linear layer in common"),
+        (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--data", "none.txt"], "There is no data"),
+        (["extract", "bert/base", "bert/tuned", "--out", "a", "--data", "gpt2.txt"], "needs labels"),
+        (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--gain", "0.9"], "pass --data"),
+        (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--moments", "m"], "pass --data"),
+        (["shrink", "gpt2/base", "--out", "a"], "is not a PEFT adapter"),
+        (["shrink", "gpt2/base", "--out", "a", "--base", "gpt2/base"], "pass both --base and --data"),
+        (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(folders["here"])
+    with pytest.raises(SystemExit):
+        main(words)
+    assert message in capsys.readouterr().err
+    assert not Path("a").exists()
