@@ -6,6 +6,8 @@ that `rankrise --help` is instant, and put the name into `COMMANDS`.
 
 import errno
 import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -54,9 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"rankrise: {_printable(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
     except BrokenPipeError:
-        # Who read the output has seen enough. What is left of it must not be written when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(141) from None
+        if not _output_is_closed():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at its end
+        raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         place = error.filename2 or error.filename or (error.errno in OF_THE_DISK and "the disk")
         if not place:
@@ -81,6 +84,13 @@ def command_of(name: str) -> Command:
         raise RankriseError(f"{name!r} is not a command: {advice}")
     command: Command = getattr(import_module(f"rankrise.commands.{name}"), name)
     return command
+
+
+def _output_is_closed() -> bool:
+    """Whether the reader of standard output is gone, as `head` may be; other pipes may break as well."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    return bool(poll.poll(0))
 
 
 def _printable(text: str) -> str:
