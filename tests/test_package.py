@@ -1,5 +1,6 @@
 """What a stranger installs: the wheel and the source archive have what they should, and the README runs."""
 
+import json
 import os
 import re
 import subprocess
@@ -80,3 +81,10 @@ def test_the_first_example_of_the_readme_runs_from_the_wheel(environment: Path, 
 
 def test_the_command_is_installed_and_tells_the_one_version(environment: Path, tmp_path: Path) -> None:
     assert rankrise.__version__ in output([environment / "rankrise", "--version"], tmp_path)
+
+
+def test_the_recipes_are_installed_and_found_by_name_in_any_folder(environment: Path, tmp_path: Path) -> None:
+    listed = json.loads(output([environment / "rankrise", "recipes", "--json"], tmp_path))
+    shipped = {path.stem for path in (ROOT / "rankrise" / "recipes").glob("*.yaml")}
+    assert {one["name"] for one in listed} == shipped
+    assert all(one["path"].startswith(str(environment.parent)) for one in listed)
