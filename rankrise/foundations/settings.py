@@ -16,7 +16,7 @@ Kind = Literal["science", "computation", "record", "machine"]
 - science: what is learned. Runs are alike only where they agree in it.
 - computation: how the same thing is computed. Alike runs may differ in it; a run keeps it when it is resumed.
 - record: what is written down. Likewise.
-- machine: where things lie and how many hands there are. A run may be resumed with another value.
+- machine: where things lie and how many processes help. A run may be resumed with another value.
 """
 Of = Literal["both", "images", "text"]
 """The data for which a setting says something."""

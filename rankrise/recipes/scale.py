@@ -18,7 +18,7 @@ def scale_name(alpha: str | float) -> str:
         number = Decimal(0)
     if not (number.is_finite() and 0 < number < 1):
         raise RankriseError(
-            f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32"
+            f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32."
         )
     digits = "".join(map(str, number.as_tuple().digits)).rstrip("0")
     fraction = f".{digits[1:]}" if len(digits) > 1 else ""

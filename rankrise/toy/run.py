@@ -42,7 +42,7 @@ def run_toy(
     (0, 'reached')
     """
     if workers < 1:
-        raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more")
+        raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
     run = _begin(Path(folder), settings, command, note)
     missing = run.missing
     if not missing:
@@ -67,7 +67,7 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
             if found[name] != value:
                 raise RankriseError(
                     f"{folder} holds a run with {name} {found[name]}, not {value}: "
-                    "pass the same settings to resume it, or another folder"
+                    "pass the same settings to resume it, or another folder."
                 )
         for piece in pieces_of(settings):
             if run.has(piece):

@@ -97,7 +97,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         state = load_file(path / "state.safetensors")
     except Exception as error:
         raise RankriseError(
-            f"the checkpoint {path} cannot be read ({error}): remove it to start from an earlier one"
+            f"the checkpoint {path} cannot be read ({error}): remove it to start from an earlier one."
         ) from error
     groups = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)["param_groups"]
     rates = [group["lr"] for group in optimiser.param_groups]

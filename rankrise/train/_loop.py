@@ -82,7 +82,7 @@ def train(
     if settings.batch_size % accelerator.num_processes:
         raise RankriseError(
             f"batch_size is {settings.batch_size}, which {accelerator.num_processes} processes cannot share "
-            "equally: pass a multiple"
+            "equally: pass a multiple."
         )
 
     # What is trained, and when what happens.
@@ -184,12 +184,12 @@ def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
         if name not in recipe:
             raise RankriseError(
                 f"{folder} holds a run of an earlier version, which had no setting {name!r}: pass another "
-                "folder"
+                "folder."
             )
         if recipe[name] != value:
             raise RankriseError(
                 f"{folder} holds a run with {name} {recipe[name]}, not {value}: pass the same settings "
-                "to resume it, or another folder"
+                "to resume it, or another folder."
             )
     return info
 

@@ -121,5 +121,5 @@ def _refuse_missing_folders(settings: TrainSettings) -> None:
     missing = [f"{name} ({what})" for name, what in wanted.items() if not (folder / name).is_dir()]
     if missing:
         raise RankriseError(
-            f"{folder} lacks {', '.join(missing)}: put there what the recipe says, or pass --data_folder"
+            f"{folder} lacks {', '.join(missing)}: put there what the recipe says, or pass --data_folder."
         )

@@ -57,7 +57,7 @@ class DeviceImages:
         if settings.augmentation == "resized-crop-flip":
             raise RankriseError(
                 "augmentation is resized-crop-flip, which needs whole photographs: pass stream true with an "
-                "image folder, or augmentation crop-flip"
+                "image folder, or augmentation crop-flip."
             )
         self.examples, self.channels, self.classes = (
             len(data.train.labels),

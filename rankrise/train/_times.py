@@ -22,7 +22,8 @@ class Times:
         """The examples that fill no batch wait for the next epoch's order."""
         if self.epoch_steps < 1:
             raise RankriseError(
-                f"batch_size is {settings.batch_size}, more than the {examples} training examples: pass fewer"
+                f"batch_size is {settings.batch_size}, more than the {examples} training examples: pass a "
+                "smaller one."
             )
         self.total = self.step(settings.epochs)
         self.warm_up = round(settings.warm_up_epochs * self.epoch_steps)

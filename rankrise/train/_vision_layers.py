@@ -91,7 +91,7 @@ def _check_triton() -> None:
     except ImportError as error:
         raise RankriseError(
             f"attention is short, whose kernels need Triton, which cannot be imported ({error}): install it "
-            "with 'pip install triton', or pass --attention cudnn"
+            "with 'pip install triton', or pass --attention cudnn."
         ) from error
 
 

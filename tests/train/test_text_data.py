@@ -77,10 +77,10 @@ def test_a_tokenised_file_stands_in_for_its_text(stories, cache):
     assert isinstance(found, Tokens)
     assert torch.equal(found.tokens, made.tokens)
     assert (found.name, found.vocabulary) == ("stories", 300)
-    with pytest.raises(RankriseError, match="was made with another tokenizer than bytes"):
+    with pytest.raises(RankriseError, match="was made by another tokenizer than bytes"):
         read_text_folder(stories / "stories", ["train"], Bytes())
     save_file({"tokens": torch.zeros(3)}, text.path.parent / made_file.name)
-    with pytest.raises(RankriseError, match="is no tokenised text"):
+    with pytest.raises(RankriseError, match="is not a tokenised text"):
         read_text_folder(stories / "stories", ["train"], pairs)
 
 
@@ -134,7 +134,7 @@ def test_folders_and_tokenizers_that_are_not_there_are_named(tmp_path):
         read_text_folder(tmp_path, ["train"], Bytes())
     (tmp_path / "c.valid.txt").write_bytes(b"\xff\xfe\xfd")
     (text,) = read_text_folder(tmp_path, ["valid"], Bytes())
-    with pytest.raises(RankriseError, match=r"c\.valid\.txt is no UTF-8 text"):
+    with pytest.raises(RankriseError, match=r"c\.valid\.txt is not UTF-8 text"):
         text.read()
     with pytest.raises(RankriseError, match=r"vocab\.json is not there: put GPT-2's vocab.json"):
         read_tokenizer("gpt2", tmp_path)

@@ -108,7 +108,7 @@ def test_torn_files_are_named(tmp_path):
     write_cifar(tmp_path, "cifar-10-batches-bin")
     torn = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
     torn.write_bytes(torn.read_bytes()[:-1])
-    with pytest.raises(RankriseError, match=r"data_batch_2.bin has 12291 bytes, which is no whole number"):
+    with pytest.raises(RankriseError, match=r"data_batch_2.bin has 12291 bytes, which is not a whole number"):
         read_cifar("cifar10", tmp_path, check=False)
 
 

@@ -56,7 +56,7 @@ def read_cifar(name: str, folder: str | Path, check: bool = True) -> ImageData:
         binary, python = versions
         raise RankriseError(
             f"{folder} holds no {binary} and no {python}: download the binary version from {HOME}, unpack it "
-            "there, or pass --data_folder"
+            "there, or pass --data_folder."
         )
     files = versions[version]
 
@@ -81,9 +81,7 @@ def _content(path: Path, checksum: str | None) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RankriseError(
-            f"{path} cannot be read ({error}): download the data set again from {HOME}"
-        ) from error
+        raise RankriseError(f"{path} cannot be read ({error}): download it again from {HOME}") from error
     found = hashlib.md5(content, usedforsecurity=False).hexdigest() if checksum else None
     if found != checksum:
         raise RankriseError(
@@ -98,7 +96,7 @@ def _binary(content: bytes, path: Path, name: str) -> ImagePart:
     labels = {"cifar10": 1, "cifar100": 2}[name]
     if not content or len(content) % (labels + 3072):
         raise RankriseError(
-            f"{path} has {len(content)} bytes, which is no whole number of records of {labels + 3072}: "
+            f"{path} has {len(content)} bytes, which is not a whole number of records of {labels + 3072}: "
             f"download the data set again from {HOME}"
         )
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, labels + 3072)
@@ -118,7 +116,7 @@ def _python(content: bytes, path: Path) -> ImagePart:
         raise
     except Exception as error:
         raise RankriseError(
-            f"{path} is no batch of CIFAR's python version ({error}): download the data set again from {HOME}"
+            f"{path} is not a batch of CIFAR's python version ({error}): download it again from {HOME}"
         ) from error
 
 
@@ -131,4 +129,4 @@ class _ArraysOnly(pickle.Unpickler):
         short = module.removeprefix("numpy").removeprefix("._core").removeprefix(".core").lstrip(".")
         if module.split(".")[0] == "numpy" and ".".join(filter(None, (short, name))) in self._allowed:
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        raise RankriseError(f"the file asks for {module}.{name}, which no CIFAR file needs: do not trust it")
+        raise RankriseError(f"the file asks for {module}.{name}, which no CIFAR file needs: do not trust it.")

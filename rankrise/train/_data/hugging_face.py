@@ -17,7 +17,7 @@ class HubPictures:
         if len(images) != 1 or not labels:
             raise RankriseError(
                 f"{name} has the columns {', '.join(part.features)}, of which one should be an image and one "
-                "a class: pass another data_name"
+                "a class: pass another data_name."
             )
         self.name = name.replace("/", "-")
         self.classes = part.features[labels[0]].num_classes
@@ -40,11 +40,11 @@ def read_hugging_face(name: str) -> tuple[HubPictures, HubPictures, int]:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RankriseError(
             f"the data set {name} cannot be loaded ({first}): go online, accept its terms on huggingface.co "
-            "if it has any, or pass data image-folder"
+            "if it has any, or pass data image-folder."
         ) from error
     held_out = next((split for split in ("validation", "val", "valid", "test") if split in parts), None)
     if "train" not in parts or held_out is None:
-        raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation")
+        raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation.")
     train, validation = (
         HubPictures(f"{name}-train", parts["train"]),
         HubPictures(f"{name}-val", parts[held_out]),

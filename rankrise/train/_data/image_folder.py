@@ -36,7 +36,7 @@ class FolderPictures:
             picture.load()
         except (OSError, SyntaxError) as error:
             raise RankriseError(
-                f"{path} cannot be decoded ({error}): remove it or unpack it again"
+                f"{path} cannot be decoded ({error}): remove it or unpack it again."
             ) from error
         return picture
 
@@ -48,7 +48,7 @@ def read_image_folder(folder: str | Path) -> tuple[FolderPictures, FolderPicture
     if not train.is_dir() or not validation.is_dir():
         raise RankriseError(
             f"{folder} has no train and val folders: put the photographs there as train/<class>/*.jpg and "
-            "val/<class>/*.jpg, or pass --data_folder and --data_name"
+            "val/<class>/*.jpg, or pass --data_folder and --data_name."
         )
     classes = sorted(path.name for path in train.iterdir() if path.is_dir())
     missing = [name for name in classes if not (validation / name).is_dir()]
@@ -61,6 +61,6 @@ def read_image_folder(folder: str | Path) -> tuple[FolderPictures, FolderPicture
     for path, part in zip((train, validation), parts, strict=True):
         if not part.labels:
             raise RankriseError(
-                f"{path} holds no photographs: put {', '.join(ENDINGS)} files into its folders"
+                f"{path} holds no photographs: put {', '.join(ENDINGS)} files into its folders."
             )
     return *parts, len(classes)

@@ -32,7 +32,7 @@ class FileText:
         try:
             return self.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise RankriseError(f"{self.path} is no UTF-8 text ({error}): convert it") from error
+            raise RankriseError(f"{self.path} is not UTF-8 text ({error}): convert it.") from error
 
 
 def read_text_folder(folder: Path, parts: Sequence[str], tokenizer: Tokenizer) -> list[Text | Tokens]:
@@ -48,7 +48,7 @@ def read_text_folder(folder: Path, parts: Sequence[str], tokenizer: Tokenizer) -
         if len(texts) != 1:
             raise RankriseError(
                 f"{folder} has {len(texts)} files with {part!r} in their names, such as wiki.{part}.txt: put "
-                "one there, or pass another folder"
+                "one there, or pass another folder."
             )
         if texts[0].suffix == TOKENISED:
             found.append(read_tokens(texts[0], folder.name, tokenizer))
@@ -64,7 +64,7 @@ class HubText:
         if "text" not in rows.features:
             raise RankriseError(
                 f"{name} has the columns {', '.join(rows.features)}, of which one should be text: pass "
-                "another data_name"
+                "another data_name."
             )
         self.name, self.part, self.fingerprint = name, part, str(rows._fingerprint)
         self._rows = rows
@@ -84,9 +84,9 @@ def read_hugging_face_text(name: str) -> tuple[HubText, HubText]:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RankriseError(
             f"the data set {name} cannot be loaded ({first}): go online, or pass data text with files of "
-            "your own"
+            "your own."
         ) from error
     if "train" not in parts or "validation" not in parts:
-        raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation")
+        raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation.")
     short = configuration or place.rpartition("/")[2]
     return HubText(short, "train", parts["train"]), HubText(short, "valid", parts["validation"])

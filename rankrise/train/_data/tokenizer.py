@@ -50,7 +50,7 @@ class BytePairs:
             if not path.is_file():
                 raise RankriseError(
                     f"{path} is not there: put GPT-2's vocab.json and merges.txt into {folder}, or pass "
-                    "--tokenizer bytes"
+                    "--tokenizer bytes."
                 )
         digest = hashlib.sha256()
         try:
@@ -61,12 +61,12 @@ class BytePairs:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise RankriseError(
                 f"{folder} holds no tokenizer ({first}): put GPT-2's vocab.json and merges.txt there, or "
-                "pass --tokenizer bytes"
+                "pass --tokenizer bytes."
             ) from error
         self.name, self.fingerprint, self.vocabulary = folder.name, digest.hexdigest(), len(tokenizer)
         if self.vocabulary > LARGEST:
             raise RankriseError(
-                f"the tokenizer in {folder} has {self.vocabulary} tokens: pass one of {LARGEST} or fewer"
+                f"the tokenizer in {folder} has {self.vocabulary} tokens: pass one of {LARGEST} or fewer."
             )
         self._tokenizer = tokenizer.backend_tokenizer
 

@@ -88,13 +88,13 @@ def read_tokens(path: Path, name: str, tokenizer: Tokenizer) -> Tokens:
             tokens = file.get_tensor("tokens")
     except (OSError, SafetensorError) as error:
         raise RankriseError(
-            f"{path} cannot be read ({error}): remove it, and tokenise the text again"
+            f"{path} cannot be read ({error}): remove it, and tokenise the text again."
         ) from error
     if facts.get("format") != FORMAT or tokens.dtype != torch.uint16:
-        raise RankriseError(f"{path} is no tokenised text: remove it")
+        raise RankriseError(f"{path} is not a tokenised text: remove it.")
     if facts["tokenizer"] != tokenizer.fingerprint:
         raise RankriseError(
-            f"{path} was made with another tokenizer than {tokenizer.name}: pass that one, or the text itself"
+            f"{path} was made by another tokenizer than {tokenizer.name}: pass that one, or the text itself."
         )
     return Tokens(name, tokens, int(facts["vocabulary"]), int(facts["words"]))
 

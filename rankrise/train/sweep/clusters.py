@@ -36,14 +36,14 @@ def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor
                 first = str(error).splitlines()[0]
                 raise RankriseError(
                     f"no Dask scheduler answers at {address!r} ({first}): pass its address, such as "
-                    "tcp://host:8786, or 'local'"
+                    "tcp://host:8786, or 'local'."
                 ) from error
         stack.enter_context(client)
         for worker, threads in client.nthreads().items():
             if threads > 1:
                 raise RankriseError(
                     f"the Dask worker {worker} has {threads} threads, but a run needs a whole process: "
-                    "start workers with --nthreads 1"
+                    "start workers with --nthreads 1."
                 )
         yield client.get_executor(pure=False)
 
@@ -66,7 +66,7 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
     except (NameError, ValueError, RuntimeError, AssertionError, TypeError) as error:
         raise RankriseError(
             f"submitit refuses --slurm {options} ({str(error).splitlines()[0]}): pass its options as "
-            "name=value with commas between them"
+            "name=value with commas between them."
         ) from error
     executor = _Jobs(jobs, submitit.helpers.DelayedSubmission)
     try:
@@ -136,8 +136,10 @@ def _options(text: str) -> dict[str, Any]:
     for word in text.split(","):
         name, equals, value = (part.strip() for part in word.partition("="))
         if not equals or not name or not value:
-            raise RankriseError(f"--slurm has {word!r}: pass name=value with commas between them")
+            raise RankriseError(f"--slurm has {word!r}: pass name=value with commas between them.")
         if name in ("nodes", "tasks_per_node"):
-            raise RankriseError(f"--slurm has {name}: a run of a sweep is one task on one node, leave it out")
+            raise RankriseError(
+                f"--slurm has {name}: leave it out, a run of a sweep is one task on one node."
+            )
         options[name] = int(value) if value.isdecimal() else value
     return options

@@ -34,7 +34,7 @@ class Processes(Executor):
 
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:
         if workers is not None and workers < 1:
-            raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more")
+            raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
         gpus = visible_gpus()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = workers or max(1, min(len(gpus) or cores, most or cores))

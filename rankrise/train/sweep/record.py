@@ -71,7 +71,7 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
     if wanted_over and over != wanted_over:
         raise RankriseError(
             f"{folder} holds a sweep over {', '.join(over) or 'seeds alone'}, not over "
-            f"{', '.join(wanted_over)}: pass another folder"
+            f"{', '.join(wanted_over)}: pass another folder."
         )
     for name, wanted in _values(described).items():
         there = found.get(name)
@@ -79,7 +79,7 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
         if there != wanted and not moved and not _grown(name, there or [], wanted):
             raise RankriseError(
                 f"{folder} holds a sweep with {name} {_listed(there)}, not {_listed(wanted)}: "
-                "pass the same values to resume it, more of them to extend it, or another folder"
+                "pass the same values to resume it, more of them to extend it, or another folder."
             )
 
 
