@@ -85,3 +85,17 @@ def test_kinds_are_not_mixed_and_the_command_says_where_the_page_is(
         write_report([*open(tracked["unit"]), run], tmp_path / "page.html")
     main(["report", str(tracked["unit"]), "--out", str(tmp_path / "page.html"), "--json"])
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")
+
+
+def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    steps = np.arange(1, 1001)
+    losses = 2 * steps**-0.2 * np.exp(0.05 * np.random.default_rng(0).standard_normal(1000))
+    record = (json.dumps({"step": int(step), "loss": loss}) for step, loss in zip(steps, losses, strict=True))
+    (run / "steps.jsonl").write_text("".join(f"{line}\n" for line in record))
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
+    (chapter,) = chapters(open(run))
+    assert "no stage. The loss has 5" in chapter.came_out[-1]
+    assert "the detector misses 14 to 27 of 40 stages whose place is known" in chapter.came_out[-1]

@@ -11,6 +11,7 @@ import numpy as np
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.watch._stages.curves import Curve, curves_of
+from rankrise.watch._stages.power import Missed, missed_in
 from rankrise.watch._stages.steps import FoundStep, find_steps
 from rankrise.watch._track.load import TrackedRun, load
 
@@ -62,6 +63,10 @@ class StagesFound:
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    def missed(self, loss: Any) -> Missed | None:
+        """How many stages the search would miss at the noise of a loss: "none found" is told with it."""
+        return missed_in(np.asarray(loss, float))
 
     def numbers(self, steps: Any) -> np.ndarray:
         """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.

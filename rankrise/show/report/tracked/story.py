@@ -87,9 +87,21 @@ def _came_out(study: Study) -> list[str]:
         if len(known):
             last = written.format(known[-1]).replace("%", "\u00a0%")
             sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
-    stages = len(found_stages(first))
-    found = _many(stages, "stage") if stages else "no stage"
-    return [*sentences, f"Loss and ranks show {found}."]
+    return [*sentences, _stages(first)]
+
+
+def _stages(run: TrackedRun) -> str:
+    """How many stages were found; where none was, how many the detector would miss at this noise."""
+    found = found_stages(run)
+    if len(found):
+        return f"Loss and ranks show {_many(len(found), 'stage')}."
+    missed = found.missed(run.steps().get("loss", []))
+    if missed is None:
+        return "Loss and ranks show no stage."
+    return (
+        f"Loss and ranks show no stage. The loss has {100 * missed.noise:.2g}\u00a0% of noise, at which the "
+        f"detector misses {missed.least} to {missed.most} of {missed.known} stages whose place is known."
+    )
 
 
 def _turning_points(member: TrackedRun, course: np.ndarray) -> str:

@@ -1,0 +1,42 @@
+"""What the detector of stages misses: to have found none says little where noise would hide them."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from rankrise.watch._stages.bins import typical_noise
+
+KNOWN = 40
+"""Stages of toy losses whose place is known, in `benchmarks/stages.py`."""
+
+MISSED = {0.0: 2, 0.02: 14, 0.1: 27}
+"""How many of them are missed, by the noise that was added, as a part of the loss."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """At so much noise, as a part of the loss, from `least` to `most` of the `known` stages are missed."""
+
+    noise: float
+    least: int
+    most: int
+    known: int = KNOWN
+
+
+def missed_in(loss: np.ndarray) -> Missed | None:
+    """What is missed at the noise of a loss; None where too little of it was recorded to tell.
+
+    >>> smooth = np.exp(-np.linspace(0, 1, 4000))
+    >>> noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(4000))
+    >>> missed_in(smooth).most, missed_in(smooth * noise).least, missed_in(smooth * noise).most
+    (14, 14, 27)
+    """
+    known = loss[np.isfinite(loss) & (loss > 0)]
+    if len(known) < 3:
+        return None
+    noise = typical_noise(np.log(known))
+    levels = [*MISSED.items(), (float("inf"), KNOWN)]
+    return next(
+        Missed(noise, least, most) for (_, least), (above, most) in pairwise(levels) if noise <= above
+    )
