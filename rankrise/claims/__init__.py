@@ -12,13 +12,15 @@ from rankrise.runs import Run
 
 __all__ = ["STATEMENTS", "Claim", "Measure", "Statement", "Verdict", "check_claims", "judge", "write_claims"]
 
-FORMAT = "rankrise-claims/2"
+FORMAT = "rankrise-claims/3"
 
 
-def check_claims(opened: Sequence[Run], names: Sequence[str] | None = None) -> list[Claim]:
-    """Judge claims on opened runs, all or those of `names`: each on every subject that it is judged on.
+def check_claims(
+    opened: Sequence[Run], names: Sequence[str] | None = None, everything: bool = False
+) -> list[Claim]:
+    """Judge claims on opened runs, all or those of `names`, each on every subject and part that it has.
 
-    A claim that is not about a subject is judged on it only if it was named.
+    Runs that a claim is not about have their effects measured, and a verdict where `everything` is judged.
     """
     table = [(statement, statement.on(opened)) for statement in STATEMENTS]
     known = [statement.name for statement, subjects in table if subjects]
@@ -26,17 +28,18 @@ def check_claims(opened: Sequence[Run], names: Sequence[str] | None = None) -> l
         if name not in known:
             raise RankriseError(f"claim {name!r} is not known: pass some of {', '.join(map(repr, known))}.")
     return [
-        judge(statement, subject)
+        claim
         for statement, subjects in table
+        if names is None or statement.name in names
         for subject in subjects
-        if (statement.about(subject) if names is None else statement.name in names)
+        for claim in judge(statement, subject, everything)
     ]
 
 
 def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:
     """Keep the verdicts in a file, a new one or one of verdicts."""
     if Path(path).exists() and not _holds_verdicts(Path(path)):
-        raise RankriseError(f"{path} is there and holds no verdicts: pass the name of a new file")
+        raise RankriseError(f"{path} exists and holds no verdicts: pass the name of a new file.")
     write_json(path, {"format": FORMAT, "claims": [claim.to_dict() for claim in claims]})
 
 

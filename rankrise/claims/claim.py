@@ -1,22 +1,31 @@
 """A claim that can fail: what was measured, what is needed, why there, and the verdict."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
+from rankrise.claims.statistics import Estimate
 from rankrise.runs import NotRecorded, Run, Study
 
-Verdict = Literal["holds", "does not hold", "cannot be decided"]
+Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
+Source = Literal["the paper", "the reproduction"]
+"""Who made a claim: the paper, or those who reproduced it."""
+
 Subject = TypeVar("Subject")
 """What a claim is judged on: a toy run, the study of a data set, or several studies."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One statistic of a run, and the threshold that it is held against.
+    """A number of a run, and the threshold that it is held against, where it has one.
 
-    `passes` is None where the statistic is not defined on this run, or where it is told for information only
-    (`needed` is then empty).
+    `interval` is there for a statistic over heads. `passes` is True where the whole interval is on the right
+    side of the threshold, False where all of it is on the wrong side, and None where the threshold lies
+    within it, where the number is not defined on this run, or where nothing is `needed`.
+
+    `part` says which of the claim's parts it belongs to, such as "KQ"; all of them where it is empty. `layer`
+    is the number of a layer, from 1. `choice` says by which other choice the number was measured: it decides
+    nothing, and stands beside the measure of the same name and part that does.
     """
 
     name: str
@@ -24,28 +33,54 @@ class Measure:
     needed: str
     passes: bool | None
     why: str
+    interval: tuple[float, float] | None = None
+    part: str = ""
+    layer: int | None = None
+    choice: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper with its verdict, and the reason for it.
+    """A claim with its verdict on a part of a subject, and the reason for it.
 
-    `runs` are the names of the runs it was judged on, and `data` is their data set: empty for a toy run, and
-    for a claim that compares data sets.
+    `runs` are the names of the runs it was judged on, `data` is their data set (empty for a toy run), and
+    `part` is what of them was judged, such as "KQ"; empty where the claim has one part.
     """
 
     name: str
     statement: str
+    source: Source
     verdict: Verdict
     reason: str
     measures: tuple[Measure, ...]
     runs: tuple[str, ...] = ()
     data: str = ""
+    part: str = ""
 
     @property
     def subject(self) -> str:
-        """What it was judged on, in words: a data set, a toy run, or data sets together."""
-        return self.data or (self.runs[0] if len(self.runs) == 1 else "together")
+        """What it was judged on, in words: data sets or a toy run, and the part of it."""
+        return ", ".join(word for word in (self.data or self.runs[0], self.part) if word)
+
+    @property
+    def effects(self) -> list[Measure]:
+        """How large it is in each layer."""
+        return [measure for measure in self.measures if measure.layer is not None]
+
+    @property
+    def deciding(self) -> list[Measure]:
+        """The measures that the verdict rests on."""
+        return [one for one in self.measures if one.needed and not one.choice and one.layer is None]
+
+    @property
+    def choices(self) -> list[Measure]:
+        """The same measures by other choices."""
+        return [measure for measure in self.measures if measure.choice]
+
+    @property
+    def beside(self) -> list[Measure]:
+        """What is told beside them, and decides nothing."""
+        return [one for one in self.measures if not one.needed and not one.choice and one.layer is None]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -54,68 +89,134 @@ class Claim:
 
 @dataclass(frozen=True)
 class Statement(Generic[Subject]):
-    """A claim before it is judged: its name, its sentence, and the function that measures it.
+    """A claim before it is judged: its name, its sentence, who made it, and the function that measures it.
 
-    `on` gives, of opened runs, what it is judged on, one by one: each toy run, each study, or all studies
-    together. `runs` says which runs of such a subject it looks at. Where it is not `about` a subject, it is
-    left out unless it was asked for by name.
+    `on` gives, of opened runs, what it is judged on, one by one: each toy run, each study, or some studies
+    together. `runs` says which runs of such a subject it looks at. `not_about` says why it is not about them,
+    or nothing where it is.
     """
 
     name: str
     text: str
+    source: Source
     measure: Callable[[Subject], Sequence[Measure]]
     on: Callable[[Sequence[Run]], Sequence[Subject]]
     runs: Callable[[Subject], Sequence[Run]]
-    about: Callable[[Subject], bool] = lambda _: True
+    not_about: Callable[[Sequence[Run]], str] = lambda _: ""
 
 
-def at_most(name: str, value: float | None, threshold: float, why: str) -> Measure:
-    """A statistic that must not exceed its threshold.
+def at_most(name: str, value: float | Estimate | None, threshold: float, why: str, **where: Any) -> Measure:
+    """A number that must not exceed its threshold.
 
     >>> at_most("error", 0.3, 0.1, "a tenth").passes
     False
+    >>> at_most("error", Estimate(0.09, 0.07, 0.12), 0.1, "a tenth").passes is None
+    True
     """
-    return Measure(name, value, f"<= {threshold:g}", None if value is None else bool(value <= threshold), why)
+    low, high = _bounds(value)
+    passes = None if low is None else True if high <= threshold else False if low > threshold else None
+    return _measure(name, value, f"<= {threshold:g}", passes, why, where)
 
 
-def at_least(name: str, value: float | None, threshold: float, why: str) -> Measure:
-    """A statistic that must reach its threshold."""
-    return Measure(name, value, f">= {threshold:g}", None if value is None else bool(value >= threshold), why)
+def at_least(name: str, value: float | Estimate | None, threshold: float, why: str, **where: Any) -> Measure:
+    """A number that must reach its threshold."""
+    low, high = _bounds(value)
+    passes = None if low is None else True if low >= threshold else False if high < threshold else None
+    return _measure(name, value, f">= {threshold:g}", passes, why, where)
 
 
-def told(name: str, value: float | None, why: str) -> Measure:
-    """A statistic for information, which decides nothing."""
-    return Measure(name, value, "", None, why)
+def told(name: str, value: float | Estimate | None, why: str, **where: Any) -> Measure:
+    """A number for information, which decides nothing; in a `layer`, the effect there."""
+    return _measure(name, value, "", None, why, where)
 
 
-def worst(same: Sequence[Measure]) -> Measure:
+def _bounds(value: float | Estimate | None) -> tuple[Any, Any]:
+    return (value.low, value.high) if isinstance(value, Estimate) else (value, value)
+
+
+def _measure(
+    name: str,
+    value: float | Estimate | None,
+    needed: str,
+    passes: bool | None,
+    why: str,
+    where: dict[str, Any],
+) -> Measure:
+    if isinstance(value, Estimate):
+        return Measure(name, value.value, needed, passes, why, (value.low, value.high), **where)
+    return Measure(name, value, needed, passes, why, **where)
+
+
+def worst_seed(same: Sequence[Measure]) -> Measure:
     """Of one measure on several seeds the one that fails, else one not known, else the nearest to failing."""
     sign = -1 if same[0].needed.startswith(">=") else 1
     return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
 
 
-def judge(statement: Statement[Subject], subject: Subject) -> Claim:
-    """The verdict: a measure that fails refutes; the claim holds where every deciding one passes."""
-    measures: tuple[Measure, ...] = ()
-    verdict: Verdict = "cannot be decided"
+def judge(statement: Statement[Subject], subject: Subject, everything: bool = False) -> list[Claim]:
+    """The verdicts, one for each part of the claim.
+
+    Runs that the claim is not about have their effects measured, and a verdict where `everything` is judged.
+    """
+    runs = statement.runs(subject)
+    names = tuple(run.name for run in runs)
+    excuse = "" if everything else statement.not_about(runs)
+
+    def claim(verdict: Verdict, reason: str, measures: tuple[Measure, ...] = (), part: str = "") -> Claim:
+        said = (statement.name, statement.text, statement.source)
+        return Claim(*said, verdict, reason, measures, names, _data(subject), part)
+
     try:
-        measures = tuple(statement.measure(subject))
+        measures = statement.measure(subject)
     except NotRecorded as missing:
-        reason = str(missing)
-    else:
-        deciding = [measure for measure in measures if measure.needed]
-        failed = [measure.name for measure in deciding if measure.passes is False]
-        unknown = [measure.name for measure in deciding if measure.passes is None]
-        if failed:
-            verdict, reason = "does not hold", f"it fails on: {'; '.join(failed)}"
-        elif unknown:
-            reason = f"the run does not determine: {'; '.join(unknown)}"
+        return [claim("not judged", excuse) if excuse else claim("not decided", str(missing))]
+    left_out = len(subject.members) - len(runs) if isinstance(subject, Study) else 0
+    named = (
+        f"; judged on {len(runs)} of {len(runs) + left_out} runs: {' and '.join(names)}" if left_out else ""
+    )
+    claims = []
+    for part in list(dict.fromkeys(measure.part for measure in measures if measure.part)) or [""]:
+        mine = tuple(measure for measure in measures if measure.part in ("", part))
+        if excuse:
+            shown = tuple(replace(measure, passes=None) for measure in mine)
+            claims.append(claim("not judged", excuse, shown, part))
         else:
-            verdict, reason = "holds", f"it passes on {len(deciding)} measures of {len(deciding)}"
-    runs = tuple(run.name for run in statement.runs(subject))
-    data = ""
-    if isinstance(subject, Study):
-        data = subject.label
-        if measures and len(runs) < len(subject.members):
-            reason += f"; judged on {len(runs)} of {len(subject.members)} runs: {' and '.join(runs)}"
-    return Claim(statement.name, statement.text, verdict, reason, measures, runs, data)
+            verdict, reason = _verdict(mine)
+            claims.append(claim(verdict, reason + named, mine, part))
+    return claims
+
+
+def _data(subject: object) -> str:
+    studies = [subject] if isinstance(subject, Study) else subject if isinstance(subject, Sequence) else []
+    return " and ".join(study.label for study in studies)
+
+
+def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
+    """A measure that fails refutes; the claim holds where every deciding one passes; else it is not decided.
+
+    The reason says by which other choice the verdict would be another.
+    """
+    deciding = {one.name: one for one in measures if one.needed and not one.choice and one.layer is None}
+    verdict = _of(list(deciding.values()))
+    failed = [name for name, one in deciding.items() if one.passes is False]
+    unclear = [name for name, one in deciding.items() if one.passes is None]
+    if verdict == "does not hold":
+        reason = f"it fails on: {'; '.join(failed)}"
+    elif verdict == "not decided":
+        reason = f"the threshold lies within the interval, or the run does not say: {'; '.join(unclear)}"
+    else:
+        reason = f"it passes on {len(deciding)} measures of {len(deciding)}"
+    turned = []
+    for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
+        otherwise = deciding | {one.name: one for one in measures if one.choice == choice}
+        other = _of(list(otherwise.values()))
+        if other != verdict:
+            turned.append(f"{other} with {choice}")
+    return verdict, reason + (f"; by another choice: {', '.join(turned)}" if turned else "")
+
+
+def _of(deciding: Sequence[Measure]) -> Verdict:
+    results = [measure.passes for measure in deciding]
+    return (
+        "does not hold" if False in results else "holds" if results and None not in results else "not decided"
+    )

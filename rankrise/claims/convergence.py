@@ -6,7 +6,7 @@ from statistics import median
 import torch
 
 from rankrise import predict
-from rankrise.claims.claim import Measure, at_least, at_most, told, worst
+from rankrise.claims.claim import Measure, at_least, at_most, told, worst_seed
 from rankrise.runs import NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 
@@ -22,7 +22,7 @@ def convergence(run: ToyRun) -> list[Measure]:
     if len(run.settings.alphas) < 2:
         raise NotRecorded("the run has one initialisation scale, and a trend takes two")
     measures = [_measures(run, seed) for seed in run.settings.seeds]
-    return [worst(same) for same in zip(*measures, strict=True)]
+    return [worst_seed(same) for same in zip(*measures, strict=True)]
 
 
 def _measures(run: ToyRun, seed: int) -> list[Measure]:

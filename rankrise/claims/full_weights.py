@@ -9,6 +9,7 @@ LEARNED = 0.05
 """A singular value counts as learned above this part of the largest at the end."""
 
 OVERLAP = 0.25
+AT_ONCE = 2
 EARLY_RANK = 0.5
 DROPS = 2
 LATE_FALL = 0.1
@@ -31,28 +32,50 @@ def full_weights(run: ToyRun) -> list[Measure]:
         raise NotRecorded(
             "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step"
         )
+    order, loss = {"part": "one after another"}, {"part": "plateaus and drops"}
+    together, count = max((in_transition(curve), int(learned(curve).sum())) for curve in curves)
     return [
+        at_most(
+            "singular values in transition at the same time, the most",
+            float(together),
+            AT_ONCE,
+            "between a tenth and nine tenths of their end; one after another leaves one, or two where one "
+            f"ends as the next begins; all at once would be {count}, which were learned",
+            **order,
+        ),
         at_most(
             "time to learn a singular value, as a part of the time to learn all",
             max(map(overlap, curves)),
             OVERLAP,
             "values learned together take about as long as all of them (1); "
             "one after another, each takes its share, a quarter at most",
+            **order,
         ),
+        told("the same over the number of values learned", together / count, "1: all at once", **order),
         at_most(
             "part of the final rank reached when half the fall of the loss is over",
             max(map(early_rank, curves)),
             EARLY_RANK,
             "rank that grows during training is below half then; weights that start large have all of it",
+            part="rank grows",
         ),
         at_least(
             "drops of the loss after a plateau",
             float(min(map(drops, curves))),
             DROPS,
             "any training may have one; stages show at least two, each after a plateau of half its slope",
+            **loss,
         ),
         told("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
     ]
+
+
+def in_transition(curve: FullWeights) -> int:
+    """The most learned values that are at the same time between a tenth and nine tenths of their end."""
+    values = _values(curve)[:, learned(curve)]
+    begun, done = (values >= part * values[-1] for part in (0.1, 0.9))
+    rising = np.logical_or.accumulate(begun) & ~np.logical_or.accumulate(done)
+    return int(rising.sum(axis=1).max())
 
 
 def rise(curve: FullWeights) -> float:

@@ -1,25 +1,40 @@
-"""Heads of tracked runs as samples: those of a layer, of all seeds together, that training has changed."""
+"""Heads of tracked runs as samples, by layer and seed: those that training has changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from rankrise.claims.claim import Measure, told
+from rankrise.claims.statistics import Heads
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
 
-def at_the_end(members: Sequence[TrackedRun], product: str) -> list[np.ndarray]:
-    """By layer: the stable rank of the change at the last measured step, [heads of all seeds].
+def heads_of(
+    runs: Sequence[TrackedRun], values: Callable[[TrackedRun], Sequence[np.ndarray]], what: str
+) -> Heads:
+    """One value per head of some runs, one run per seed: `values` gives them by layer, [heads], with nan for
+    heads that have no say. Layers in which no head has any are left out.
 
-    Heads that never changed (frozen ones) have no rank to speak of and are left out.
+    Heads that never changed (frozen ones) have no rank to speak of, and no say.
     """
-    if any(not len(one.finite_steps) for one in members):
-        raise NotRecorded("a run has no measured step with finite weights yet")
-    pooled = np.concatenate([one.ranks[product][-1] for one in members], axis=1)
-    layers = [heads[np.isfinite(heads) & (heads > 0)] for heads in pooled]
-    if not any(len(heads) for heads in layers):
-        raise NotRecorded(f"no head's {product} has changed: it was frozen, or the run has only begun")
-    return layers
+    by_run = [[heads[np.isfinite(heads)] for heads in values(run)] for run in runs]
+    layers = list(zip(*by_run, strict=True))
+    kept = [place for place, seeds in enumerate(layers) if any(map(len, seeds))]
+    if not kept:
+        raise NotRecorded(f"no head's {what} has changed: it was frozen, or the run has only begun")
+    return Heads(tuple(place + 1 for place in kept), [layers[place] for place in kept])
+
+
+def at_the_end(runs: Sequence[TrackedRun], product: str) -> Heads:
+    """The stable rank of the change at the last measured step."""
+
+    def last(run: TrackedRun) -> list[np.ndarray]:
+        if not len(run.finite_steps):
+            raise NotRecorded("a run has no measured step with finite weights yet")
+        ranks = run.ranks[product][-1]
+        return list(np.where(ranks > 0, ranks, np.nan))
+
+    return heads_of(runs, last, product)
 
 
 def judged_at(study: Study) -> list[Measure]:

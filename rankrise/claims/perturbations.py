@@ -6,7 +6,15 @@ from rankrise.claims.claim import Measure, at_least, at_most, told
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 
 RETURNED = 0.1
-"""The part of the largest distance that may remain: noise forgotten leaves nothing, another minimum all."""
+"""The part that may remain: noise forgotten leaves nothing, another minimum all."""
+
+PARTS = {
+    "of the kick": "how far apart the two paths end, over how far the noise put them apart: "
+    "above 1, it has grown",
+    "of the largest separation": "how far apart the two paths end, over the farthest they ever were: "
+    "in between, the noise may have grown",
+}
+"""What is divided by what."""
 
 ACTIVE_WEIGHT = 1e-8
 
@@ -25,17 +33,18 @@ def noise_robustness(run: ToyRun) -> list[Measure]:
     return _measures(run, "noise-robustness", "noise_robustness", "least part of noise removed", margin_why)
 
 
-def remaining(curve: PerturbedCurve) -> float | None:
-    """What is left of a perturbation: how far apart the two paths end, over the farthest they ever were.
+def remaining(curve: PerturbedCurve) -> tuple[float, float] | None:
+    """How far apart the two paths end, over the kick itself, and over the farthest apart they ever were.
 
     Paths, not moments: noise also delays or hastens the stages, so the end of either is compared with the
     other's whole path, and the nearer of the two counts. None where no weight was large enough to perturb.
     """
-    farthest = float((curve.perturbed - curve.original).abs().max())
-    if farthest <= ACTIVE_WEIGHT:
+    apart = (curve.perturbed - curve.original).abs().amax(1)
+    if float(apart.max()) <= ACTIVE_WEIGHT:
         return None
     ends = ((curve.perturbed[-1], curve.original), (curve.original[-1], curve.perturbed))
-    return min(distance_to_path(point, path) for point, path in ends) / farthest
+    left = min(distance_to_path(point, path) for point, path in ends)
+    return left / max(float(apart[0]), ACTIVE_WEIGHT), left / float(apart.max())
 
 
 def distance_to_path(point: Tensor, path: Tensor) -> float:
@@ -53,30 +62,26 @@ def distance_to_path(point: Tensor, path: Tensor) -> float:
 
 
 def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_why: str) -> list[Measure]:
-    left: list[float] = []
-    skipped = 0
-    margins: list[float] = []
-    for seed in run.settings.seeds:
-        for curve in run.perturbations(seed, kind):
-            part = remaining(curve)
-            if part is None:
-                skipped += 1
-            else:
-                left.append(part)
-        checked = run.derived(seed, "assumptions")
-        if assumption in checked:
-            margins.append(float(checked[assumption]["margin"]))
+    curves = [curve for seed in run.settings.seeds for curve in run.perturbations(seed, kind)]
+    left = [parts for parts in map(remaining, curves) if parts is not None]
     if not left:
         raise NotRecorded("at no time of the run was there a weight large enough to perturb")
+    checked = [run.derived(seed, "assumptions") for seed in run.settings.seeds]
+    margins = [float(one[assumption]["margin"]) for one in checked if assumption in one]
+    skipped = len(curves) - len(left)
+    measures: list[Measure] = []
+    for (part, meaning), shares in zip(PARTS.items(), zip(*left, strict=True), strict=True):
+        over, middle = sum(share > RETURNED for share in shares), sorted(shares)[len(shares) // 2]
+        measures += [
+            at_most("largest part of a perturbation that remains", max(shares), RETURNED, meaning, part=part),
+            told("median part that remains", middle, "over all perturbations", part=part),
+            told(
+                f"perturbations that keep more than {RETURNED:g}", float(over), f"of {len(shares)}", part=part
+            ),
+        ]
     return [
-        at_most(
-            "largest part of a perturbation that remains between the two paths",
-            max(left),
-            RETURNED,
-            "noise that dies out leaves next to nothing; a network that went elsewhere keeps its distance",
-        ),
+        *measures,
         at_least(margin_name, min(margins) if margins else None, 1e-9, margin_why),
-        told("median part that remains", sorted(left)[len(left) // 2], "over all perturbations"),
         told(
             "perturbations",
             float(len(left)),

@@ -1,24 +1,143 @@
-"""Statistics over heads: bounds by resampling, and rank correlation."""
+"""Statistics over heads: means with intervals, by drawing seeds and heads again, and rank correlation."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 RESAMPLES = 2000
-CONFIDENCE = 0.95
+TAIL = 0.05
+"""Outside each end of an interval: its bounds are one-sided at 95 %, so that between them are 90 %."""
 
 
-def mean_bounds(values: np.ndarray) -> tuple[float, float]:
-    """The mean's bounds, each one-sided at 95 %: the heads [n] are drawn again, with replacement.
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic and its interval."""
 
-    Heads of one run share data and seed, so that this speaks of other heads of such runs. Heads of further
-    seeds go in with them.
+    value: float
+    low: float
+    high: float
 
-    >>> low, high = mean_bounds(np.array([1.0, 2.0, 3.0, 4.0]))
-    >>> low < 2.5 < high
-    True
+    @classmethod
+    def of(cls, value: float, redrawn: np.ndarray) -> "Estimate":
+        """The statistic with the interval that its values on redrawn heads [RESAMPLES] span."""
+        return cls(float(value), *np.quantile(redrawn, [TAIL, 1 - TAIL]).tolist())
+
+    def mapped(self, function: Callable[[float], float]) -> "Estimate":
+        """A growing function of it."""
+        return Estimate(function(self.value), function(self.low), function(self.high))
+
+
+@dataclass(frozen=True)
+class Heads:
+    """One value per head: `values[layer][seed]` is [heads]. `layers` has the layers' numbers, from 1.
+
+    Heads are drawn again within their layer and seed, with replacement, and where there are several seeds,
+    these are drawn again too, the same for all layers. Layers weigh alike. With one seed an interval speaks
+    of other heads of such a run; with several, also of other seeds, as far as two or three can tell.
+
+    >>> heads = Heads((1, 2), (([1.0, 2.0, 3.0],), ([5.0, 6.0, 7.0],)))
+    >>> heads.mean().value, heads.mean().low > 3
+    (4.0, True)
+    """
+
+    layers: tuple[int, ...]
+    values: Sequence[Sequence[np.ndarray]]
+
+    def pooled(self, place: int) -> np.ndarray:
+        """The values of a layer, by its place, of all seeds together."""
+        return np.concatenate(self.values[place])
+
+    def weights(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """By layer: how much each head counts in each drawing, [RESAMPLES, heads of all seeds]."""
+        seeds = len(self.values[0])
+        drawn = generator.multinomial(seeds, [1 / seeds] * seeds, size=RESAMPLES)
+        layers = []
+        for layer in self.values:
+            counts = np.concatenate(
+                [
+                    generator.multinomial(drawn[:, seed] * len(heads), [1 / len(heads)] * len(heads))
+                    for seed, heads in enumerate(layer)
+                    if len(heads)
+                ],
+                axis=1,
+            )
+            layers.append(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+        return layers
+
+    def by_layer(self) -> dict[int, Estimate]:
+        """The mean of each layer."""
+        weights = self.weights(np.random.default_rng(0))
+        pooled = [self.pooled(place) for place in range(len(self.layers))]
+        return {
+            layer: Estimate.of(heads.mean(), weight @ heads)
+            for layer, heads, weight in zip(self.layers, pooled, weights, strict=True)
+        }
+
+    def mean(self) -> Estimate:
+        """The mean over layers of their means."""
+        weights = self.weights(np.random.default_rng(0))
+        pooled = [self.pooled(place) for place in range(len(self.layers))]
+        redrawn = [weight @ heads for weight, heads in zip(weights, pooled, strict=True)]
+        return Estimate.of(float(np.mean([heads.mean() for heads in pooled])), np.mean(redrawn, axis=0))
+
+    def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Heads":
+        """A function of each value."""
+        return Heads(self.layers, [[function(heads) for heads in layer] for layer in self.values])
+
+
+def worst(layers: dict[int, Estimate]) -> Estimate:
+    """The largest of several layers: its bounds are the largest of theirs."""
+    return Estimate(
+        *(max(getattr(one, name) for one in layers.values()) for name in ("value", "low", "high"))
+    )
+
+
+def in_order(samples: Sequence[Heads]) -> Estimate:
+    """Of all pairs of heads of a layer from two of the samples, the part in which the earlier sample's is
+    larger; layers weigh alike, and so do pairs of samples.
+
+    >>> first, second = (Heads((1,), (([3.0, 4.0],),)), Heads((1,), (([2.0, 3.5],),)))
+    >>> in_order([first, second]).value
+    0.75
     """
     generator = np.random.default_rng(0)
-    means = generator.choice(values, (RESAMPLES, len(values))).mean(axis=1)
-    return float(np.quantile(means, 1 - CONFIDENCE)), float(np.quantile(means, CONFIDENCE))
+    weights = [sample.weights(generator) for sample in samples]
+    parts, redrawn = [], []
+    for first in range(len(samples)):
+        for second in range(first + 1, len(samples)):
+            for place in range(len(samples[first].layers)):
+                larger = samples[first].pooled(place)[:, None] > samples[second].pooled(place)
+                parts.append(larger.mean())
+                redrawn.append(((weights[first][place] @ larger) * weights[second][place]).sum(axis=1))
+    return Estimate.of(float(np.mean(parts)), np.mean(redrawn, axis=0))
+
+
+def contrast(samples: Sequence[Heads], weights: Sequence[float]) -> tuple[dict[int, Estimate], Estimate]:
+    """The sum over samples of their means, each times its weight: by layer, and the mean over layers.
+
+    A difference has the weights 1 and -1; a slope, those of a straight line's. Samples that have other layers
+    than one another have no layers in common, and the first part is then empty.
+    """
+    generator = np.random.default_rng(0)
+    means = []
+    for sample in samples:
+        drawn = sample.weights(generator)
+        pooled = [sample.pooled(place) for place in range(len(sample.layers))]
+        means.append(
+            [np.append(weight @ heads, heads.mean()) for weight, heads in zip(drawn, pooled, strict=True)]
+        )
+    together = _weighted([np.mean(layers, axis=0) for layers in means], weights)
+    if len({sample.layers for sample in samples}) > 1:
+        return {}, together
+    same = zip(samples[0].layers, zip(*means, strict=True), strict=True)
+    return {layer: _weighted(of_layer, weights) for layer, of_layer in same}, together
+
+
+def _weighted(means: Sequence[np.ndarray], weights: Sequence[float]) -> Estimate:
+    """A weighted sum of means [RESAMPLES + 1], of which the last is the one that was observed."""
+    total = np.asarray(weights) @ np.stack(means)
+    return Estimate.of(total[-1], total[:-1])
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:

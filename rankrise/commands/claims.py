@@ -1,4 +1,4 @@
-"""`rankrise claims`: does each claim of the paper hold on these runs?"""
+"""`rankrise claims`: what the claims of the paper and of its reproduction come to on these runs."""
 
 from itertools import groupby
 from pathlib import Path
@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rankrise.claims import Claim
+    from rankrise.claims import Claim, Measure
 
 
 def claims(
     runs: list[str],
     only: str | None = None,
+    judge: bool = False,
     why: bool = False,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Each claim that runs can decide: the verdict, what was measured, and the threshold.
+    """Each claim that runs can decide: the effect by layer with its interval, the measures, the verdict.
 
-    Toy runs are judged one by one, tracked runs by data set: those on one may differ in initialisation scale
-    and seed. One claim compares two data sets.
+    Toy runs are judged one by one, tracked runs by data set and product: those on one data set may differ in
+    initialisation scale and seed. Some claims compare two data sets.
 
     Args:
         runs: one or more folders of runs, or of sweeps.
         only: names of claims with commas between them (all).
+        judge: give verdicts also on runs that a claim is not about: fine-tunings, runs of one's own, and runs
+            that have hardly learned.
         why: also say for each threshold why it is there.
         out: the file that keeps the verdicts; claims.json in the first folder if not given, without --only.
         json: print everything as JSON instead of a table.
@@ -38,23 +41,26 @@ def claims(
     from rankrise.foundations.files import to_json
 
     names = None if only is None else [name.strip() for name in only.split(",")]
-    checked = check_claims(recorded.open(runs), names)
+    checked = check_claims(recorded.open(runs), names, everything=judge)
     if out is not None or names is None:
         write_claims(out or Path(runs[0]) / "claims.json", checked)
     if json:
         print(to_json([claim.to_dict() for claim in checked]))
         return
     console = Console()
-    for name, group in groupby(checked, key=lambda claim: claim.name):
+    for _, group in groupby(checked, key=lambda claim: claim.name):
         same = list(group)
-        console.print(f"\n[bold]{name}: {same[0].statement}[/bold]", highlight=False)
+        heading = f"{same[0].name} ({same[0].source}'s): {same[0].statement}"
+        console.print(f"\n[bold]{escape(heading)}[/bold]", highlight=False)
         for claim in same:
-            label = f"{escape(claim.data or claim.runs[0])}  " if len(same) > 1 else ""
             style = {"holds": "green", "does not hold": "red"}.get(claim.verdict, "yellow")
-            verdict = f"{label}[{style}]{claim.verdict}[/{style}]: {escape(claim.reason)}"
-            console.print(verdict, highlight=False)
+            verdict = f"[{style}]{claim.verdict}[/{style}]: {escape(claim.reason)}"
+            console.print(f"{escape(claim.subject)}  {verdict}", highlight=False)
+            if claim.effects:
+                line = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
+                console.print(Padding(f"{claim.effects[0].name}: {line}", (0, 0, 0, 2)), highlight=False)
             if claim.measures:
-                console.print(Padding(_table(claim, why), (0, 0, 0, 2 if label else 0)))
+                console.print(Padding(_table(claim, why), (0, 0, 0, 2)))
 
 
 def _table(claim: "Claim", why: bool) -> "Table":
@@ -63,9 +69,17 @@ def _table(claim: "Claim", why: bool) -> "Table":
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for justify in ("left", "right", "left", "left", "left"):
         table.add_column(justify=justify)
-    for measure in claim.measures:
-        mark = {True: "yes", False: "no", None: "-"}[measure.passes]
-        value = "-" if measure.value is None else f"{measure.value:.3g}"
+    for measure in (*claim.deciding, *claim.choices, *claim.beside):
+        mark = {True: "yes", False: "no", None: "?" if measure.needed else "-"}[measure.passes]
         needed = f"needed {measure.needed}" if measure.needed else ""
-        table.add_row(mark, value, needed, measure.name, measure.why if why else "")
+        name = f"{measure.name}, with {measure.choice}" if measure.choice else measure.name
+        table.add_row(mark, _number(measure), needed, name, measure.why if why else "")
     return table
+
+
+def _number(measure: "Measure") -> str:
+    """A value with its interval: "0.542 [0.49, 0.61]"."""
+    if measure.value is None:
+        return "-"
+    bounds = "" if measure.interval is None else f" [{measure.interval[0]:.3g}, {measure.interval[1]:.3g}]"
+    return f"{measure.value:.3g}{bounds}"

@@ -3,19 +3,20 @@
 from pathlib import Path
 
 
-def report(runs: list[str], out: Path | None = None, json: bool = False) -> None:
+def report(runs: list[str], out: Path | None = None, judge: bool = False, json: bool = False) -> None:
     """One self-contained HTML page of a run, or of several of one kind: claims, interactive plots, settings.
 
     Args:
         runs: one or more folders written by 'rankrise toy'; or of tracked runs, or of sweeps of them.
         out: the file to write; report.html in the first folder if not given.
+        judge: give verdicts also on runs that a claim is not about, such as fine-tunings.
         json: print the path and the size as JSON.
     """
     from rankrise import runs as recorded
     from rankrise.foundations.files import to_json
     from rankrise.show.report import write_report
 
-    path = write_report(recorded.open(runs), out or Path(runs[0]) / "report.html")
+    path = write_report(recorded.open(runs), out or Path(runs[0]) / "report.html", judge)
     if json:
         print(to_json({"page": str(path), "bytes": path.stat().st_size, "runs": runs}))
     else:

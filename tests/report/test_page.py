@@ -74,13 +74,13 @@ def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(
     visit: Open, run: ToyRun
 ) -> None:
     page, claims = visit(run), check_claims([run])
-    marks = {"holds": "✓", "does not hold": "✗", "cannot be decided": "?"}
+    marks = {"holds": "✓", "does not hold": "✗", "not decided": "?"}
     verdicts = [f"{marks[claim.verdict]} {claim.verdict}" for claim in claims]
     assert page.locator(".verdicts .verdict").all_inner_texts() == verdicts
     rows = page.eval_on_selector_all(
         ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
-    measures = [measure for claim in claims for measure in claim.measures]
+    measures = [one for claim in claims for one in (*claim.deciding, *claim.choices, *claim.beside)]
     assert len(rows) == len(measures)
     for (name, value, needed, why), measure in zip(rows, measures, strict=True):
         assert (name, why) == (measure.name, measure.why)

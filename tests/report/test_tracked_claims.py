@@ -1,7 +1,8 @@
-"""Claims 4 to 6 on really trained networks: runs on which each holds, does not, or cannot be decided."""
+"""Claims on really trained networks: runs on which each holds, does not, or is not decided."""
 
 import json
 import shutil
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -11,94 +12,148 @@ from tracked_runs import changed
 
 from rankrise import RankriseError, watch
 from rankrise.claims import STATEMENTS, Claim, check_claims
-from rankrise.claims.scales import in_order
+from rankrise.claims.claim import at_least, at_most
 from rankrise.claims.statements import each_study
-from rankrise.claims.statistics import mean_bounds, spearman
+from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, spearman
 from rankrise.commands import main
-from rankrise.runs import open, studies
+from rankrise.runs import open
 
 OF_A_STUDY = [statement.name for statement in STATEMENTS if statement.on is each_study]
 
 
-def verdict(name: str, *runs: Path) -> Claim:
-    (claim,) = check_claims(open(list(runs)), [name])
-    return claim
+def verdicts(name: str, *runs: Path, everything: bool = True) -> dict[str, Claim]:
+    """The claims of a name on one subject, by part."""
+    return {claim.part: claim for claim in check_claims(open(list(runs)), [name], everything)}
+
+
+def verdict(name: str, *runs: Path, part: str = "KQ") -> Claim:
+    found = verdicts(name, *runs)
+    return found.get(part) or found[""]
 
 
 def failed(claim: Claim) -> list[str]:
-    return [measure.name for measure in claim.measures if measure.passes is False]
-
-
-def only(run: Path, folder: Path, product: str) -> Path:
-    return changed(run, folder, settings={"products": [product]})
+    return [measure.name for measure in claim.deciding if measure.passes is False]
 
 
 def test_learned_keys_and_queries_are_of_low_rank_and_a_random_change_is_not(
-    tracked: dict[str, Path], tmp_path: Path
+    tracked: dict[str, Path],
 ) -> None:
-    run = only(tracked["unit"], tmp_path / "run", "KQ")
-    assert verdict("low rank", run).verdict == "holds"
-    assert verdict("spectra", run).verdict == "holds"
     for name in ("low rank", "spectra"):
-        claim = verdict(name, tracked["wander"])
-        assert claim.verdict == "does not hold"
-        assert {product for product in ("KQ", "VO") for one in failed(claim) if product in one} == {
-            "KQ",
-            "VO",
-        }
+        assert verdict(name, tracked["unit"]).verdict == "holds"
+        assert [claim.verdict for claim in verdicts(name, tracked["wander"]).values()] == [
+            "does not hold"
+        ] * 2
 
 
-def test_the_measure_of_low_rank_is_the_record_s(tracked: dict[str, Path]) -> None:
-    claim = verdict("low rank", tracked["unit"])
-    (study,) = studies(open([tracked["unit"]]))
-    ends = study.main[0].ranks["VO"][-1]
-    (measured,) = (
-        one.value for one in claim.measures if one.name.startswith("stable rank of the change of VO")
+def test_the_effect_in_a_layer_is_the_record_s(tracked: dict[str, Path]) -> None:
+    claim = verdict("low rank", tracked["unit"], part="VO")
+    (run,) = open(tracked["unit"])
+    ends = run.ranks["VO"][-1] / 20
+    assert [effect.layer for effect in claim.effects] == [1, 2, 3]
+    assert [effect.value for effect in claim.effects] == pytest.approx(ends.mean(1).tolist())
+    for effect, heads in zip(claim.effects, ends, strict=True):
+        assert effect.interval is not None
+        assert heads.min() <= effect.interval[0] <= effect.value <= effect.interval[1] <= heads.max()
+    (measure,) = claim.deciding
+    assert measure.value == pytest.approx(ends.mean(1).max())
+
+
+def test_products_have_verdicts_of_their_own(tracked: dict[str, Path]) -> None:
+    parts = verdicts("low rank", tracked["unit"])
+    assert {part: claim.verdict for part, claim in parts.items()} == {"KQ": "holds", "VO": "does not hold"}
+    assert all(measure.part in ("", "VO") for measure in parts["VO"].measures)
+
+
+def test_the_interval_decides_three_ways() -> None:
+    def passes(low: float, high: float) -> tuple[bool | None, bool | None]:
+        estimate = Estimate((low + high) / 2, low, high)
+        return at_least("", estimate, 0.5, "").passes, at_most("", estimate, 0.5, "").passes
+
+    assert passes(0.6, 0.7) == (True, False)
+    assert passes(0.3, 0.4) == (False, True)
+    assert passes(0.4, 0.6) == (None, None)
+
+
+def test_a_verdict_that_another_choice_would_turn_says_so(tracked: dict[str, Path]) -> None:
+    claim = verdict("low rank", tracked["unit"], part="VO")
+    assert claim.reason.endswith(
+        "; by another choice: holds with 0.2 as far below, holds with 0.3 as far below"
     )
-    assert measured is not None
-    assert ends.mean(1).max() / 20 <= measured <= ends.max() / 20
+    spectra = verdict("spectra", tracked["unit"], part="VO")
+    assert [one.choice for one in spectra.choices] == [
+        f"values above {cut} of the largest" for cut in (0.2, 0.3, 0.5)
+    ]
+    run = watch.load(tracked["unit"])
+    for cut, choice in zip((0.2, 0.3, 0.5), spectra.choices, strict=True):
+        counts = [
+            [(one > cut * one[:, :1]).sum(1) for one in run.spectrum("VO", step)] for step in (120, None)
+        ]
+        ratios = [(after / before).mean() for after, before in zip(*counts, strict=True)]
+        assert choice.value == pytest.approx(max(ratios))
+    clocks = {one.choice for one in verdict("rank grows", tracked["unit"]).choices}
+    assert clocks == {"a linear clock", "a clock from step 1"}
 
 
-def test_rank_grows_where_training_starts_small_and_not_at_random(
-    tracked: dict[str, Path], tmp_path: Path
-) -> None:
-    claim = verdict("rank grows", only(tracked["small"], tmp_path / "run", "VO"))
+def test_rank_grows_where_training_starts_small_and_not_at_random(tracked: dict[str, Path]) -> None:
+    claim = verdict("rank grows", tracked["small"], part="VO")
     assert claim.verdict == "holds", claim
-    assert verdict("rank grows", tracked["wander"]).verdict == "does not hold"
+    assert {one.verdict for one in verdicts("rank grows", tracked["wander"]).values()} == {"does not hold"}
+
+
+def test_heads_are_drawn_again_within_their_layers() -> None:
+    """Layers that differ, whose heads do not, leave nothing to chance: pooled heads would."""
+    layers = Heads((1, 2), [[np.full(8, 0.2)], [np.full(8, 0.8)]])
+    assert astuple(layers.mean()) == pytest.approx((0.5, 0.5, 0.5))
+    seeds = Heads((1,), [[np.full(8, 0.2), np.full(8, 0.8)]])
+    assert astuple(seeds.mean()) == pytest.approx((0.5, 0.2, 0.8))
 
 
 def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
-    runs = [only(tracked[name], tmp_path / name, "KQ") for name in ("unit", "small")]
-    holds = verdict("initialisation scale", *runs)
+    holds = verdict("initialisation scale", tracked["unit"], tracked["small"])
     assert holds.verdict == "holds"
-    pairs, neighbours = holds.measures[:2]
+    pairs, neighbours = holds.deciding[0], holds.beside[0]
     assert neighbours.value == pairs.value  # there are but two scales
     assert neighbours.why.startswith("between 1 and 0.")
     ends = [watch.load(tracked[name]).steps()["loss"][-1] for name in ("unit", "small")]
-    assert holds.measures[-1].value == pytest.approx(max(ends) / min(ends))
-    assert holds.measures[-1].why.startswith(f"{ends[0]:.3g} at 1, {ends[1]:.3g} at 0.1; ")
+    assert holds.beside[-1].value == pytest.approx(max(ends) / min(ends))
+    assert holds.beside[-1].why.startswith(f"{ends[0]:.3g} at 1, {ends[1]:.3g} at 0.1; ")
     called_small = changed(tracked["again"], tmp_path / "called", {"initialisation_scale": 0.1, "seed": 0})
-    assert verdict("initialisation scale", tracked["unit"], called_small).verdict == "does not hold"
+    assert verdict("initialisation scale", tracked["unit"], called_small).verdict == "not decided"
+    called_large = changed(tracked["small"], tmp_path / "large", {"initialisation_scale": 1.0})
+    assert verdict("initialisation scale", called_large, called_small).verdict == "does not hold"
     claim = verdict("initialisation scale", tracked["unit"])
-    assert claim.verdict == "cannot be decided"
+    assert claim.verdict == "not decided"
     assert "one initialisation scale" in claim.reason
 
 
 def test_values_and_outputs_have_the_higher_rank_but_not_at_random(tracked: dict[str, Path]) -> None:
-    assert verdict("products", tracked["unit"]).verdict == "holds"
+    claim = verdict("products", tracked["unit"])
+    assert (claim.verdict, claim.source) == ("holds", "the reproduction")
     assert verdict("products", tracked["wander"]).verdict == "does not hold"
 
 
 def test_more_symbols_take_more_rank_and_the_same_do_not(tracked: dict[str, Path], tmp_path: Path) -> None:
-    easy, hard = (only(tracked[name], tmp_path / name, "VO") for name in ("unit", "hard"))
-    assert verdict("data sets", easy, hard).verdict == "holds"
+    claim = verdict("data sets", tracked["unit"], tracked["again"], tracked["hard"], part="VO")
+    assert (claim.verdict, claim.data) == ("holds", "CIFAR-10 and CIFAR-100")
     same = changed(tracked["again"], tmp_path / "same", {"data": "cifar100"})
-    assert verdict("data sets", tracked["unit"], same).verdict == "does not hold"
+    assert verdict("data sets", tracked["unit"], same, part="VO").verdict != "holds"
     shorter = changed(tracked["hard"], tmp_path / "shorter", {"epochs": 3})
-    assert verdict("data sets", tracked["unit"], shorter).verdict == "cannot be decided"
-    assert verdict("data sets", tracked["unit"]).verdict == "cannot be decided"
+    assert verdict("data sets", tracked["unit"], shorter).verdict == "not decided"
+    with pytest.raises(RankriseError, match="'data sets' is not known"):
+        verdict("data sets", tracked["unit"])
+
+
+def test_growth_on_two_data_sets_is_compared_by_its_factor(tracked: dict[str, Path], tmp_path: Path) -> None:
+    grown = changed(tracked["small"], tmp_path / "grown", {"data": "imagenet", "initialisation_scale": 1.0})
+    claim = verdict("imagenet", tracked["unit"], grown, part="VO")
+    assert claim.verdict == "holds"
+    ratio, first, second = (claim.deciding[0].value, *(one.value for one in claim.beside))
+    assert ratio == pytest.approx(second / first)
+    other_way = changed(tracked["small"], tmp_path / "small", {"initialisation_scale": 1.0})
+    level = changed(tracked["unit"], tmp_path / "level", {"data": "imagenet"})
+    assert verdict("imagenet", other_way, level, part="VO").verdict == "does not hold"
 
 
 def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: dict[str, Path]) -> None:
@@ -122,40 +177,53 @@ def test_how_much_was_learned_stands_beside_a_low_rank(tracked: dict[str, Path],
     assert learned(below) == []
 
 
+def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    (run / "steps.jsonl").write_text('{"step":1,"loss":10.0}\n{"step":120,"loss":7.4}\n')
+    claims = verdicts("low rank", run, everything=False)
+    assert {claim.verdict for claim in claims.values()} == {"not judged"}
+    assert "run has hardly learned: its training loss fell from 10 to 7.4" in claims["KQ"].reason
+    (run / "steps.jsonl").write_text('{"step":1,"loss":10.0}\n{"step":120,"loss":4.9}\n')
+    assert verdicts("low rank", run, everything=False)["KQ"].verdict == "holds"
+
+
+def test_a_run_of_one_s_own_has_effects_and_a_verdict_on_request(tracked: dict[str, Path]) -> None:
+    shown = verdicts("low rank", tracked["wander"], everything=False)["KQ"]
+    judged = verdict("low rank", tracked["wander"])
+    assert (shown.verdict, judged.verdict) == ("not judged", "does not hold")
+    assert "came without a recipe" in shown.reason
+    assert shown.effects == judged.effects
+    assert [one.value for one in shown.measures] == [one.value for one in judged.measures]
+    assert all(one.passes is None for one in shown.measures)
+
+
 def test_each_data_set_has_a_verdict_of_its_own(tracked: dict[str, Path]) -> None:
     runs = [tracked[name] for name in ("unit", "again", "wander")]
-    learned, wandered = check_claims(open(runs), ["products"])
+    learned, wandered = check_claims(open(runs), ["products"], everything=True)
     assert (learned.data, learned.verdict, learned.runs) == ("CIFAR-10", "holds", ("unit", "again"))
     assert (wandered.data, wandered.verdict, wandered.runs) == ("wander", "does not hold", ("wander",))
-    alone = verdict("products", tracked["wander"])
-    assert wandered == alone
+    assert wandered == verdict("products", tracked["wander"])
 
 
 def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
-    claims = check_claims(
-        open([tracked["unit"], tracked["small"], tracked["hard"]]), ["initialisation scale"]
-    )
-    assert [claim.data for claim in claims] == ["CIFAR-10", "CIFAR-100"]
-    assert claims[0].verdict != "cannot be decided"
-    assert "one initialisation scale" in claims[1].reason
-    one_product = only(tracked["hard"], tmp_path / "hard", "VO")
+    runs = open([tracked["unit"], tracked["small"], tracked["hard"]])
+    claims = check_claims(runs, ["initialisation scale"])
+    assert [claim.subject for claim in claims] == ["CIFAR-10, KQ", "CIFAR-10, VO", "CIFAR-100"]
+    assert claims[0].verdict == "holds"
+    assert "one initialisation scale" in claims[2].reason
+    one_product = changed(tracked["hard"], tmp_path / "hard", settings={"products": ["VO"]})
     claims = check_claims(open([tracked["unit"], one_product]), ["products"])
-    assert [claim.verdict for claim in claims] == ["holds", "cannot be decided"]
+    assert [claim.verdict for claim in claims] == ["holds", "not decided"]
     assert claims[1].reason == "only VO was tracked: both products are needed"
 
 
-def test_data_sets_are_compared_once_and_other_data_is_not_told_of_cifar(tracked: dict[str, Path]) -> None:
+def test_data_sets_are_compared_where_both_are_there(tracked: dict[str, Path]) -> None:
     runs = [tracked[name] for name in ("unit", "hard", "wander")]
-    (claim,) = (one for one in check_claims(open(runs)) if one.name == "data sets")
-    assert (claim.data, claim.runs) == ("", ("unit", "hard"))
-    names = [one.name for one in check_claims(open(tracked["wander"]))]
-    assert names == OF_A_STUDY
-    assert "data sets" in [one.name for one in check_claims(open(tracked["unit"]))]
-    asked = verdict("data sets", tracked["wander"])
-    assert asked.verdict == "cannot be decided"
-    assert "CIFAR-100" in asked.reason
+    compared = [one for one in check_claims(open(runs)) if one.name == "data sets"]
+    assert {(claim.data, claim.runs) for claim in compared} == {("CIFAR-10 and CIFAR-100", ("unit", "hard"))}
+    assert {one.name for one in check_claims(open(tracked["unit"]))} == set(OF_A_STUDY)
 
 
 def test_an_unfinished_run_is_judged_as_of_now_and_says_so(tracked: dict[str, Path], tmp_path: Path) -> None:
@@ -170,8 +238,7 @@ def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp
     (run / "ranks.jsonl").write_text("")
     for path in (run / "spectra").glob("step-*"):
         path.unlink()
-    verdicts = {claim.verdict for claim in check_claims(open(run))}
-    assert verdicts == {"cannot be decided"}
+    assert {claim.verdict for claim in check_claims(open(run))} == {"not decided"}
 
 
 def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_early_for_a_trend(
@@ -182,10 +249,9 @@ def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_ear
     info = json.loads(path.read_text())
     info["extra"]["epoch_steps"] = 1000
     path.write_text(json.dumps(info))
-    (study,) = studies(open([run]))
     claim = verdict("rank grows", run)
-    assert claim.verdict == "cannot be decided"
-    count = len(study.main[0].finite_steps)
+    assert claim.verdict == "not decided"
+    count = len(open(run)[0].finite_steps)
     assert f"has 0 of its {count} measurements after its first epoch, and a trend takes 8" in claim.reason
 
 
@@ -194,7 +260,7 @@ def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path
     with (run / "steps.jsonl").open("a") as record:
         record.write(json.dumps({"step": 150, "loss": 0.1, "time": 1e9}) + "\n")
     claim = verdict("spectra", run)
-    assert claim.verdict == "cannot be decided"
+    assert claim.verdict == "not decided"
     assert "the last full spectrum is of step 120 of 150" in claim.reason
 
 
@@ -217,7 +283,7 @@ def test_heads_too_small_to_tell_are_left_undecided(tracked: dict[str, Path], tm
     info["layers"] = [layer | {"d_head": 12} for layer in info["layers"]]
     path.write_text(json.dumps(info))
     claim = verdict("low rank", run)
-    assert claim.verdict == "cannot be decided"
+    assert claim.verdict == "not decided"
     assert "head size 12" in claim.reason
 
 
@@ -228,20 +294,19 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
         shutil.copytree(tracked[name], tmp_path / "sweep" / name)
     main(["claims", str(tmp_path / "sweep"), "--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert [claim["name"] for claim in printed] == [
-        *OF_A_STUDY,
-        "data sets",
-    ]
-    assert [claim["data"] for claim in printed] == ["CIFAR-10"] * len(OF_A_STUDY) + [""]
+    assert list(dict.fromkeys(claim["name"] for claim in printed)) == OF_A_STUDY
+    assert {claim["data"] for claim in printed} == {"CIFAR-10"}
+    assert {claim["source"] for claim in printed} == {"the paper", "the reproduction"}
+    assert [claim["part"] for claim in printed if claim["name"] == "spectra"] == ["KQ", "VO"]
     kept = json.loads((tmp_path / "sweep" / "claims.json").read_text())
-    assert kept == {"format": "rankrise-claims/2", "claims": printed}
+    assert kept == {"format": "rankrise-claims/3", "claims": printed}
     other = tmp_path / "kept" / "products.json"
     main(["claims", str(tmp_path / "sweep"), "--only", "products", "--out", str(other)])
     assert [claim["name"] for claim in json.loads(other.read_text())["claims"]] == ["products"]
     assert json.loads((tmp_path / "sweep" / "claims.json").read_text()) == kept
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("products: What is learned in VO")
-    assert any(line.startswith("holds: it passes on 2 measures of 2; judged on") for line in lines)
+    assert lines[1].startswith("products (the reproduction's): What is learned in VO")
+    assert any(line.startswith("CIFAR-10  holds: it passes on 2 measures of 2; judged on") for line in lines)
 
 
 def test_verdicts_replace_nothing_but_verdicts(
@@ -252,18 +317,24 @@ def test_verdicts_replace_nothing_but_verdicts(
     for out in (tmp_path, run / "run.json", run / "ranks.jsonl"):
         with pytest.raises(SystemExit, match="2"):
             main(["claims", str(run), "--out", str(out)])
-        assert f"{out} is there and holds no verdicts" in " ".join(capsys.readouterr().err.split())
+        assert f"{out} exists and holds no verdicts" in " ".join(capsys.readouterr().err.split())
     assert (run / "run.json").read_bytes() == before
 
 
 def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
     tracked: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["claims", str(tracked["unit"]), str(tracked["wander"]), "--only", "products"])
+    runs = [str(tracked["unit"]), str(tracked["wander"])]
+    main(["claims", *runs, "--only", "products"])
     printed = capsys.readouterr().out
-    assert printed.count("products: What is learned in VO") == 1
-    assert "\nCIFAR-10  holds: it passes on 2 measures of 2\n  yes" in printed
-    assert "\nwander  does not hold: it fails on: " in printed
+    assert printed.count("products (the reproduction's): What is learned in VO") == 1
+    assert (
+        "\nCIFAR-10  holds: it passes on 2 measures of 2\n  stable rank of VO over that of KQ: layer 1"
+        in printed
+    )
+    assert "\nwander  not judged: wander came without a recipe" in printed
+    main(["claims", *runs, "--only", "products", "--judge"])
+    assert "\nwander  does not hold: it fails on: " in capsys.readouterr().out
 
 
 def test_a_claim_of_the_toy_is_not_one_of_tracked_runs(tracked: dict[str, Path]) -> None:
@@ -278,7 +349,14 @@ def test_statistics_agree_with_scipy_s() -> None:
     assert spearman(first, np.ones(40)) == 0.0
     values = generator.standard_normal(400)
     half = 1.645 * values.std() / 20
-    assert mean_bounds(values) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.01)
+    mean = Heads((1,), [[values]]).mean()
+    assert astuple(mean) == pytest.approx(
+        (values.mean(), values.mean() - half, values.mean() + half), abs=0.01
+    )
     pairs = stats.mannwhitneyu(first, second).statistic / 1600
     ties = (first[:, None] == second).mean()
-    assert in_order([first, second]) == pytest.approx(pairs - ties / 2)
+    order = in_order([Heads((1,), [[one]]) for one in (first, second)])
+    assert order.value == pytest.approx(pairs - ties / 2)
+    difference = contrast([Heads((1,), [[one]]) for one in (first, second)], [1, -1])[1]
+    welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.9)
+    assert (difference.low, difference.high) == pytest.approx((welch.low, welch.high), abs=0.05)

@@ -187,15 +187,20 @@ def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(
             row => [one.querySelector("h3").textContent.toLowerCase(),
                     row.cells[0].textContent, row.cells[1].textContent.slice(2)]))""",
     )
-    assert rows == [[claim.name, claim.data or "together", claim.verdict] for claim in claims]
-    assert len(rows) == 3 * 5 + 1
-    assert len({claim.verdict for claim in claims}) == 3
-    folded = page.locator(".judged", has_text="The rank of the change grows").locator("details").nth(2)
-    (wandered,) = (claim for claim in claims if (claim.name, claim.data) == ("rank grows", "wander"))
+    assert rows == [[claim.name, claim.subject, claim.verdict] for claim in claims]
+    assert len({claim.verdict for claim in claims}) == 4
+    judged = page.locator(".judged", has_text="The rank of the change grows")
+    assert "(the paper’s claim)" in judged.inner_text()
+    claim = next(claim for claim in claims if claim.name == "rank grows")
+    effects = judged.locator(".effects").first.inner_text()
+    assert effects.startswith("factor by which the stable rank grows: layer 1 ")
+    assert effects.count("layer") == len(claim.effects) == 3
+    folded = judged.locator("details").first
     assert not folded.locator(".measure").first.is_visible()
     folded.locator("summary").click()
-    assert folded.locator(".measure th").all_inner_texts() == [one.name for one in wandered.measures]
-    assert folded.locator(".measure .fails").count() == sum(one.passes is False for one in wandered.measures)
+    shown = [*claim.deciding, *claim.choices, *claim.beside]
+    assert len(folded.locator(".measure th").all_inner_texts()) == len(shown)
+    assert folded.locator(".measure .fails").count() == sum(one.passes is False for one in shown)
 
 
 def test_a_value_recorded_once_is_a_dot_and_further_texts_have_plots(

@@ -1,4 +1,4 @@
-"""The claims with their verdicts, and beneath each what was measured, as tables that need no script."""
+"""The claims: effects and verdicts, and beneath each what was measured, as tables that need no script."""
 
 from collections.abc import Sequence
 from html import escape
@@ -6,28 +6,44 @@ from itertools import groupby
 
 from rankrise.claims import Claim, Measure
 
-VERDICTS = {"holds": ("holds", "✓"), "does not hold": ("fails", "✗"), "cannot be decided": ("open", "?")}
+VERDICTS = {
+    "holds": ("holds", "✓"),
+    "does not hold": ("fails", "✗"),
+    "not decided": ("open", "?"),
+    "not judged": ("open", "–"),
+}
 MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
 
 
 def claims_section(claims: Sequence[Claim]) -> str:
-    """Each claim with its verdict on each subject, under whose reason the measures are; of a single subject
-    they lie open."""
-    alone = len({claim.subject for claim in claims}) == 1
+    """Each claim with its effect and verdict on each subject; the measures are folded beneath the reason, and
+    lie open where there is one run or data set."""
+    alone = len({claim.data or claim.runs for claim in claims}) == 1
     parts = []
     for name, same in groupby(claims, key=lambda claim: claim.name):
         judged = list(same)
         rows = "".join(
             f'<tr><th scope="row">{escape(claim.subject)}</th><td>{_verdict(claim)}</td>'
-            f"<td>{_folded(claim, alone)}</td></tr>"
+            f"<td>{_effects(claim)}{_folded(claim, alone)}</td></tr>"
             for claim in judged
         )
-        heads = "".join(f'<th scope="col">{title}</th>' for title in ("Judged on", "Verdict", "Why"))
+        heads = "".join(
+            f'<th scope="col">{title}</th>' for title in ("Judged on", "Verdict", "Effect and why")
+        )
         parts.append(
-            f'<div class="judged"><h3>{escape(name.capitalize())}</h3><p>{escape(judged[0].statement)}</p>'
+            f'<div class="judged"><h3>{escape(name.capitalize())}</h3>'
+            f"<p>{escape(judged[0].statement)} <em>({escape(judged[0].source)}’s claim)</em></p>"
             f'<table class="verdicts"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         )
     return "".join(parts)
+
+
+def _effects(claim: Claim) -> str:
+    """How large it is in each layer, with the interval."""
+    if not claim.effects:
+        return ""
+    layers = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
+    return f'<p class="effects">{escape(claim.effects[0].name)}: {layers}</p>'
 
 
 def _folded(claim: Claim, opened: bool) -> str:
@@ -35,7 +51,7 @@ def _folded(claim: Claim, opened: bool) -> str:
     if not claim.measures:
         return escape(claim.reason)
     head = "".join(f'<th scope="col">{title}</th>' for title in ("Measure", "Value", "Needed", "Why there"))
-    rows = "".join(map(_measure_row, claim.measures))
+    rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices, *claim.beside)))
     return (
         f"<details{' open' if opened else ''}><summary>{escape(claim.reason)}</summary>"
         f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>'
@@ -49,20 +65,22 @@ def _verdict(claim: Claim) -> str:
 
 
 def _measure_row(measure: Measure) -> str:
+    name = f"{measure.name}, with {measure.choice}" if measure.choice else measure.name
+    kind, mark = MARKS[measure.passes]
     needed = f'<td class="number" data-name="needed">{escape(_signs(measure.needed))}</td>'
     return (
-        f'<tr class="measure"><th scope="row">{escape(measure.name)}</th><td>{_value(measure)}</td>'
+        f'<tr class="measure"><th scope="row">{escape(name)}</th>'
+        f'<td><span class="number">{_number(measure)} <span class="mark {kind}">{mark}</span></span></td>'
         f'{needed if measure.needed else "<td></td>"}<td class="why">{escape(measure.why)}</td></tr>'
     )
 
 
-def _value(measure: Measure) -> str:
+def _number(measure: Measure) -> str:
     if measure.value is None:
         return "–"
-    kind, mark = MARKS[measure.passes]
-    value = f"{measure.value:.3g}".replace("-", "−").replace("inf", "∞")
-    return f'<span class="number">{value} <span class="mark {kind}">{mark}</span></span>'
+    bounds = "" if measure.interval is None else " [{:.3g}, {:.3g}]".format(*measure.interval)
+    return _signs(f"{measure.value:.3g}{bounds}".replace("inf", "∞"))
 
 
-def _signs(needed: str) -> str:
-    return needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
+def _signs(text: str) -> str:
+    return text.replace("<=", "≤").replace(">=", "≥").replace("-", "−")

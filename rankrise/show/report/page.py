@@ -24,19 +24,22 @@ from rankrise.show.report.tracked import TRACKED
 KINDS: dict[type, Kind[Any]] = {ToyRun: TOY, TrackedRun: TRACKED}
 
 
-def write_report(opened: Sequence[Run], path: str | Path) -> Path:
-    """Write the page of opened runs of one kind, and give its path."""
+def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -> Path:
+    """Write the page of opened runs of one kind, and give its path.
+
+    With `judge`, claims have verdicts also on runs that they are not about.
+    """
     path = Path(path)
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
         raise RankriseError(f"{path} exists and is not a page: pass a name that ends in .html.")
     runs = of_one_kind(opened)
-    write_text(path, render(runs, KINDS[type(runs[0])]))
+    write_text(path, render(runs, KINDS[type(runs[0])], judge))
     return path
 
 
-def render(runs: Sequence[Run], kind: Kind[Any]) -> str:
+def render(runs: Sequence[Run], kind: Kind[Any], judge: bool = False) -> str:
     """The page as HTML."""
     script = f"\n{assemble(f'{kind.name}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -46,7 +49,7 @@ def render(runs: Sequence[Run], kind: Kind[Any]) -> str:
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections),
         story=story(kind.finding, kind.chapters(runs)),
-        claims=claims_section(check_claims(runs)),
+        claims=claims_section(check_claims(runs, everything=judge)),
         sections=web_source(f"{kind.name}/sections.html"),
         settings=settings_tables([(run.name, run.info, kind.settings(run)) for run in runs]),
         version=escape(rankrise.__version__),

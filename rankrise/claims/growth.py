@@ -1,0 +1,130 @@
+"""The paper on tracked runs: the rank of the change grows during training."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankrise.claims.claim import Measure, at_least, told
+from rankrise.claims.heads import heads_of, judged_at
+from rankrise.claims.statistics import Heads, spearman
+from rankrise.runs import NotRecorded, Study, TrackedRun
+
+EARLY = 0.01
+MOST_HEADS = 0.75
+TREND = 0.5
+FEWEST_STEPS = 8
+MOMENTS = 40
+CLOCKS = {
+    "a linear clock": {"from_first": False, "linear": True},
+    "a clock from step 1": {"from_first": True, "linear": False},
+}
+"""The other choices of when, and on which clock, training is looked at."""
+
+
+def rank_grows(study: Study) -> list[Measure]:
+    """The stable rank of each head at the end against early training, and its trend between."""
+    measures: list[Measure] = []
+    for product in study.main[0].products:
+        factors, grown = growth(study.main, product)
+        measures += [
+            told("factor by which the stable rank grows", one.mapped(np.exp), "", part=product, layer=layer)
+            for layer, one in factors.by_layer().items()
+        ]
+        measures += _deciding(grown, trends(study.main, product), product)
+        for clock, how in CLOCKS.items():
+            _, other = growth(study.main, product, how["from_first"])
+            both = _deciding(other, trends(study.main, product, **how), product, clock)
+            measures += both if how["from_first"] else both[1:]  # a clock leaves its ends where they are
+        measures.append(
+            told(
+                "factor by which the stable rank grows, geometric mean over heads",
+                factors.mean().mapped(np.exp),
+                _course(study.main[0], product),
+                part=product,
+            )
+        )
+    return [*measures, *judged_at(study)]
+
+
+def _deciding(grown: Heads, trend: Heads, product: str, choice: str = "") -> list[Measure]:
+    where = {"part": product, "choice": choice}
+    return [
+        at_least(
+            "part of the heads with a higher rank at the end than early",
+            grown.mean(),
+            MOST_HEADS,
+            "three of four; half of them would by chance. Early is the end of the first epoch, when "
+            "all of the data has been seen (1 % of training where epochs are not known)",
+            **where,
+        ),
+        at_least(
+            "rank correlation of the stable rank with the step, mean over heads",
+            trend.mean(),
+            TREND,
+            "1 where it only grows, 0 without a trend, half-way between; on a logarithmic clock",
+            **where,
+        ),
+    ]
+
+
+def growth(runs: Sequence[TrackedRun], product: str, from_first: bool = False) -> tuple[Heads, Heads]:
+    """Of each head: log(stable rank at the end / early), and whether it has grown, 1 or 0."""
+
+    def factors(run: TrackedRun) -> list[np.ndarray]:
+        ranks = _changed(run, product, from_first)
+        return list(np.log(ranks[-1] / ranks[0]))
+
+    heads = heads_of(runs, factors, product)
+    return heads, heads.mapped(lambda values: (values > 0).astype(float))
+
+
+def trends(runs: Sequence[TrackedRun], product: str, from_first: bool = False, linear: bool = False) -> Heads:
+    """Of each head: the rank correlation of its stable rank with the step.
+
+    By default on a logarithmic clock, on which training has its stages; on a linear one a long end, where the
+    rate has fallen and next to nothing moves, decides.
+    """
+
+    def trend(run: TrackedRun) -> list[np.ndarray]:
+        ranks, steps = _changed(run, product, from_first), run.finite_steps[_early(run, from_first) :]
+        spread = np.linspace if linear else np.geomspace
+        places = np.searchsorted(steps, spread(steps[0], steps[-1], MOMENTS))
+        moments = np.unique(places.clip(max=len(steps) - 1))
+        correlations = np.full(ranks.shape[1:], np.nan)
+        for layer, head in zip(*np.isfinite(ranks[0]).nonzero(), strict=True):
+            correlations[layer, head] = spearman(moments, ranks[moments, layer, head])
+        return list(correlations)
+
+    return heads_of(runs, trend, product)
+
+
+def _early(run: TrackedRun, from_first: bool = False) -> int:
+    """The place of the first measured step that counts.
+
+    Not the very first one: the change of a single step is the optimiser's doing (Adam's is the sign of one
+    batch's gradient), and its rank is that of a batch, which may be high or low.
+    """
+    wanted = 0 if from_first else run.epoch_steps or EARLY * run.last_finite_step
+    return int(np.searchsorted(run.finite_steps, wanted))
+
+
+def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
+    """The stable ranks from early on, [steps, layers, heads]; nan for a head that is once unchanged."""
+    ranks = run.ranks[product][_early(run, from_first) :]
+    if len(ranks) < FEWEST_STEPS:
+        since = "its first epoch" if run.epoch_steps else f"the first {EARLY:.0%} of training"
+        raise NotRecorded(
+            f"{run.folder} has {len(ranks)} of its {len(run.finite_steps)} measurements after {since}, "
+            f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often"
+        )
+    return np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
+
+
+def _course(run: TrackedRun, product: str) -> str:
+    """The mean over heads in words: at first, early, at its lowest, at the end."""
+    means = np.nanmean(run.ranks[product], axis=(1, 2))
+    lowest = int(means.argmin())
+    return (
+        f"mean over heads: {means[0]:.2f} at step {run.finite_steps[0]}, {means[_early(run)]:.2f} early, "
+        f"{means[lowest]:.2f} at its lowest (step {run.finite_steps[lowest]}), {means[-1]:.2f} at the end"
+    )
