@@ -131,6 +131,7 @@ def test_descent_is_left_out_where_floats_end() -> None:
     assert {piece.alpha for piece in pieces_of(settings) if piece.kind == "descent"} == {"1e-16"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_finished_and_resumes(folder: Path) -> None:
     """Two workers, SIGINT once a piece is there; then the rest, and the same numbers as in one go."""
     flags = "--dimension=2 --tokens=3 --samples=20 --seeds=1 --alphas=1e-4,1e-8 --step=0.02"

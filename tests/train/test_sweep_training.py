@@ -148,6 +148,7 @@ def test_dask_workers_with_threads_are_refused(recipe: str, capsys: pytest.Captu
     assert "--nthreads 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_as_jobs_of_submitit(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("submitit")
     options = "cluster=local,timeout_min=5"

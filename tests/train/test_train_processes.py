@@ -48,6 +48,7 @@ def launch(way: str, recipe: Path, folder: Path, *more: str) -> dict[str, object
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_give_the_single_ones_losses_and_ranks(tiny, whole_run, tmp_path, way):
     folder = tmp_path / "run"
@@ -71,6 +72,7 @@ def test_two_processes_give_the_single_ones_losses_and_ranks(tiny, whole_run, tm
         numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_layers_computed_our_way_are_sharded_too(tiny, tmp_path):
     settings = replace(tiny, head_size=16, precision="bf16", epochs=1)
     train(settings, tmp_path / "single")

@@ -80,6 +80,7 @@ def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path
     same_run(tmp_path / "run", whole_run)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_from_its_checkpoint(tiny, whole_run, tmp_path):
     folder = tmp_path / "run"
     recipe = recipe_file(tiny, tmp_path / "recipe.yaml")
