@@ -2,7 +2,7 @@
 
     python benchmarks/stages.py [--curves 300]
 
-Needs `ruptures`. Curves without stages are those of tests/stages/smooth_curves.py, from a seed on that no
+Needs `ruptures`. Curves without stages are those of tests/watch/stages/smooth_curves.py, from a seed on that no
 setting was chosen by; toy runs are the one of results/toy-paper and a small one, at every scale.
 """
 
@@ -24,7 +24,7 @@ from rankrise.watch._stages.shape import Windows
 from rankrise.watch._stages.steps import FINEST, LEAST
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "stages"))
+sys.path.insert(0, str(ROOT / "tests" / "watch" / "stages"))
 from smooth_curves import smooth_curve  # noqa: E402
 
 HELD_OUT = 1000

@@ -11,7 +11,7 @@ from rankrise.predict.types import DiagonalHead
 from rankrise.toy.full import train_full_weights
 from rankrise.watch._stages.agreement import Agreement, Passage, agreement, passages
 
-PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
+PAPER = Path(__file__).parents[3] / "results" / "toy-paper"
 
 
 def plateaus(stages: predict.Stages, until: float) -> np.ndarray:

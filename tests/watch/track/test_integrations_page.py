@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"\]\(\.\./(examples/\w+\.py)\).*?```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
