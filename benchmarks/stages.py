@@ -2,8 +2,8 @@
 
     python benchmarks/stages.py [--curves 300]
 
-Needs `ruptures`. Curves without stages are those of tests/watch/stages/smooth_curves.py, from a seed on that no
-setting was chosen by; toy runs are the one of results/toy-paper and a small one, at every scale.
+Needs `ruptures`. Curves without stages are those of tests/watch/stages/smooth_curves.py, from a seed on that
+no setting was chosen by; toy runs are the one of results/toy-paper and a small one, at every scale.
 """
 
 import argparse
