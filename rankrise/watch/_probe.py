@@ -5,6 +5,8 @@ goes into the output projection does, and no other part changes. If its query ch
 changes; if its key does too, nothing changes. The query of one token acts on that token alone, its key on
 others. A layout for which all of this holds is the one that the module uses. No mask, position (rotary or
 added), softmax, gate or kernel has to be rebuilt for it, and signs are exact in any floating type.
+
+What it does not see is the order of dimensions within a head, which is taken to be one for query and key.
 """
 
 import copy
@@ -24,8 +26,6 @@ from rankrise.watch._projection import Projection, is_adapter, merged_adapter
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
 """What may differ where nothing should, as a share of the largest entry; a change is five times that."""
 HALF_TOLERANCE = 2e-2
-TOKENS = 3
-"""How many tokens are tried for the difference between queries and keys."""
 LONGER = "no token of the batch looks at another one: pass a batch of longer samples"
 
 
@@ -86,15 +86,16 @@ def _probe_whole(trial: "_Trial", base: Tensor) -> None:
 
 def _probe_tokens(trial: "_Trial", base: Tensor) -> None:
     """The query of a token acts on one row of the output, its key on several: else the two are exchanged."""
-    rows = trial.rows("query")
-    if rows is None or trial.rows("key") is None:
+    given = {role: trial.rows(role) for role in ("query", "key")}
+    if given["query"] is None or given["key"] is None:
         return
-    if rows < 2:
-        raise Unprovable(LONGER)
-    tried = sorted({0, rows // 2, rows - 1})[:TOKENS]
+    if given["query"] != given["key"]:  # a class token's query, or one sequence that looks at another
+        if given["query"] != base[..., 0, 0].numel():
+            raise Refuted("there are as many outputs as keys, not as queries")
+        return
     touched = {
-        role: max(trial.touched(trial.run(token=(role, row)), base) for row in tried)
-        for role in ("query", "key")
+        role: max(trial.touched(trial.run(token=(role, row)), base) for row in {0, rows // 2, rows - 1})
+        for role, rows in given.items()
     }
     if touched["query"] > 1:
         raise Refuted("the query of one token changes what other tokens get, as a key does")
@@ -308,12 +309,17 @@ def _places(projection: Projection, count: int) -> list[Tensor]:
 
 
 def _plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy with adapters merged, which does what it does in evaluation."""
-    twin = copy.deepcopy(module).eval()
+    """A copy in evaluation, with adapters merged, and norms without what they add, which keeps its sign."""
+    twin = copy.deepcopy(module)
+    twin.eval()  # which gives nothing back in some classes
     for path, part in list(twin.named_modules()):
         if path and is_adapter(part):
             owner, _, name = path.rpartition(".")
             twin.get_submodule(owner)._modules[name] = merged_adapter(part)
+    for part in twin.modules():
+        added = part._parameters.get("bias")
+        if added is not None and "norm" in type(part).__name__.lower():
+            added.data = torch.zeros_like(added)
     return twin if dtype is None else twin.to(dtype)
 
 

@@ -82,6 +82,8 @@ def prove(model: nn.Module, run: Callable[[nn.Module], object], expected: int) -
             inputs = inputs[:1]  # of all; the others are latent
         queries, keys, values = inputs[0], inputs[1 % len(inputs)], inputs[min(2, len(inputs) - 1)]
         compare(layer, (queries, keys, values), logits, weights, tokens(calls[-1][1]))
+    for layer, checked in zip(layers, watch.check(model, run).layers, strict=True):
+        assert checked.proved or any("bottleneck" in note for note in layer.notes), checked
 
 
 def compare(

@@ -78,9 +78,15 @@ def x(tokens=5):
     return torch.randn(2, tokens, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
+def trained_norm():
+    norm = nn.LayerNorm(SIZE)
+    nn.init.normal_(norm.bias)
+    return norm
+
+
 @pytest.mark.parametrize("kernel", [True, False])
 @pytest.mark.parametrize("rotary", [False, True])
-@pytest.mark.parametrize("norm", [None, lambda: nn.RMSNorm(SIZE)])
+@pytest.mark.parametrize("norm", [None, lambda: nn.RMSNorm(SIZE), trained_norm])
 def test_the_usual_layout_is_proved(rotary, norm, kernel):
     model = Block(Fused("thirds", rotary, norm, kernel))
     result = watch.check(model, x())
