@@ -1,8 +1,13 @@
 """Watch: every attention head's weights in one form, and the spectra and ranks of what they learned.
 
-`heads` reads the weights, `change` holds two moments of them, `stable_rank` and `singular_values` measure it,
-`compare` does so for two checkpoints; `RankTracker` follows a training run, `load` reads its record and
-`find_stages` says where it steps. The types that these return are in `rankrise.watch.types`.
+- `heads` reads the weights, and `check` proves by a forward pass that they are read rightly; `add_family`,
+  `linear` and `Attention` teach it a module of your own.
+- `change` holds two moments of them; `stable_rank`, `singular_values` and the rest measure it.
+- `compare` does so for two checkpoints, and `overlap` asks whether two trainings learned the same directions.
+- `RankTracker` follows a training run on a `Schedule`, also as a callback and with streams to other tools;
+  `load` reads its record, and `find_stages` says where it steps.
+
+The types that these return are in :mod:`rankrise.watch.types`.
 """
 
 from rankrise.foundations.deprecation import moved
@@ -19,25 +24,26 @@ from rankrise.watch._old_spellings import (  # noqa: F401
 )
 from rankrise.watch._overlap import overlap
 from rankrise.watch._projection import linear
-from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
+from rankrise.watch._ranks import effective_rank, energy_rank, rank_above
+from rankrise.watch._ranks import normalised_spectrum as normalised_spectrum
 from rankrise.watch._spectra import singular_values
 from rankrise.watch._stable_rank import stable_rank
-from rankrise.watch._stages import Curve, StagesFound, find_stages, find_steps
+from rankrise.watch._stages import Curve as Curve
+from rankrise.watch._stages import StagesFound as StagesFound
+from rankrise.watch._stages import find_stages, find_steps
 from rankrise.watch._subspaces import leading_vectors, principal_angles
 from rankrise.watch._track.callbacks import huggingface_callback, lightning_callback
-from rankrise.watch._track.load import TrackedRun, load
+from rankrise.watch._track.load import TrackedRun as TrackedRun
+from rankrise.watch._track.load import load
 from rankrise.watch._track.schedule import Schedule, Spaced
 from rankrise.watch._track.streams import tensorboard, trackio, wandb
 from rankrise.watch._track.tracker import RankTracker
 
 __all__ = [
     "Attention",
-    "Curve",
     "RankTracker",
     "Schedule",
     "Spaced",
-    "StagesFound",
-    "TrackedRun",
     "add_family",
     "change",
     "check",
@@ -53,7 +59,6 @@ __all__ = [
     "lightning_callback",
     "linear",
     "load",
-    "normalised_spectrum",
     "overlap",
     "principal_angles",
     "rank_above",

@@ -86,16 +86,16 @@ def _probe_whole(trial: "_Trial", base: Tensor) -> None:
 
 def _probe_tokens(trial: "_Trial", base: Tensor) -> None:
     """The query of a token acts on one row of the output, its key on several: else the two are exchanged."""
-    given = {role: trial.rows(role) for role in ("query", "key")}
-    if given["query"] is None or given["key"] is None:
+    queries, keys = trial.rows("query"), trial.rows("key")
+    if queries is None or keys is None:
         return
-    if given["query"] != given["key"]:  # a class token's query, or one sequence that looks at another
-        if given["query"] != base[..., 0, 0].numel():
+    if queries != keys:  # a class token's query, or one sequence that looks at another
+        if queries != base[..., 0, 0].numel():
             raise Refuted("there are as many outputs as keys, not as queries")
         return
     touched = {
-        role: max(trial.touched(trial.run(token=(role, row)), base) for row in {0, rows // 2, rows - 1})
-        for role, rows in given.items()
+        role: max(trial.touched(trial.run(token=(role, row)), base) for row in {0, keys // 2, keys - 1})
+        for role in ("query", "key")
     }
     if touched["query"] > 1:
         raise Refuted("the query of one token changes what other tokens get, as a key does")

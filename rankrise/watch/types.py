@@ -1,4 +1,7 @@
-"""The types that the functions of `rankrise.watch` return, for annotations."""
+"""The types behind the verbs of :mod:`rankrise.watch`: what they return, and what they may be given.
+
+Nobody has to import one to use the library; they are here for annotations and for `isinstance`.
+"""
 
 from rankrise.watch._change import Change
 from rankrise.watch._check import LayerCheck, LayoutCheck
@@ -6,12 +9,13 @@ from rankrise.watch._compare import MatrixChange, ModelComparison
 from rankrise.watch._heads import Layer, Layers
 from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
-from rankrise.watch._stages import FoundStage, FoundStep, StagesFound
+from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound
 from rankrise.watch._subspaces import SingularVectors
 from rankrise.watch._track.load import TrackedRun
 
 __all__ = [
     "Change",
+    "Curve",
     "FoundStage",
     "FoundStep",
     "HeadOverlap",
