@@ -184,7 +184,7 @@ def matrix_flow(
     starts: Sequence[Start],
     log10_alpha: float = -32.0,
     until: float = 1.0,
-    tolerance: float = 1e-6,
+    tolerance: float = 1e-5,
     max_steps: int = 100_000,
     progress: Callable[[float], None] | None = None,
 ) -> MatrixFlow:
@@ -207,7 +207,7 @@ def matrix_flow(
     check_until(until, finite=True)
     if not 0 < tolerance < 1:
         raise RankriseError(
-            f"tolerance is {tolerance!r}: pass the error allowed in a step, between 0 and 1, 1e-6 say."
+            f"tolerance is {tolerance!r}: pass the error allowed in a step, between 0 and 1, 1e-5 say."
         )
     if max_steps < 1:
         raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of at least 1.")
