@@ -17,7 +17,8 @@ def flow(
 ) -> None:
     """Train a diagonal network by exact gradient flow from an initialisation of scale alpha, however small.
 
-    Prints when each coordinate becomes active, beside what Algorithm 1 predicts.
+    Prints when each coordinate becomes active, beside what Algorithm 1 predicts; with --weights full, when
+    each product of full matrices gains a direction, beside what is predicted for them.
 
     Args:
         log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
@@ -34,6 +35,11 @@ def flow(
     from rankrise.show.staircase import save_flow
 
     wanted = network_settings(settings)
+    if wanted.weights == "full":
+        from rankrise.commands.full_matrices import flow_matrices
+
+        flow_matrices(wanted, log10_alpha, until, tolerance, out, json)
+        return
     loss = build(wanted)
     u0, v0 = theory.random_initialisation(loss.size, wanted.seed + 1, wanted.device)
     with bar("gradient flow", until, unit="rescaled time") as move_to:

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """A diagonal network with its data and a random teacher."""
+    """A network with its data and a random teacher."""
 
     network: Literal["head", "transformer", "linear"] = "head"
     """One attention head (Eq. 1), a transformer (Example 3.2), or a linear network."""
+    weights: Literal["diagonal", "full"] = "diagonal"
+    """Diagonal, as in the paper's theorem, or full matrices, beyond it (head and linear network)."""
+    columns: int = setting(0, at_least=0, at_most=10**6)
+    """Inner dimension of full matrices, which bounds their rank; 0 for the dimension."""
     dimension: int = setting(8, at_least=1, at_most=10**6)
     """Embedding dimension d; the paper's toy has 50."""
     tokens: int = setting(10, at_least=1, at_most=10**6)
@@ -44,11 +48,9 @@ def network_settings(given: Mapping[str, Any]) -> NetworkSettings:
     return replaced(NetworkSettings(), given, "the command line", "a network")
 
 
-def build(settings: NetworkSettings) -> "DiagonalHead | DiagonalTransformer | DiagonalLinear":
-    """The network that the settings ask for."""
+def check_device(settings: NetworkSettings) -> None:
+    """Refuse a device that cannot be used here."""
     import torch
-
-    from rankrise import predict
 
     try:
         torch.empty(0, device=settings.device)
@@ -56,6 +58,13 @@ def build(settings: NetworkSettings) -> "DiagonalHead | DiagonalTransformer | Di
         raise RankriseError(
             f"--device {settings.device} cannot be used here: pass cpu, or cuda where there is a GPU."
         ) from error
+
+
+def build(settings: NetworkSettings) -> "DiagonalHead | DiagonalTransformer | DiagonalLinear":
+    """The diagonal network that the settings ask for."""
+    from rankrise import predict
+
+    check_device(settings)
     sizes = {
         name: getattr(settings, name) for name in ("dimension", "samples", "seed", "objective", "device")
     }

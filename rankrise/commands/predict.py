@@ -16,7 +16,8 @@ def predict(
 ) -> None:
     """Say which coordinate of a diagonal network is learned when, in the limit of a vanishing initialisation.
 
-    Runs the paper's Algorithm 1 on a network with a random teacher, and prints its stages.
+    Runs the paper's Algorithm 1 on a network with a random teacher, and prints its stages. With --weights
+    full, says when each product of full matrices gains a direction, which goes beyond the paper's theorem.
 
     Args:
         until: rescaled time t / log(1/alpha) at which to stop.
@@ -32,6 +33,11 @@ def predict(
     from rankrise.show.staircase import save_stages
 
     wanted = network_settings(settings)
+    if wanted.weights == "full":
+        from rankrise.commands.full_matrices import predict_matrices
+
+        predict_matrices(wanted, until, check, out, json)
+        return
     loss = build(wanted)
     with bar("Algorithm 1", loss.size, unit="stages") as move_to:
         stages = theory.greedy(loss, until=until, device=wanted.device, progress=move_to)
