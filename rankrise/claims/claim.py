@@ -199,13 +199,16 @@ def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
     deciding = {one.name: one for one in measures if one.needed and not one.choice and one.layer is None}
     verdict = _of(list(deciding.values()))
     failed = [name for name, one in deciding.items() if one.passes is False]
-    unclear = [name for name, one in deciding.items() if one.passes is None]
-    if verdict == "does not hold":
+    unclear = [name for name, one in deciding.items() if one.passes is None and one.value is not None]
+    unknown = [name for name, one in deciding.items() if one.value is None]
+    if failed:
         reason = f"it fails on: {'; '.join(failed)}"
-    elif verdict == "not decided":
-        reason = f"the threshold lies within the interval, or the run does not say: {'; '.join(unclear)}"
+    elif unclear:
+        reason = f"the threshold lies within the interval of: {'; '.join(unclear)}"
+    elif unknown:
+        reason = f"the run does not determine: {'; '.join(unknown)}"
     else:
-        reason = f"it passes on {len(deciding)} measures of {len(deciding)}"
+        reason = f"it passes on {len(deciding)} of {len(deciding)} measures"
     turned = []
     for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
         otherwise = deciding | {one.name: one for one in measures if one.choice == choice}

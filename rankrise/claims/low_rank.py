@@ -41,7 +41,7 @@ def low_rank(study: Study) -> list[Measure]:
         measures += [
             at_most(f"{name}, worst layer", most, FAR_BELOW, "far below is an order of magnitude", **where),
             *(
-                at_most(f"{name}, worst layer", most, cut, "", **where, choice=f"{cut:g} as far below")
+                at_most(f"{name}, worst layer", most, cut, "", **where, choice=f"a threshold of {cut:g}")
                 for cut in OTHERWISE
             ),
             told(

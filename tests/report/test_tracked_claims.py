@@ -11,7 +11,7 @@ from scipy import stats
 from tracked_runs import changed
 
 from rankrise import RankriseError, watch
-from rankrise.claims import STATEMENTS, Claim, check_claims
+from rankrise.claims import STATEMENTS, Claim, Measure, Statement, check_claims, judge
 from rankrise.claims.claim import at_least, at_most
 from rankrise.claims.statements import each_study
 from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, spearman
@@ -77,7 +77,7 @@ def test_the_interval_decides_three_ways() -> None:
 def test_a_verdict_that_another_choice_would_turn_says_so(tracked: dict[str, Path]) -> None:
     claim = verdict("low rank", tracked["unit"], part="VO")
     assert claim.reason.endswith(
-        "; by another choice: holds with 0.2 as far below, holds with 0.3 as far below"
+        "; by another choice: holds with a threshold of 0.2, holds with a threshold of 0.3"
     )
     spectra = verdict("spectra", tracked["unit"], part="VO")
     assert [one.choice for one in spectra.choices] == [
@@ -306,7 +306,7 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     assert json.loads((tmp_path / "sweep" / "claims.json").read_text()) == kept
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("products (the reproduction's): What is learned in VO")
-    assert any(line.startswith("CIFAR-10  holds: it passes on 2 measures of 2; judged on") for line in lines)
+    assert any(line.startswith("CIFAR-10  holds: it passes on 2 of 2 measures; judged on") for line in lines)
 
 
 def test_verdicts_replace_nothing_but_verdicts(
@@ -329,7 +329,7 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
     printed = capsys.readouterr().out
     assert printed.count("products (the reproduction's): What is learned in VO") == 1
     assert (
-        "\nCIFAR-10  holds: it passes on 2 measures of 2\n  stable rank of VO over that of KQ: layer 1"
+        "\nCIFAR-10  holds: it passes on 2 of 2 measures\n  stable rank of VO over that of KQ: layer 1"
         in printed
     )
     assert "\nwander  not judged: wander came without a recipe" in printed
@@ -360,3 +360,19 @@ def test_statistics_agree_with_scipy_s() -> None:
     difference = contrast([Heads((1,), [[one]]) for one in (first, second)], [1, -1])[1]
     welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.9)
     assert (difference.low, difference.high) == pytest.approx((welch.low, welch.high), abs=0.05)
+
+
+def test_a_reason_says_what_is_not_clear_and_what_is_not_known() -> None:
+    def reason(*measures: Measure) -> tuple[str, str]:
+        statement = Statement("", "", "the paper", lambda _: measures, on=lambda _: [], runs=lambda _: [])
+        (claim,) = judge(statement, None)
+        return claim.verdict, claim.reason
+
+    clear, wide = at_most("clear", 0.1, 0.5, ""), at_most("wide", Estimate(0.4, 0.3, 0.6), 0.5, "")
+    unknown, failing = at_most("unknown", None, 0.5, ""), at_most("failing", 0.7, 0.5, "")
+    assert reason(clear) == ("holds", "it passes on 1 of 1 measures")
+    assert reason(clear, unknown) == ("not decided", "the run does not determine: unknown")
+    assert reason(clear, wide, unknown) == ("not decided", "the threshold lies within the interval of: wide")
+    assert reason(wide, failing) == ("does not hold", "it fails on: failing")
+    turned = at_most("wide", 0.2, 0.5, "", choice="another way")
+    assert reason(wide, turned)[1].endswith("; by another choice: holds with another way")
