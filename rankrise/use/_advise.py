@@ -45,6 +45,8 @@ class Advice:
     def config(self) -> dict[str, Any]:
         """What `peft.LoraConfig` takes; every scale `alpha / r` is 1."""
         found = lora_config(self.adapter.ranks, self.adapter.module_names)
+        if any(matrix.transposed for matrix in self.adapter.matrices):
+            found["fan_in_fan_out"] = True
         return found if self.adapter.task is None else found | {"task_type": self.adapter.task}
 
     def lora_config(self, **others: Any) -> Any:

@@ -45,9 +45,9 @@ def extract(
     matter for the loss, and the budget is spent where it keeps most. Without, a plain SVD at one rank for
     all: spending by energy alone was worse than that. `uniform` says otherwise.
 
-    What a low rank cannot hold (biases, norms, embeddings, a new head) is in `.rest`: kept whole, or left
-    out with `rest="leave"`. Directions that rounding alone could have made do not count. No matrix gets more
-    than `largest` directions.
+    What a low rank cannot hold (biases, norms, embeddings, a new head), and matrices whose module names
+    `only` does not accept, are in `.rest`: kept whole, or left out with `rest="leave"`. Directions that
+    rounding alone could have made do not count. No matrix gets more than `largest` directions.
 
     >>> from torch import nn
     >>> from copy import deepcopy
@@ -64,8 +64,8 @@ def extract(
         raise RankriseError("gain is a share of a measured loss: pass evaluate, a function of the model.")
     if largest is not None and largest < 1:
         raise RankriseError(f"largest is {largest}: pass 1 or more.")
-    both = pair(base, tuned)
-    chosen = tuple(matrix for matrix in both.matrices if only(matrix.name))
+    both = pair(base, tuned).only(only)
+    chosen = both.matrices
     if not chosen:
         raise RankriseError("No linear layer is chosen: let `only` accept some of their names.")
     cuts: dict[str, Cut] = {}

@@ -70,11 +70,6 @@ class Bench:
             device = self._parameters[f"{matrix.name}.weight"].device
             weight = before.to(device).float() + (left.to(device) @ right.to(device)).float()
             found[f"{matrix.name}.weight"] = matrix.oriented(weight)
-        for matrix in self._both.matrices:
-            if f"{matrix.name}.weight" not in found:
-                stored = self._both.base.read(f"{matrix.name}.weight")
-                assert stored is not None
-                found[f"{matrix.name}.weight"] = stored
         if not adapter.rest.kept:
             for name in adapter.rest.changed:
                 stored = self._both.base.read(name)

@@ -1,7 +1,7 @@
 """The weights of two models side by side, one at a time: which can be cut, and what else has changed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,12 @@ class Pair:
     """Parameters of modules that the base lacks or has in another shape, such as a new head."""
     others: tuple[str, ...]
     """What a low rank cannot hold: biases, norms, embeddings, and weights tied to them."""
+
+    def only(self, accepted: Callable[[str], bool]) -> "Pair":
+        """The same with those matrices alone whose module's name is accepted; the others are not cut."""
+        chosen = [matrix for matrix in self.matrices if accepted(matrix.name)]
+        left = [f"{matrix.name}.weight" for matrix in self.matrices if not accepted(matrix.name)]
+        return replace(self, matrices=tuple(chosen), others=(*self.others, *left))
 
     def read(self, matrix: Matrix) -> tuple[Tensor, Tensor]:
         """The weight before and after, [out, in], each in its own dtype."""

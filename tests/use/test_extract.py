@@ -135,6 +135,17 @@ def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
         assert torch.allclose(model.state_dict()[key], tensor, atol=1e-5), key
 
 
+@pytest.mark.parametrize("rest", ["keep", "leave"])
+def test_matrices_that_are_not_chosen_are_kept_whole_or_left_out(rest: Any, tmp_path: Path) -> None:
+    base = made("bert")
+    tuned = changed(base)
+    adapter = use.extract(base, tuned, rank=2, only=lambda name: "layer" in name, rest=rest)
+    assert "classifier" not in adapter.ranks
+    adapter.save(tmp_path / "adapter")
+    head = merged(base, tmp_path / "adapter").classifier.weight
+    assert torch.equal(head, (tuned if rest == "keep" else base).classifier.weight)
+
+
 def test_what_changed_by_rounding_alone_is_not_kept() -> None:
     exact = made("llama")
     base, moved = deepcopy(exact).to(torch.bfloat16), deepcopy(exact)
