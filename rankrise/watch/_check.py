@@ -1,6 +1,7 @@
 """`watch.check`: a forward pass proves, layer by layer, that the heads were read as the model uses them."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -54,9 +55,10 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     arguments (the first alone is passed if the model does not take them all, such as labels); or a function
     that runs the model it is given. A few tokens are enough.
 
-    Every attention layer that the batch reaches is tried on a copy of it; the model's weights and mode and
-    the random state are as before. A layout by which the layer does not work raises an error, with the family
-    that settles it if that is short to write. One that is proved is no longer announced as a guess.
+    Of the attention layers that the batch reaches, one of each kind (class, sizes and settings) is tried, on
+    a copy; the model's weights and mode and the random state are as before. A layout by which the layer does
+    not work raises an error, with the family that settles it if that is short to write. One that is proved is
+    no longer announced as a guess.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
     >>> check(model, torch.ones(1, 5, 8)).proved
@@ -68,11 +70,17 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         heads(root)  # raises, with the reasons
     verdicts = {name: LayerCheck(name, False, "the batch does not reach it") for name in found}
     handles: dict[str, RemovableHandle] = {}
+    reasons: dict[object, str] = {}
 
     def hook(name: str) -> Callable[..., None]:
         def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handles[name].remove()  # a copy of the module must not try itself
-            verdicts[name] = _tried(name, module, args, kwargs)
+            kind = _kind(module)
+            if kind not in reasons:
+                reasons[kind] = _reason(name, module, args, kwargs)
+            if not reasons[kind]:
+                note_proof(module)
+            verdicts[name] = LayerCheck(name, not reasons[kind], reasons[kind])
 
         return try_layer
 
@@ -85,21 +93,32 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     return LayoutCheck(tuple(verdicts.values()))
 
 
-def _tried(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCheck:
+def _kind(module: nn.Module) -> object:
+    """What layers have in common that work alike: all but their weights and their number in the model."""
+    plain = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, (int, float, str)) and not re.search("idx|index|layer_(id|number)", name)
+    }
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
+    return type(module), tuple(shapes), tuple(sorted(plain.items()))
+
+
+def _reason(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why nothing can be said about a layer's layout, "" if it is proved; an error if it is wrong."""
     try:
         probe(module, args, kwargs, recognise)
     except Unprovable as unprovable:
-        return LayerCheck(name, False, str(unprovable))
+        return str(unprovable)
     except Refuted as refuted:
         if from_known_library(module):  # its layout was gone through: what stands between is in its notes
-            return LayerCheck(name, False, f"{refuted}, or what its notes name stands between")
+            return f"{refuted}, or what its notes name stands between"
         snippet = right_layout(module, partial(probe, module, args, kwargs))
         remedy = f"This settles it:\n\n{snippet}\n" if snippet else "Teach it with watch.add_family."
         raise RankriseError(
             f"{name} ({type(module).__name__}) is not read as its forward pass works: {refuted}. {remedy}"
         ) from None
-    note_proof(module)
-    return LayerCheck(name, True)
+    return ""
 
 
 def _run(model: nn.Module, batch: Batch) -> None:

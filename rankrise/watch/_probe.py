@@ -134,9 +134,13 @@ class _Trial:
         self.places = {role: _places(getattr(numbered, role), count) for role in roles}
         self.heads, self.groups = numbered.query.blocks, numbered.key.blocks
         self.group = [head // (self.heads // self.groups) for head in range(self.heads)]
+        self._first = {
+            role: getattr(numbered, role).weight[:, 0].flatten().long() for role in ("query", "key")
+        }
         output = numbered.output.weight[0].unflatten(0, (self.heads, -1))
         self.places["output"] = [place.flatten().long() for place in output]
         self._randomise(numbered)
+        self._turn([])
         widths = {numbered.query.weight.shape[1], numbered.key.weight.shape[1]}
         self.args, self.kwargs = _cast((tuple(self.args), self.kwargs), self.dtype, widths)
         self.blocks = self._owner("output")
@@ -150,13 +154,15 @@ class _Trial:
     def run(self, token: tuple[str, int] | None = None, **signs: Tensor) -> Tensor:
         """What goes into the output projection [..., heads, d_head], or what the module gives, with the
         signs of heads changed, or of one role at one token."""
-        flipped = self._weights.clone()
-        for role, ones in signs.items():
-            for place, sign in zip(self.places[role], ones.tolist(), strict=True):
-                if sign < 0:
-                    flipped[place - 1] *= -1
-        self._set(flipped)
+        turned = [
+            place - 1
+            for role, ones in signs.items()
+            for place, sign in zip(self.places[role], ones.tolist(), strict=True)
+            if sign < 0
+        ]
         with ExitStack() as hooks:
+            self._turn(turned)
+            hooks.callback(self._turn, turned)
             if token is not None:
                 hooks.callback(self._flip_token(*token).remove)
             self._watch_output(hooks)
@@ -194,7 +200,6 @@ class _Trial:
             return None
         given: list[int] = []
         with owner.register_forward_hook(lambda _, args, result: given.append(result[..., 0].numel())):
-            self._set(self._weights)
             self._call()
         return given[0] if given else None
 
@@ -227,7 +232,7 @@ class _Trial:
     def _flip_token(self, role: str, row: int) -> Any:
         owner = self._owner(role)
         assert owner is not None
-        columns = torch.cat([self._columns(owner, place) for place in self.places[role]]).unique()
+        columns = self._columns(owner, self._first[role])
 
         def flip(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
             rows = result.flatten(0, -2).clone()
@@ -236,11 +241,11 @@ class _Trial:
 
         return owner.register_forward_hook(flip)
 
-    def _columns(self, owner: nn.Module, place: Tensor) -> Tensor:
+    def _columns(self, owner: nn.Module, places: Tensor) -> Tensor:
         """Which outputs of a layer these entries of its weight make: rows of (out, in), columns of Conv1D."""
         weight: Tensor = owner.weight  # type: ignore[assignment]
-        start = self._start(weight)
-        inside = place[(place > start) & (place <= start + weight.numel())] - start - 1
+        inside = places - self._start(weight) - 1
+        inside = inside[(inside >= 0) & (inside < weight.numel())]
         return inside // weight.shape[1] if isinstance(owner, nn.Linear) else inside % weight.shape[1]
 
     def _owner(self, role: str) -> nn.Module | None:
@@ -287,10 +292,13 @@ class _Trial:
                     weights[places[places > 0].to(device) - 1] = drawn[places > 0].to(weights)
         self._weights = weights
 
-    def _set(self, weights: Tensor) -> None:
+    def _turn(self, places: list[Tensor]) -> None:
+        """Change the signs of these weights; once more changes them back."""
+        for place in places:
+            self._weights[place] *= -1
         start = 0
         for parameter in self._parameters:
-            part = weights[start : start + parameter.numel()]
+            part = self._weights[start : start + parameter.numel()]
             parameter.data = part.view(parameter.shape).to(parameter.dtype)
             start += parameter.numel()
 
@@ -302,8 +310,9 @@ def _places(projection: Projection, count: int) -> list[Tensor]:
     if (together != together.round()).any() or together.min() < 0 or together.max() > count:
         raise Unprovable("its heads are put together from several weights")
     places = [block[block > 0].long() for block in together]
-    everything = torch.cat(places)
-    if len(everything.unique()) < len(everything):
+    seen = torch.zeros(count + 1, dtype=torch.bool)
+    seen[torch.cat(places)] = True
+    if seen.sum() < sum(map(len, places)):
         raise Unprovable("its heads are put together from several weights")
     return places
 

@@ -182,6 +182,15 @@ def test_one_token_proves_nothing():
     assert "longer samples" in result.layers[0].reason
 
 
+def test_layers_of_one_class_that_work_differently_are_told_apart():
+    model = nn.Sequential(Block(Fused("thirds")), Block(Fused("thirds")), Block(Fused("per head")))
+    with pytest.raises(RankriseError, match=r"2\.attn .Fused. is not read as"):
+        watch.check(model, x())
+    assert watch.check(model[:2], x()).proved
+    notes = [layer.notes[0] for layer in quietly(model)]
+    assert ["a forward pass agrees" in note for note in notes] == [True, True, False]
+
+
 def test_a_layer_that_is_not_reached_is_told():
     class Two(nn.Module):
         def __init__(self):
