@@ -7,6 +7,7 @@ from torch import nn
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
+from rankrise.show.report.tracked.story import chapters
 
 
 class PerHead(nn.Module):
@@ -46,6 +47,7 @@ def test_a_guess_is_announced_and_stays_visible(tmp_path, capsys):
     seen.append(" ".join(capsys.readouterr().out.split()))
     main(["watch", str(tmp_path), "--json"])
     seen.append(capsys.readouterr().out)
+    seen.append(chapters([watch.load(tmp_path)])[0].done)
     for text in seen:
         assert "all queries, all keys, all values (not checked, see watch.check) (0)" in text
 

@@ -39,7 +39,9 @@ def _trained(study: Study) -> str:
     shape = f"{_many(len(layers), 'layer')} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
     on = f" on {escape(study.data)}" if study.data else ""
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
-    return f"<strong>{escape(study.label)}</strong>: {model} ({shape}), trained{on}{_how_long(first)}.{runs}"
+    notes = "".join(f" Note: {escape(note)}." for note in first.notes)
+    trained = f"{model} ({shape}), trained{on}{_how_long(first)}.{runs}"
+    return f"<strong>{escape(study.label)}</strong>: {trained}{notes}"
 
 
 def _how_long(member: TrackedRun) -> str:
