@@ -8,8 +8,8 @@ from rankrise.claims.statistics import Estimate
 from rankrise.runs import NotRecorded, Run, Study
 
 Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
-Source = Literal["the paper", "the reproduction"]
-"""Who made a claim: the paper, or those who reproduced it."""
+Source = Literal["the paper", "the reproduction", "the project"]
+"""Who made a claim: the paper, those who reproduced it, or this project."""
 
 Subject = TypeVar("Subject")
 """What a claim is judged on: a toy run, the study of a data set, or several studies."""

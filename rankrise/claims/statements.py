@@ -7,6 +7,7 @@ from rankrise.claims.claim import Statement
 from rankrise.claims.convergence import convergence
 from rankrise.claims.data_sets import grows_more_on_imagenet, higher_on_cifar100
 from rankrise.claims.full_weights import full_weights
+from rankrise.claims.functional_rank import functional_rank, truncated
 from rankrise.claims.growth import rank_grows
 from rankrise.claims.learned import not_trained_for_it
 from rankrise.claims.low_rank import low_rank
@@ -26,6 +27,11 @@ def each_toy_run(opened: Sequence[Run]) -> list[ToyRun]:
 def each_study(opened: Sequence[Run]) -> list[Study]:
     """Tracked runs are judged by data set."""
     return studies([run for run in opened if isinstance(run, TrackedRun)])
+
+
+def truncated_studies(opened: Sequence[Run]) -> list[Study]:
+    """Those with a main run that 'rankrise truncate' measured."""
+    return [study for study in each_study(opened) if truncated(study)]
 
 
 def studies_on(*families: str) -> Callable[[Sequence[Run]], list[list[Study]]]:
@@ -107,6 +113,16 @@ STATEMENTS: tuple[Statement[Any], ...] = (
         "the paper",
         low_rank,
         **ON_STUDIES,
+    ),
+    Statement(
+        "functional rank",
+        "The learned change of an attention product is of low rank in what it does: cut to directions far "
+        "fewer than the head size, every head's product keeps 99 % of what its change gained.",
+        "the project",
+        functional_rank,
+        on=truncated_studies,
+        runs=truncated,
+        not_about=not_trained_for_it,
     ),
     Statement(
         "rank grows",

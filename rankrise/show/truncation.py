@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.record.names import TRUNCATION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,21 +14,19 @@ if TYPE_CHECKING:
 
     from rankrise.use.types import Curve, Truncation
 
-FILE = "truncation.json"
-
 
 def keep_curves(folder: Path, about: dict[str, Any], curves: "Sequence[Curve]") -> None:
     """Write what is measured so far."""
     from dataclasses import asdict
 
-    write_json(folder / FILE, {**about, "curves": [asdict(curve) for curve in curves]})
+    write_json(folder / TRUNCATION, {**about, "curves": [asdict(curve) for curve in curves]})
 
 
 def kept_curves(folder: Path, about: dict[str, Any]) -> "list[Curve]":
     """The curves that an earlier call of the same command left there."""
     from rankrise.use.types import Curve, Point
 
-    path = folder / FILE
+    path = folder / TRUNCATION
     if not path.exists():
         return []
     found = read_json(path)
@@ -48,7 +47,7 @@ def save_truncation(truncation: "Truncation", folder: Path, about: dict[str, Any
     from rankrise.show.figures.saving import save, table
     from rankrise.show.figures.style import paper_style
 
-    write_json(folder / FILE, {**about, **truncation.to_dict()})
+    write_json(folder / TRUNCATION, {**about, **truncation.to_dict()})
     header = ("group", "method", "rank", "parameters", "kept", "loss", "gain")
     rows = [
         (p.group, p.method, p.rank, p.parameters, p.kept, p.scores["loss"], p.gain)
@@ -62,7 +61,7 @@ def save_truncation(truncation: "Truncation", folder: Path, about: dict[str, Any
             "What remains of training when its change is cut to few directions",
             folder / "truncation",
         )
-    return [folder / FILE, *paths]
+    return [folder / TRUNCATION, *paths]
 
 
 def draw_truncation(truncation: "Truncation") -> "Figure":

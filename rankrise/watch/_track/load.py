@@ -11,8 +11,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.foundations.files import read_json
 from rankrise.foundations.record.lines import read_lines
-from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
+from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import read_run
 from rankrise.watch._notes import gathered
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
@@ -201,6 +202,17 @@ class TrackedRun:
         A step that was recorded several times has one row, with the last value of each name.
         """
         return dict(self._steps)
+
+    @cached_property
+    def truncation(self) -> dict[str, Any] | None:
+        """What `rankrise truncate` measured of the run and left in its folder; None where it did not."""
+        path = self.folder / TRUNCATION
+        if not path.is_file():
+            return None
+        found = read_json(path)
+        if not isinstance(found.get("curves"), list):
+            raise RankriseError(f"{path} holds no curves: write it again with 'rankrise truncate'.")
+        return found
 
     def table(self) -> Any:
         """A pandas table with a row for each measured step, layer, product and head; of another matrix, the
