@@ -97,5 +97,5 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     (run / "steps.jsonl").write_text("".join(f"{line}\n" for line in record))
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
     (chapter,) = chapters(open(run))
-    assert "no stage. The loss has 4.8\u00a0% of noise" in chapter.came_out[-1]
-    assert "the detector misses 14 to 27 of 40 stages whose place is known" in chapter.came_out[-1]
+    assert "4.8\u00a0%" in chapter.came_out[-1]
+    assert "14 to 27 of 40" in chapter.came_out[-1]

@@ -104,14 +104,14 @@ def test_an_unfinished_run_says_what_is_missing(copy_of: Any) -> None:
     for name in ("full.safetensors", "strict-minima.safetensors"):
         (folder / "seed-0" / name).unlink()
     text = write_report(open(folder), folder / "page.html").read_text(encoding="utf-8")
-    assert "The run is not finished: seed-0/full, seed-0/strict-minima are missing" in text
+    assert all(fact in text for fact in ("not finished", "seed-0/full", "seed-0/strict-minima"))
 
 
 def test_a_run_that_has_only_begun_has_a_page_too(run: ToyRun, tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir()
     shutil.copy(run.folder / "run.json", tmp_path / "begun" / "run.json")
     text = write_report(open(tmp_path / "begun"), tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Nothing has come out yet." in text
+    assert "Nothing has come out" in text
 
 
 def test_the_page_names_no_other_address(run: ToyRun, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: Toy
     page.keyboard.press("ArrowRight")
     assert shown_time(page) == pytest.approx(before + run.settings.until / 500)
     page.keyboard.press("Home")
-    assert page.locator(".now h4").inner_text() == "Before the first stage at rescaled time 0.000"
+    assert page.locator(".now h4").inner_text().endswith(" 0.000")
     for begun, stage in enumerate(stages):
         set_time(page, stage.time - 0.05)
         time = shown_time(page)
@@ -114,7 +114,7 @@ def test_the_slider_moves_by_keys_and_the_panel_follows_it(visit: Open, run: Toy
                 float(stages[begun - 1].point[coordinate]) if begun else 0, abs=5.1e-4
             )
     page.keyboard.press("End")
-    assert page.locator(".next").inner_text() == f"Algorithm 1 has ended. {stages.message}"
+    assert stages.message in page.locator(".next").inner_text()
 
 
 def test_buttons_go_from_plateau_to_plateau_and_play_runs_and_stops(visit: Open, run: ToyRun) -> None:
@@ -279,7 +279,7 @@ def test_a_run_with_pieces_missing_opens_and_says_so(visit: Open, copy_of: Any) 
     assert len(table_of(page, "#table-here")) == len(partial.stages(0))
     for file in (partial.folder / "seed-0").glob("*"):
         file.unlink()
-    assert "Nothing has come out yet." in visit(partial).locator(".story").inner_text()
+    assert "Nothing has come out" in visit(partial).locator(".story").inner_text()
 
 
 def test_on_paper_there_are_no_controls_and_no_dark_ground(visit: Open, run: ToyRun) -> None:

@@ -56,9 +56,10 @@ def test_it_opens_and_tells_the_story_of_the_record(
     assert page.title() == "unit – gradual rank increase"
     assert page.locator(PLOTS).count() == 8
     told = page.locator(".story").inner_text()
-    assert "CIFAR-10: Copier (3 layers of 2 heads of size 20), trained on cifar10 for 12 epochs" in told
+    for fact in ("CIFAR-10", "Copier", "3 layers", "2 heads", "size 20", "12 epochs"):
+        assert fact in told
     first, last = run.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
-    assert f"goes from {first:.2f} to {last:.2f}" in told
+    assert f"{first:.2f} to {last:.2f}" in told
     assert "not finished" not in told
     verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_inner_texts()]
     assert verdicts == [claim.verdict for claim in check_claims(open(tracked["unit"]))]
@@ -193,7 +194,7 @@ def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(
     assert "(the paper’s claim)" in judged.inner_text()
     claim = next(claim for claim in claims if claim.name == "rank grows")
     effects = judged.locator(".effects").first.inner_text()
-    assert effects.startswith("factor by which the stable rank grows: layer 1 ")
+    assert "layer 1 " in effects
     assert effects.count("layer") == len(claim.effects) == 3
     folded = judged.locator("details").first
     assert not folded.locator(".measure").first.is_visible()
@@ -255,7 +256,7 @@ def test_a_run_that_has_only_begun_has_a_page_too(
     for name in ("ranks.jsonl", "steps.jsonl", "stages.json"):
         (tmp_path / "begun" / name).unlink()
     page = open_page(write_report(open(tmp_path / "begun"), tmp_path / "page.html"))
-    assert "Nothing has been measured yet." in page.locator(".story").inner_text()
+    assert "Nothing has been measured" in page.locator(".story").inner_text()
     assert "no full spectra yet" in page.locator("#spectra-here").inner_text()
 
 
@@ -269,7 +270,7 @@ def test_stages_are_marked_with_their_intervals_and_listed(
     page = open_page(write_report(open(run), run / "report.html"))
     assert table_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss, all VO stable rank"]]
     assert page.locator("#ranks-here .rules rect").count() == 2
-    assert "Loss and ranks show 1 stage." in page.locator(".story").inner_text()
+    assert "1 stage" in page.locator(".story").inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

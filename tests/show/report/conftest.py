@@ -1,4 +1,4 @@
-"""Small runs, made once for all workers, and a browser to open their pages in."""
+"""A browser to open pages in."""
 
 import os
 import shutil
@@ -7,76 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from filelock import FileLock
 from pages import Open
-from tracked_runs import train
-
-from rankrise import watch
-from rankrise.runs import ToyRun, keep_stages, open_toy
-from rankrise.toy import ToySettings, run_toy
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-SETTINGS = ToySettings(
-    dimension=3,
-    tokens=4,
-    samples=30,
-    alphas=("1e-2", "1e-8"),
-    until=8.0,
-    step=0.2,
-    other_steps=(0.1,),
-    full_scale="1e-4",
-    full_until=8.0,
-    perturbed_times=2,
-    duration=2.5,
-)
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-
-
-TRACKED: dict[str, dict[str, Any]] = {
-    "unit": {},
-    "again": {"seed": 1},
-    "small": {"scale": 0.1},
-    "hard": {"data": "cifar100", "symbols": 16, "seed": 2},
-    "wander": {"data": None, "wander": True},
-}
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers share."""
-    folder = tmp_path_factory.getbasetemp()
-    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-
-
-@pytest.fixture(scope="session")
-def run(shared: Path) -> ToyRun:
-    """A whole run, five stages long; tests that change one take a copy."""
-    folder = shared / "report-run"
-    with FileLock(f"{folder}.lock"):
-        return run_toy(folder, SETTINGS, command="rankrise toy report-run")
-
-
-@pytest.fixture(scope="session")
-def tracked(shared: Path) -> dict[str, Path]:
-    """Trained networks by what is special about them; tests that change one take a copy."""
-    folder = shared / "tracked"
-    with FileLock(f"{folder}.lock"):
-        for name, settings in TRACKED.items():
-            if not (folder / name / "stages.json").is_file():
-                keep_stages(watch.load(train(folder / name, **settings)))
-    return {name: folder / name for name in TRACKED}
-
-
-@pytest.fixture
-def copy_of(run: ToyRun, tmp_path: Path) -> Any:
-    """copy_of(name): the run again, under another name."""
-
-    def copy(name: str) -> ToyRun:
-        return open_toy(shutil.copytree(run.folder, tmp_path / name))
-
-    return copy
 
 
 @pytest.fixture(scope="session")
