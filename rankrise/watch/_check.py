@@ -15,8 +15,9 @@ from torch.utils.hooks import RemovableHandle
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._families import from_known_library, note_proof, recognise
 from rankrise.watch._heads import find_layers, heads, unwrap
-from rankrise.watch._probe import Refuted, Unprovable, probe
+from rankrise.watch._probe import Refuted, probe
 from rankrise.watch._snippets import right_layout
+from rankrise.watch._twin import Unprovable
 
 Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any] | Callable[[nn.Module], Any]
 """One argument, named arguments, several arguments, or a function that runs the model it is given."""

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rankrise.watch._families import Attention, Read
-from rankrise.watch._projection import Projection, is_adapter, merged_adapter
+from rankrise.watch._projection import Projection
+from rankrise.watch._twin import Unprovable, cast, numbered_heads, places, plain_copy
 
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
 """What may differ where nothing should, as a share of the largest entry; a change is five times that."""
@@ -33,10 +34,6 @@ class Refuted(Exception):
     """What the module does that the layout says it does not."""
 
 
-class Unprovable(Exception):
-    """Why nothing can be said."""
-
-
 def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read) -> None:
     """Try whether `read(module)` is the layout by which `module(*args, **kwargs)` works, on a copy of it.
 
@@ -44,19 +41,26 @@ def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: 
     Raises `Refuted` or `Unprovable`.
     """
     try:
-        trial = _Trial(module, args, kwargs, read, torch.float64)
-        base = trial.run()
-    except (RuntimeError, TypeError, NotImplementedError):  # some kernels take no float64
+        trial, base = _begun(module, args, kwargs, read, torch.float64)
+    except Unprovable:
+        raise
+    except Exception:  # some kernels take no float64
         try:
-            trial = _Trial(module, args, kwargs, read, None)
-            base = trial.run()
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+            trial, base = _begun(module, args, kwargs, read, None)
+        except Exception as error:
             raise Unprovable(f"a copy of it does not run by itself ({_sentence(error)})") from error
     if trial.blocks is None:
         _probe_whole(trial, base)
     else:
         _probe_blocks(trial, base)
         _probe_tokens(trial, base)
+
+
+def _begun(
+    module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read, dtype: torch.dtype | None
+) -> tuple["_Trial", Tensor]:
+    trial = _Trial(module, args, kwargs, read, dtype)
+    return trial, trial.run()
 
 
 def _probe_blocks(trial: "_Trial", base: Tensor) -> None:
@@ -126,12 +130,12 @@ class _Trial:
     def __post_init__(self) -> None:
         if any(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
             raise Unprovable("its weights are sharded: check the model before it is sharded")
-        self.module = _plain_copy(self.module, self.dtype)
+        self.module = plain_copy(self.module, self.dtype)
         self._parameters = list(dict.fromkeys(self.module.parameters()))
-        numbered = self._numbered()
+        numbered = numbered_heads(self.module, self._parameters, self.read)
         count = sum(parameter.numel() for parameter in self._parameters)
         roles = ("query", "key", "value", "output")
-        self.places = {role: _places(getattr(numbered, role), count) for role in roles}
+        self.places = {role: places(getattr(numbered, role), count) for role in roles}
         self.heads, self.groups = numbered.query.blocks, numbered.key.blocks
         self.group = [head // (self.heads // self.groups) for head in range(self.heads)]
         self._first = {
@@ -142,7 +146,7 @@ class _Trial:
         self._randomise(numbered)
         self._turn([])
         widths = {numbered.query.weight.shape[1], numbered.key.weight.shape[1]}
-        self.args, self.kwargs = _cast((tuple(self.args), self.kwargs), self.dtype, widths)
+        self.args, self.kwargs = cast((tuple(self.args), self.kwargs), self.dtype, widths)
         self.blocks = self._owner("output")
         self._seen: Tensor | None = None
         with ExitStack() as hooks:
@@ -261,22 +265,6 @@ class _Trial:
         before = itertools.takewhile(lambda one: one is not parameter, self._parameters)
         return sum(one.numel() for one in before)
 
-    def _numbered(self) -> Attention:
-        """The layout with numbers from 1 on instead of weights: they tell where each head's weights lie."""
-        kept = [parameter.data for parameter in self._parameters]
-        start = 1
-        try:
-            for parameter in self._parameters:
-                numbers = torch.arange(start, start + parameter.numel(), dtype=torch.float64)
-                parameter.data = numbers.view(parameter.shape)
-                start += parameter.numel()
-            attention = self.read(self.module)
-        finally:
-            for parameter, data in zip(self._parameters, kept, strict=True):
-                parameter.data = data
-        assert attention is not None
-        return attention
-
     def _randomise(self, numbered: Attention) -> None:
         """Weights of projections are drawn anew, in a size that keeps queries and keys near 1."""
         device = self._parameters[0].device
@@ -301,60 +289,6 @@ class _Trial:
             part = self._weights[start : start + parameter.numel()]
             parameter.data = part.view(parameter.shape).to(parameter.dtype)
             start += parameter.numel()
-
-
-def _places(projection: Projection, count: int) -> list[Tensor]:
-    """The numbers of each block's weights and biases; 0 is no parameter's."""
-    weights = projection.weight.flatten(1)
-    together = weights if projection.bias is None else torch.cat([weights, projection.bias], 1)
-    if (together != together.round()).any() or together.min() < 0 or together.max() > count:
-        raise Unprovable("its heads are put together from several weights")
-    places = [block[block > 0].long() for block in together]
-    seen = torch.zeros(count + 1, dtype=torch.bool)
-    seen[torch.cat(places)] = True
-    if seen.sum() < sum(map(len, places)):
-        raise Unprovable("its heads are put together from several weights")
-    return places
-
-
-def _plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy in evaluation, with adapters merged, and norms without what they add, which keeps its sign."""
-    twin = copy.deepcopy(module)
-    twin.eval()  # which gives nothing back in some classes
-    for path, part in list(twin.named_modules()):
-        if path and is_adapter(part):
-            owner, _, name = path.rpartition(".")
-            twin.get_submodule(owner)._modules[name] = merged_adapter(part)
-    for part in twin.modules():
-        added = part._parameters.get("bias")
-        if added is not None and "norm" in type(part).__name__.lower():
-            added.data = torch.zeros_like(added)
-    return twin if dtype is None else twin.to(dtype)
-
-
-def _cast(given: Any, dtype: torch.dtype | None, widths: set[int]) -> Any:
-    """The arguments in that type, and random where they are tokens; one tensor stays one tensor."""
-    generator = torch.Generator().manual_seed(1)
-    memory: dict[int, Tensor] = {}
-
-    def cast(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return memory.setdefault(id(value), converted(value))
-        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-            return type(value)(cast(one) for one in value)
-        if isinstance(value, dict):
-            return {name: cast(one) for name, one in value.items()}
-        return value
-
-    def converted(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        kind = dtype or tensor.dtype
-        if widths & set(tensor.shape[1:]) and tensor.ndim >= 2:
-            return torch.randn(tensor.shape, generator=generator).to(tensor.device, kind)
-        return tensor.detach().to(kind)
-
-    return cast(given)
 
 
 def _sentence(error: Exception) -> str:

@@ -9,8 +9,9 @@ from torch import nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
 from rankrise.watch._families import Attention, Read
-from rankrise.watch._probe import Refuted, Unprovable
+from rankrise.watch._probe import Refuted
 from rankrise.watch._projection import Projection, Unreadable, is_linear, linear
+from rankrise.watch._twin import Unprovable
 
 ROLES = ("query", "key", "value")
 

@@ -176,6 +176,16 @@ def test_weights_that_say_nothing_do_not_hinder(scale):
         watch.check(model, torch.zeros(1, 4, WIDTH))
 
 
+def test_a_module_that_cannot_be_copied_is_told():
+    class Single(Fused):
+        def __deepcopy__(self, memory):
+            raise TypeError("there is only one")
+
+    result = watch.check(Block(Single("thirds")), x())
+    assert not result.proved
+    assert result.layers[0].reason == ("a copy of it does not run by itself (TypeError: there is only one)")
+
+
 def test_one_token_proves_nothing():
     result = watch.check(Block(Fused("thirds")), x(tokens=1)[:1])
     assert not result.proved
