@@ -35,11 +35,11 @@ def advise(
         labels: drawn from the model's own predictions (sampled), or those of the data.
         moments: safetensors file with moments; written if it is not there.
         out: folder for lora_config.json, which peft.LoraConfig takes, and axolotl.yaml.
-        device: where to compute, for example cuda; the CPU if not given.
+        device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
         json: print everything as JSON instead of YAML.
     """
     from rankrise import use
-    from rankrise.commands.tuned import moments_of, opened
+    from rankrise.commands.tuned import device_or_gpu, moments_of, opened
     from rankrise.foundations.files import to_json, write_json, write_text
     from rankrise.show.progress import bar
 
@@ -52,7 +52,7 @@ def advise(
             rank=rank,
             moments=weights,
             uniform=True if uniform else None,
-            device=device,
+            device=device_or_gpu(device),
             progress=move_to,
         )
     if out is not None:

@@ -51,19 +51,19 @@ def extract(
         leave_rest: leave out what a low rank cannot hold: biases, norms, embeddings, a new head.
         padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
         dtype: of the adapter's weights; that of the tuned model if not given.
-        device: where to compute, for example cuda; the CPU if not given.
+        device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
         json: print everything as JSON instead of a table.
     """
     import torch
     from rich.console import Console
 
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import moments_of, opened, refuse_missing
+    from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened
     from rankrise.foundations.files import to_json
     from rankrise.show.adapter import described
     from rankrise.show.progress import bar
 
-    place = refuse_missing(out, "the adapter")
+    place = new_folder(out, "the adapter")
     if all(budget is None for budget in (rank, parameters, keep, gain)):
         rank = 8
     if gain is not None and data is None and len(models) > 1:
@@ -83,7 +83,7 @@ def extract(
             evaluate=None if both.data is None else both.data.evaluate,
             largest=largest,
             rest="leave" if leave_rest else "keep",
-            device=device,
+            device=device_or_gpu(device),
             progress=move_to,
         )
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))

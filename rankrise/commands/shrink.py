@@ -45,20 +45,20 @@ def shrink(
         moments: safetensors file with moments; written if it is not there.
         padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
         dtype: of the adapter's weights; that of the given adapter if not given.
-        device: where to compute, for example cuda; the CPU if not given.
+        device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
         json: print everything as JSON instead of a table.
     """
     import torch
     from rich.console import Console
 
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import base_with_data, moments_of, refuse_missing
+    from rankrise.commands.tuned import base_with_data, device_or_gpu, moments_of, new_folder
     from rankrise.foundations.files import to_json
     from rankrise.show.adapter import described
     from rankrise.show.progress import bar
     from rankrise.use._shrink import merged
 
-    place = refuse_missing(out, "the smaller adapter")
+    place = new_folder(out, "the smaller adapter")
     if (base is None) != (data is None):
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
     if gain is not None and data is None:
@@ -82,7 +82,7 @@ def shrink(
             base=model,
             moments=weights,
             evaluate=evaluate,
-            device=device,
+            device=device_or_gpu(device),
             progress=move_to,
         )
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))

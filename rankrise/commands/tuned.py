@@ -83,10 +83,20 @@ def moments_of(
     return found
 
 
-def refuse_missing(out: Path | None, what: str) -> Path:
+def new_folder(out: Path | None, what: str) -> Path:
+    """The folder to write to, refused before anything is computed if it cannot be written to."""
     if out is None:
         raise RankriseError(f"--out is missing: pass a new folder for {what}.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RankriseError(f"{out} exists: pass a new folder for {what}.")
     return out
+
+
+def device_or_gpu(device: str | None) -> str | None:
+    """The device that was asked for; else a GPU if there is one."""
+    import torch
+
+    return device or ("cuda" if torch.cuda.is_available() else None)
 
 
 def _run(run: str, data: str | None, data_folder: str | None, examples: int, run_it: bool) -> Tuned:

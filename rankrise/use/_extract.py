@@ -68,6 +68,7 @@ def extract(
     chosen = both.matrices
     if not chosen:
         raise RankriseError("No linear layer is chosen: let `only` accept some of their names.")
+    remaining = rest_of(both, keep=rest == "keep")
     cuts: dict[str, Cut] = {}
     dtypes: dict[torch.dtype, int] = {}
     for place, matrix in enumerate(chosen):
@@ -79,7 +80,7 @@ def extract(
         matrices=chosen,
         cuts=cuts,
         ranks=dict.fromkeys(cuts, 0),
-        rest=rest_of(both, keep=rest == "keep"),
+        rest=remaining,
         base=both.base.name,
         dtype=max(dtypes, key=lambda dtype: dtypes[dtype]),
         task="CAUSAL_LM" if is_causal(both.tuned.model) else None,
@@ -108,7 +109,7 @@ def _cut(
 ) -> tuple[Cut, torch.dtype]:
     """The directions of one matrix's change: no other matrix is in memory meanwhile."""
     before, after = both.read(matrix)
-    before, after = before.to(device or before.device), after.to(device or before.device)
+    before, after = before.to(device or after.device), after.to(device or after.device)
     inputs, outputs = None, None
     if moments is not None and not torch.equal(before, after.to(before.dtype)):
         inputs, outputs = moments.roots(matrix, damping, after.device)

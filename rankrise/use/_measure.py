@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self, both: Pair, tuned: Source, evaluate: Evaluate) -> None:
         self.model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(both.tuned.name)
-        self._both, self._evaluate = both, evaluate
+        self._both, self._evaluate = replace(both, base=both.base.held()), evaluate
         self._parameters: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         self._parameters |= dict(self.model.named_buffers())
 

@@ -1,7 +1,7 @@
 """`use.truncate`: the loss against the rank that a change is cut to, of groups of matrices and of heads."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -121,6 +121,7 @@ def truncate(
     """
     trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
     both = pair(base, trained)
+    both = replace(both, base=both.base.held())
     bench = Bench(both, trained, evaluate)
     whole = bench.scores()
     parts = parts_of(trained, both.matrices)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ class Weights:
     shape: Callable[[str], tuple[int, ...] | None]
     name: str
     """Where the model comes from."""
+
+    def held(self) -> "Weights":
+        """The same, each tensor read at most once and kept in memory."""
+        return replace(self, read=cache(self.read))
 
 
 @dataclass(frozen=True)
