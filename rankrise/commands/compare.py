@@ -56,9 +56,9 @@ def compare(
 
     from rankrise import watch
     from rankrise.foundations.files import to_json
+    from rankrise.foundations.notes import gathered
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
-    from rankrise.watch._notes import gathered
 
     with bar("comparing", total=1.0) as move_to:
         comparison = watch.compare(

@@ -11,8 +11,8 @@ from weakref import WeakSet
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.notes import gathered
 from rankrise.watch._families import FAMILIES, Attention, is_guess, looks_like_attention, recognise
-from rankrise.watch._notes import gathered
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._projection import WRAPPERS, Unreadable, shapes_only
 from rankrise.watch._snippets import suggestion

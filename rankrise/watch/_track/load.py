@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
+from rankrise.foundations.notes import gathered
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import read_run
-from rankrise.watch._notes import gathered
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]

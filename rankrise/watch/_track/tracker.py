@@ -14,6 +14,7 @@ import torch
 from torch import distributed, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.notes import gathered
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
@@ -21,7 +22,6 @@ from rankrise.foundations.record.run_file import write_run
 from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_layout
 from rankrise.watch._heads import unwrap
-from rankrise.watch._notes import gathered
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.jobs import Jobs
 from rankrise.watch._track.record import Record
