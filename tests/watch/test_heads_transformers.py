@@ -3,7 +3,7 @@
 import pytest
 import torch
 from forward_proof import prove
-from transformers import AutoConfig, AutoModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 TINY = {
     "hidden_size": 32,
@@ -210,5 +210,7 @@ FAMILIES = {
 def test_heads_give_back_the_forward_pass(family):
     expected, run, needs = FAMILIES[family]
     wants = {name: value for name, value in (TINY | needs).items() if value is not ...}
+    if family.split()[0] not in CONFIG_MAPPING:
+        pytest.skip("this version of transformers does not have it")
     config = AutoConfig.for_model(family.split()[0], **wants)
     prove(AutoModel.from_config(config), run, expected)
