@@ -1,10 +1,10 @@
 """Gradual rank increase: predict it, watch it, use it.
 
-- :mod:`rankrise.predict` says which coordinate of a diagonal network is learned when.
-- :mod:`rankrise.watch` measures the rank of what a transformer's attention heads have learned.
-- :mod:`rankrise.train` trains transformers as recipes say, tracked.
-- :mod:`rankrise.runs` opens what was recorded.
-- :mod:`rankrise.use` cuts what training changed to the directions that matter, and makes adapters of them.
+- `rankrise.predict` says which coordinate of a diagonal network is learned when.
+- `rankrise.watch` measures the rank of what a transformer's attention heads have learned.
+- `rankrise.train` trains transformers as recipes say, tracked.
+- `rankrise.runs` opens what was recorded.
+- `rankrise.use` cuts what training changed to the directions that matter, and makes adapters of them.
 
 Each part is imported when it is first asked for, so that `import rankrise` and the command line answer at
 once.

@@ -11,7 +11,7 @@
   `random_start`. Any loss of products will do.
 
 `Stages` and `Flow` are what these pass on to each other; every other type is in
-:mod:`rankrise.predict.types`.
+`rankrise.predict.types`.
 """
 
 from typing import TYPE_CHECKING

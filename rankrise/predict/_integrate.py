@@ -46,7 +46,7 @@ def integrate(
     `a` and, divided by `2 log(1/alpha)`, the error of an activation time. `newton` is what Newton's method
     may add to it, as a part: little, because the order is chosen from high differences of its results. A step
     of a plateau ends where the next coordinate reaches the size `doorstep`, or one small enough not to bend
-    so long a step, rather than deep inside the transition. Raises :class:`StepTooSmall` where no step
+    so long a step, rather than deep inside the transition. Raises `StepTooSmall` where no step
     succeeds.
     """
     coordinates = step.coordinates

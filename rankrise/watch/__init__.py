@@ -7,7 +7,7 @@
 - `RankTracker` follows a training run on a `Schedule`, also as a callback and with streams to other tools;
   `load` reads its record, and `find_stages` says where it steps.
 
-The types that these return are in :mod:`rankrise.watch.types`.
+The types that these return are in `rankrise.watch.types`.
 """
 
 from rankrise.foundations.deprecation import moved

@@ -1,4 +1,4 @@
-"""The types behind the verbs of :mod:`rankrise.watch`: what they return, and what they may be given.
+"""The types behind the verbs of `rankrise.watch`: what they return, and what they may be given.
 
 Nobody has to import one to use the library; they are here for annotations and for `isinstance`.
 """

@@ -57,7 +57,7 @@ class Moment:
 def follow(loss: MatrixLoss, columns: list[Columns], until: float, tolerance: float) -> Iterator[Moment]:
     """Follow `W' = M(A) W` from `columns`, which it changes, to time `until`.
 
-    `tolerance` is the error of a step, relative in every column. Raises :class:`StepTooSmall` where no step
+    `tolerance` is the error of a step, relative in every column. Raises `StepTooSmall` where no step
     succeeds.
     """
     time, size = 0.0, math.inf

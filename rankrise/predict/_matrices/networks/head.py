@@ -91,7 +91,7 @@ def full_head(
 ) -> FullHead:
     """Heads with full weights on Gaussian tokens; the paper's toy has dimension 50 and 1000 samples.
 
-    With the `"diagonal"` teacher a single head has the data and the targets of :func:`diagonal_head` with the
+    With the `"diagonal"` teacher a single head has the data and the targets of `diagonal_head` with the
     same seed, so that both learn the same function. The `"full"` one has Gaussian matrices, scaled so that
     its products are about as large.
 
