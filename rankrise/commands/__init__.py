@@ -34,6 +34,7 @@ COMMANDS = (
     "shrink",
     "truncate",
     "advise",
+    "history",
 )
 
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

@@ -63,8 +63,8 @@ class Argument:
 
     @property
     def spelling(self) -> str:
-        """As an error names it."""
-        return self.name.upper() if self.is_word else f"--{self.name}"
+        """As an error names it: a flag that Python keeps for itself, as `from_`, without its underscore."""
+        return self.name.upper() if self.is_word else f"--{self.name.rstrip('_')}"
 
     @property
     def help(self) -> str:
@@ -135,7 +135,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
         if argument.is_switch:
             how = {"action": "store_true"}
         place = settings if settings is not None and argument.is_setting else parser
-        place.add_argument(argument.spelling, help=argument.help, **how)
+        place.add_argument(argument.spelling, dest=argument.name, help=argument.help, **how)
     return parser
 
 
@@ -189,7 +189,7 @@ def _spelled(words: Sequence[str], arguments: dict[str, Argument], prog: str) ->
     A value that begins with a minus, as -1e3, is put behind its flag, since argparse would not see it as one.
     """
     spelled: list[str] = []
-    known = [name for name, argument in arguments.items() if not argument.is_word]
+    known = [name.rstrip("_") for name, argument in arguments.items() if not argument.is_word]
     for word in words:
         dashed, equals, value = word.partition("=")
         name = dashed.removeprefix("--").replace("-", "_")

@@ -64,7 +64,7 @@ class Snapshot:
             return f"ended early: {self.stopped}"
         if self.age is None:
             return "nothing is recorded yet"
-        last = f"the last line is {_duration(self.age)} old"
+        last = f"the last line is {duration(self.age)} old"
         return f"being written, {last}" if self.age < PATIENCE else f"silent: {last}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,9 +221,10 @@ def _pace(steps: np.ndarray, times: np.ndarray) -> float | None:
     return float((steps[-1] - steps[0]) / (times[-1] - times[0]))
 
 
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(3.2), _duration(200), _duration(10000)
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(3.2), duration(200), duration(10000)
     ('3 s', '3 min', '2.8 h')
     """
     if seconds < 100:

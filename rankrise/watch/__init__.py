@@ -5,7 +5,8 @@
 - `change` holds two moments of them; `stable_rank`, `singular_values` and the rest measure it.
 - `compare` does so for two checkpoints, and `overlap` asks whether two trainings learned the same directions.
 - `RankTracker` follows a training run on a `Schedule`, also as a callback and with streams to other tools;
-  `load` reads its record, and `find_stages` says where it steps.
+  `history` makes the same record of a series of checkpoints (`history_plan` says what it will read); `load`
+  reads a record, and `find_stages` says where it steps.
 
 The types that these return are in `rankrise.watch.types`.
 """
@@ -17,6 +18,8 @@ from rankrise.watch._compare import compare
 from rankrise.watch._families import Attention, add_family, remove_family
 from rankrise.watch._gram import frobenius_norm
 from rankrise.watch._heads import heads
+from rankrise.watch._history.history import history
+from rankrise.watch._history.plan import history_plan
 from rankrise.watch._old_spellings import (  # noqa: F401
     change_singular_values,
     change_stable_rank,
@@ -54,6 +57,8 @@ __all__ = [
     "find_steps",
     "frobenius_norm",
     "heads",
+    "history",
+    "history_plan",
     "huggingface_callback",
     "leading_vectors",
     "lightning_callback",

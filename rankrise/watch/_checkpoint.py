@@ -1,10 +1,11 @@
 """A checkpoint on disk, read one tensor at a time: safetensors, sharded or not, and pickled weights."""
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +16,19 @@ from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+SUFFIXES = (".safetensors", *_PICKLES)
+"""Of files with weights."""
+
+
+Home = tuple[Path, str] | Tensor
+"""A safetensors file and the name in it, or a memory-mapped tensor."""
+
+
+class Form(NamedTuple):
+    """What is known of a tensor without reading it: its shape, and its size in bytes."""
+
+    shape: tuple[int, ...]
+    size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,35 +46,48 @@ class Checkpoint:
 
     folder: Path
     names: tuple[str, ...]
-    _shapes: dict[str, tuple[int, ...]]
-    _homes: dict[
-        str, tuple[Path, str] | Tensor
-    ]  # a safetensors file and the name in it, or a memory-mapped tensor
+    _forms: dict[str, Form]
+    _homes: dict[str, Home]
 
     @classmethod
     def open(cls, source: str | Path) -> "Checkpoint":
         """Open a file, a folder, or the name of a model on the Hugging Face Hub."""
         path = _find(source)
-        shapes: dict[str, tuple[int, ...]] = {}
-        homes: dict[str, tuple[Path, str] | Tensor] = {}
-        for file in _files(path):
+        forms: dict[str, Form] = {}
+        homes: dict[str, Home] = {}
+        for file in weight_files(path):
             if file.suffix == ".safetensors":
-                for name, shape in _safetensors_shapes(file).items():
-                    shapes[name], homes[name] = shape, (file, name)
+                for name, form in _safetensors_forms(file).items():
+                    forms[name], homes[name] = form, (file, name)
             else:
                 for name, tensor in _unpickled(file).items():
-                    shapes[name], homes[name] = tuple(tensor.shape), tensor
-        plain = _without_wrappers(shapes)
+                    forms[name], homes[name] = Form(tuple(tensor.shape), tensor.nbytes), tensor
+        return cls.of(path if path.is_dir() else path.parent, forms, homes)
+
+    @classmethod
+    def of(cls, folder: Path, forms: Mapping[str, Form], homes: Mapping[str, Home]) -> "Checkpoint":
+        """From what is known of each tensor by its stored name, and where it is."""
+        plain = _without_wrappers(forms)
         return cls(
-            folder=path if path.is_dir() else path.parent,
+            folder=folder,
             names=tuple(sorted(plain.values())),
-            _shapes={plain[name]: shape for name, shape in shapes.items()},
+            _forms={plain[name]: form for name, form in forms.items()},
             _homes={plain[name]: home for name, home in homes.items()},
         )
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, known without reading it."""
-        return self._shapes[name]
+        return self._forms[name].shape
+
+    def size(self, name: str) -> int:
+        """The bytes of a tensor, known without reading it."""
+        return self._forms[name].size
+
+    def home(self, name: str) -> tuple[Path, str]:
+        """The safetensors file that a tensor is in, and its name there."""
+        home = self._homes[name]
+        assert not isinstance(home, Tensor)
+        return home
 
     def read(self, name: str) -> Tensor:
         """One tensor, on the CPU and in its own dtype."""
@@ -70,6 +97,10 @@ class Checkpoint:
         file, stored = home
         with safe_open(file, framework="pt") as opened:
             return opened.get_tensor(stored)
+
+
+Wanted = Callable[[Checkpoint], list[str]]
+"""Which tensors are wanted of a checkpoint whose names are known."""
 
 
 def advice_inside(folder: Path) -> str:
@@ -85,10 +116,7 @@ def _find(source: str | Path) -> Path:
     path = Path(source).expanduser()
     if path.exists():
         return path
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(source)) or path.suffix in (
-        ".safetensors",
-        *_PICKLES,
-    ):
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(source)) or path.suffix in SUFFIXES:
         raise RankriseError(f"There is no file or folder {str(source)!r}: give the path of a checkpoint.")
     hub = require(
         "huggingface_hub", extra="transformers", purpose=f"Reading {str(source)!r} from the Hugging Face Hub"
@@ -102,11 +130,11 @@ def _find(source: str | Path) -> Path:
         ) from error
 
 
-def _files(path: Path) -> Iterable[Path]:
+def weight_files(path: Path) -> list[Path]:
     """The files that together hold a checkpoint's tensors, each tensor once."""
     if path.is_file():
-        if path.suffix not in (".safetensors", *_PICKLES):
-            expected = ", ".join((".safetensors", *_PICKLES))
+        if path.suffix not in SUFFIXES:
+            expected = ", ".join(SUFFIXES)
             raise RankriseError(
                 f"{path.name!r} is no checkpoint: expected one of {expected}, or a folder with them."
             )
@@ -138,10 +166,21 @@ def _files(path: Path) -> Iterable[Path]:
     return found
 
 
-def _safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+def form_of(shape: Sequence[int], dtype: str) -> Form:
+    """The form of a tensor by its dtype as safetensors writes it.
+
+    >>> form_of([3, 2], "BF16"), form_of([3], "F8_E4M3"), form_of([], "BOOL")
+    (Form(shape=(3, 2), size=12), Form(shape=(3,), size=3), Form(shape=(), size=1))
+    """
+    bits = re.search(r"\d+", dtype)
+    return Form(tuple(shape), math.prod(shape) * int(bits[0] if bits else 8) // 8)
+
+
+def _safetensors_forms(file: Path) -> dict[str, Form]:
     try:
         with safe_open(file, framework="pt") as opened:
-            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            return {name: form_of(one.get_shape(), one.get_dtype()) for name, one in slices.items()}
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{str(file)!r} cannot be read as safetensors ({error}): is it whole?") from error
 

@@ -16,7 +16,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.watch._checkpoint import Checkpoint, advice_inside
-from rankrise.watch._lora import read_adapter
+from rankrise.watch._lora import AdaptedWeights, read_adapter
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
@@ -31,12 +31,22 @@ class Opened:
     """The tensor of that name, or those below the module of that name, by their whole names."""
     shape: Callable[[str], tuple[int, ...] | None]
     """The shape of the tensor of that name, None if there is none; read only where its layout has changed."""
+    stored: Callable[[str], list[str]]
+    """The names in the checkpoint of what `read` reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class Architecture:
+    """A model on the meta device, and what opens any of its checkpoints."""
+
+    model: nn.Module
+    bind: Callable[[Checkpoint], Opened]
 
 
 def open_weights(source: str | Path, architecture: Path | None = None) -> Opened:
     """Open a checkpoint by the config.json in the folder `architecture`, or by that beside its weights."""
     checkpoint = Checkpoint.open(source)
-    return _opened(checkpoint, _config(source, architecture or checkpoint.folder))
+    return architecture_of(_config(source, architecture or checkpoint.folder)).bind(checkpoint)
 
 
 def open_pretrained(source: str | Path, adapter: str | Path | None = None) -> tuple[nn.Module, Loaded]:
@@ -44,19 +54,27 @@ def open_pretrained(source: str | Path, adapter: str | Path | None = None) -> tu
     a PEFT adapter, those that the adapter makes of them."""
     checkpoint = Checkpoint.open(source)
     config = _config(source, checkpoint.folder)
-    opened = _opened(checkpoint, config)
+    opened = architecture_of(config).bind(checkpoint)
     method = read_json(config).get("quantization_config", {}).get("quant_method")
     adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
     quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
+    return opened.model, loading(opened, source, quantised, adapted)
+
+
+def loading(
+    opened: Opened, source: object, advice: str = "", adapted: AdaptedWeights | None = None
+) -> Loaded:
+    """The context in which a module has its weights; `source` and `advice` are for error messages, `adapted`
+    is an adapter on the model."""
 
     @contextlib.contextmanager
     def loaded(module: nn.Module, name: str) -> Iterator[None]:
         tensors = opened.read(name)
         with contextlib.ExitStack() as emptied:
             for path, parameter in list(module.named_parameters()):
-                tensor = tensors.pop(f"{name}.{path}", None)
+                tensor = tensors.pop(f"{name}.{path}".lstrip("."), None)
                 if tensor is None:
-                    raise RankriseError(f"{str(source)!r} has no tensor for {name}.{path}{quantised}.")
+                    raise RankriseError(f"{str(source)!r} has no tensor for {name}.{path}{advice}.")
                 if tensor.is_floating_point() and tensor.shape != parameter.shape:
                     raise RankriseError(
                         f"{name}.{path} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config "
@@ -70,7 +88,7 @@ def open_pretrained(source: str | Path, adapter: str | Path | None = None) -> tu
                 parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
             yield
 
-    return opened.model, loaded
+    return loaded
 
 
 def _config(source: str | Path, folder: Path) -> Path:
@@ -83,19 +101,38 @@ def _config(source: str | Path, folder: Path) -> Path:
     return config
 
 
-def _opened(checkpoint: Checkpoint, config: Path) -> Opened:
+def architecture_of(config: Path) -> Architecture:
+    """The model that a config.json describes, of transformers or timm."""
     described = read_json(config)
     if "model_type" in described:
-        return _transformers(checkpoint, config)
+        return _transformers(config)
     if "architecture" in described:
-        return _timm(checkpoint, described)
+        return _timm(described)
     raise RankriseError(
         f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
         "the model and give it instead."
     )
 
 
-def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> Opened:
+def plain_architecture(model: nn.Module) -> Architecture:
+    """A model whose checkpoints have its own names."""
+
+    def bind(checkpoint: Checkpoint) -> Opened:
+        def stored(name: str) -> list[str]:
+            return [one for one in checkpoint.names if _is_below(one, name)]
+
+        def read(name: str) -> dict[str, Tensor]:
+            return {one: checkpoint.read(one) for one in stored(name)}
+
+        def shape(name: str) -> tuple[int, ...] | None:
+            return checkpoint.shape(name) if name in checkpoint.names else None
+
+        return Opened(model, read, shape, stored)
+
+    return Architecture(model, bind)
+
+
+def _timm(described: dict[str, Any]) -> Architecture:
     timm = require("timm", extra="timm", purpose="Reading a timm checkpoint")
     with torch.device("meta"):
         model = timm.create_model(
@@ -103,18 +140,14 @@ def _timm(checkpoint: Checkpoint, described: dict[str, Any]) -> Opened:
             num_classes=described.get("num_classes", 1000),
             **described.get("model_args", {}),
         )
-
-    def read(name: str) -> dict[str, Tensor]:
-        return {stored: checkpoint.read(stored) for stored in checkpoint.names if _is_below(stored, name)}
-
-    return Opened(model, read, lambda name: checkpoint.shape(name) if name in checkpoint.names else None)
+    return plain_architecture(model)
 
 
 def _is_below(tensor: str, name: str) -> bool:
-    return tensor == name or tensor.startswith(f"{name}.")
+    return not name or tensor == name or tensor.startswith(f"{name}.")
 
 
-def _transformers(checkpoint: Checkpoint, described: Path) -> Opened:
+def _transformers(described: Path) -> Architecture:
     """Transformers' class, and its own table of what became of the names and layouts of old checkpoints."""
     transformers = require(
         "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
@@ -144,34 +177,43 @@ def _transformers(checkpoint: Checkpoint, described: Path) -> Opened:
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
     converter_of = {pattern: converter for converter in converters for pattern in converter.source_patterns}
-    sources: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
-    for stored in sorted(checkpoint.names, key=dot_natural_key):
-        target, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, state)
-        if target not in state and stored in state:
-            target, pattern = stored, None
-        sources[target].append((stored, pattern))
 
-    def read(name: str) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {}
-        for target, parts in sources.items():
-            if not _is_below(target, name):
-                continue
-            (stored, pattern), *_ = parts
+    def bind(checkpoint: Checkpoint) -> Opened:
+        sources: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+        for stored in sorted(checkpoint.names, key=dot_natural_key):
+            target, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, state)
+            if target not in state and stored in state:
+                target, pattern = stored, None
+            sources[target].append((stored, pattern))
+
+        def read(name: str) -> dict[str, Tensor]:
+            tensors: dict[str, Tensor] = {}
+            for target, parts in sources.items():
+                if not _is_below(target, name):
+                    continue
+                (stored, pattern), *_ = parts
+                if pattern is None:
+                    tensors[target] = checkpoint.read(stored)
+                    continue
+                converter: Any = copy.deepcopy(converter_of[pattern])
+                for stored, pattern in parts:
+                    converter.add_tensor(target, stored, pattern, checkpoint.read(stored))
+                for made, value in converter.convert(target, model=model, config=config).items():
+                    tensors[made] = value[0] if isinstance(value, list) else value
+            return tensors
+
+        def shape(name: str) -> tuple[int, ...] | None:
+            stored, pattern = sources[name][0] if name in sources else ("", "converted")
             if pattern is None:
-                tensors[target] = checkpoint.read(stored)
-                continue
-            converter: Any = copy.deepcopy(converter_of[pattern])
-            for stored, pattern in parts:
-                converter.add_tensor(target, stored, pattern, checkpoint.read(stored))
-            for made, value in converter.convert(target, model=model, config=config).items():
-                tensors[made] = value[0] if isinstance(value, list) else value
-        return tensors
+                return checkpoint.shape(stored)
+            tensor = read(name).get(name)
+            return None if tensor is None else tuple(tensor.shape)
 
-    def shape(name: str) -> tuple[int, ...] | None:
-        stored, pattern = sources[name][0] if name in sources else ("", "converted")
-        if pattern is None:
-            return checkpoint.shape(stored)
-        tensor = read(name).get(name)
-        return None if tensor is None else tuple(tensor.shape)
+        def stored_below(name: str) -> list[str]:
+            return [
+                stored for target, parts in sources.items() if _is_below(target, name) for stored, _ in parts
+            ]
 
-    return Opened(model, read, shape)
+        return Opened(model, read, shape, stored_below)
+
+    return Architecture(model, bind)

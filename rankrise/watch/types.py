@@ -7,6 +7,7 @@ from rankrise.watch._change import Change
 from rankrise.watch._check import LayerCheck, LayoutCheck
 from rankrise.watch._compare import MatrixChange, ModelComparison
 from rankrise.watch._heads import Layer, Layers
+from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
 from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound
@@ -19,6 +20,7 @@ __all__ = [
     "FoundStage",
     "FoundStep",
     "HeadOverlap",
+    "HistoryPlan",
     "Layer",
     "LayerCheck",
     "Layers",

@@ -22,7 +22,8 @@ from rankrise.use._allocate import (
 from rankrise.use._cut import cut, cut_product
 from rankrise.use._leading import leading_directions
 from rankrise.use._moment import Moment
-from rankrise.use._noise import rounding, spacing
+from rankrise.use._noise import rounding
+from rankrise.watch._rounding import spacing
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -22,7 +22,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
 }
 """By kind, what run.json must hold: a type, a list of a shape, or names with shapes ("?": may be absent)."""
 
-_MAKERS = {"toy": "'rankrise toy'", "tracked": "'rankrise train' or watch.RankTracker"}
+_MAKERS = {"toy": "'rankrise toy'", "tracked": "'rankrise train', 'rankrise history' or watch.RankTracker"}
 
 
 def has_run(folder: str | Path) -> bool:

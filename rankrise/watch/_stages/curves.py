@@ -26,7 +26,7 @@ class Curve:
 def curves_of(run: TrackedRun) -> list[Curve]:
     """The loss; for every layer and product the median stable rank of its heads (what a typical head does)
     and the total of their leading singular values (what any of them does); for every product the stable rank
-    of all heads together.
+    of all heads together. Steps at which the change of most heads is rounding noise are left out.
     """
     recorded = run.steps()
     curves = []
@@ -34,14 +34,24 @@ def curves_of(run: TrackedRun) -> list[Curve]:
         curves.append(Curve("loss", recorded["step"], recorded["loss"], direction="down"))
     for product in run.products:
         ranks, values = run.stable_rank(product), np.nansum(run.top(product), axis=(2, 3))
+        noisy = run.below_noise(product)
         for place, layer in enumerate(run.layers):
             name, heads = f"{layer['name']} {product}", ranks[:, place]
             heads = heads[:, ~np.isnan(heads).all(0)]
             typical = np.median(heads, axis=1) if heads.size else np.zeros(len(heads))
+            told = ~_mostly(noisy[:, place], ranks[:, place])
+            steps, total = run.measured[told], values[told, place]
             curves += [
-                Curve(f"{name} stable rank", run.measured, typical, alone=False),
-                Curve(f"{name} singular values", run.measured, values[:, place], scale="linear", alone=False),
+                Curve(f"{name} stable rank", steps, typical[told], alone=False),
+                Curve(f"{name} singular values", steps, total, scale="linear", alone=False),
             ]
+        told = ~_mostly(noisy, ranks)
         total = np.nansum(ranks, axis=(1, 2))
-        curves.append(Curve(f"all {product} stable rank", run.measured, total, alone=False))
+        curves.append(Curve(f"all {product} stable rank", run.measured[told], total[told], alone=False))
     return curves
+
+
+def _mostly(noisy: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """At which of the measured steps, the first axis, more than half of the heads are noisy."""
+    others = tuple(range(1, noisy.ndim))
+    return 2 * noisy.sum(axis=others) > np.isfinite(ranks).sum(axis=others)

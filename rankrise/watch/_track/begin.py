@@ -86,26 +86,32 @@ def _continue(
             f"{path} {missing} since the run began, which cannot be continued: restore it, or pass another "
             "folder."
         )
-    initial: dict[str, Tensors] = {}
+    initial = read_initial(folder, units)
     same = True
-    try:
-        with safe_open(path, framework="pt") as opened:
-            for unit in units:
-                initial[unit.name] = {}
-                for role, tensor in weights[unit.name].items():
-                    stored = opened.get_tensor(unit.key(role)).to(tensor.device)
-                    same = same and stored.dtype == tensor.dtype and torch.equal(stored, tensor)
-                    if stored.shape != tensor.shape:
-                        raise RankriseError(_different(folder, unit.key(role), stored.shape, tensor.shape))
-                    initial[unit.name][role] = stored
-    except SafetensorError as error:
-        raise RankriseError(f"{path} cannot be read ({error}): pass another folder.") from error
+    for unit in units:
+        for role, tensor in weights[unit.name].items():
+            stored = initial[unit.name][role] = initial[unit.name][role].to(tensor.device)
+            same = same and stored.dtype == tensor.dtype and torch.equal(stored, tensor)
+            if stored.shape != tensor.shape:
+                raise RankriseError(_different(folder, unit.key(role), stored.shape, tensor.shape))
     kept = {name: info[name] for name in ("initial_sha256", "started")}
     kept["resumed"] = [*info.get("resumed", []), now()]
     kept |= {name: asked[name] or info[name] for name in ("note", "extra")}
     info = asked | kept
     write_run(folder, "tracked", info)
     return Beginning(info, initial, same, found)
+
+
+def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:
+    """The weights of a run's beginning by unit and role, mapped from their file."""
+    path = folder / INITIAL
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return {
+                unit.name: {role: opened.get_tensor(unit.key(role)) for role in unit.roles} for unit in units
+            }
+    except (SafetensorError, OSError) as error:
+        raise RankriseError(f"{path} cannot be read ({error}): pass another folder.") from error
 
 
 def _refuse_another_model(folder: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:

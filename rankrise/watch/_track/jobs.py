@@ -6,9 +6,9 @@ from typing import Any
 
 from rankrise.foundations.record.names import spectra_path
 from rankrise.foundations.record.tensors import write_tensors
-from rankrise.watch._track.measure import Change, initial_values, measure
+from rankrise.watch._track.measure import Change, measure
 from rankrise.watch._track.record import Record
-from rankrise.watch._track.rows import row_of, spectra_of, summary_of
+from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of, summary_of
 from rankrise.watch._track.scalars import Scalars
 from rankrise.watch._track.staging import Place, Staging
 from rankrise.watch._track.streams import Streams
@@ -36,11 +36,7 @@ class Jobs:
     def write_initial(self) -> None:
         """Spectra of the initial products."""
         with self.staging.beside():
-            values = {
-                unit.key(product): found.float()
-                for unit in self.units
-                for product, found in initial_values(unit, self.initial[unit.name]).items()
-            }
+            values = initial_spectra(self.units, self.initial)
         write_tensors(spectra_path(self.record.folder, None), values)
 
     def measure(self, step: int, moment: float, full: bool, place: Place) -> None:

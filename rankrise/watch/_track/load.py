@@ -20,6 +20,9 @@ from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
 
+NOISE_LIMIT = 0.5
+"""The share of a change's square from which on it counts as rounding noise."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrackedRun:
@@ -46,8 +49,12 @@ class TrackedRun:
 
     @property
     def notes(self) -> list[str]:
-        """What has to be said about how the layers were read: each once, with the layers it is on."""
-        return gathered((layer["name"], note) for layer in self.layers for note in layer.get("notes", ()))
+        """What has to be said about how the run was read: notes on all of it, then each on layers once, with
+        the layers it is on."""
+        of_layers = gathered(
+            (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
+        )
+        return [*self.extra.get("notes", ()), *of_layers]
 
     @property
     def name(self) -> str:
@@ -172,6 +179,19 @@ class TrackedRun:
     def entropy_rank(self, which: str) -> Array:
         """Exponential of the entropy of the change's singular values; nan where the energy rank is."""
         return self._curves(which, "entropy_rank", ())
+
+    def noise_share(self, which: str) -> Array:
+        """The share of the change's square that rounding explains where weights are stored in few bits, 0 to
+        1; nan where the run was tracked while it trained, in the weights' own precision."""
+        return self._curves(which, "noise_share", ())
+
+    def noise_rank(self, which: str) -> Array:
+        """The stable rank that rounding alone would give; nan where `noise_share` is."""
+        return self._curves(which, "noise_rank", ())
+
+    def below_noise(self, which: str) -> NDArray[numpy.bool_]:
+        """Where rounding explains half of the change's square or more: its ranks are those of noise."""
+        return self.noise_share(which) >= NOISE_LIMIT
 
     @cached_property
     def spectra_steps(self) -> Array:

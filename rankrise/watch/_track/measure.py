@@ -32,7 +32,9 @@ class Measured:
     """Of one product of a layer: `stable_rank` and `norm` [heads], `top` values [heads, k], all on the CPU.
 
     The others are None if only the leading values were computed: all `values` [heads, r], how many of them
-    hold `ENERGY_SHARES`, `energy_rank` [heads, 3], and `entropy_rank` [heads].
+    hold `ENERGY_SHARES`, `energy_rank` [heads, 3], and `entropy_rank` [heads]. So are those that a history
+    adds: `noise_share` [heads] of the change's square that rounding explains, and `noise_rank` [heads], the
+    stable rank that rounding alone would give.
     """
 
     stable_rank: Tensor
@@ -41,6 +43,8 @@ class Measured:
     values: Tensor | None = None
     energy_rank: Tensor | None = None
     entropy_rank: Tensor | None = None
+    noise_share: Tensor | None = None
+    noise_rank: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import numpy
 import torch
 from torch import Tensor
 
-from rankrise.watch._track.measure import Measured, Results
+from rankrise.watch._track.measure import Measured, Results, initial_values
 from rankrise.watch._track.weights import Tensors, Unit
 
-CURVES = ("stable_rank", "norm", "top", "energy_rank", "entropy_rank")
+CURVES = ("stable_rank", "norm", "top", "energy_rank", "entropy_rank", "noise_share", "noise_rank")
 DIGITS = 6
 
 
@@ -24,7 +24,11 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     layers = [unit for unit in units if unit.is_layer]
     for product, _ in layers[0].products if layers else []:
         found = [results.get((unit.name, product), _unknown(len(unit.heads))) for unit in layers]
-        row[product] = {name: [_rounded(getattr(one, name)) for one in found] for name in CURVES}
+        row[product] = {
+            name: [_rounded(getattr(one, name)) for one in found]
+            for name in CURVES
+            if all(getattr(one, name) is not None for one in found)
+        }
     matrices = {
         unit.name: results.get((unit.name, "matrix"), _unknown(1)) for unit in units if not unit.is_layer
     }
@@ -47,6 +51,15 @@ def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
         for unit in units
         for product in unit.measured
         if (one := results.get((unit.name, product))) is not None and one.values is not None
+    }
+
+
+def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tensors:
+    """Singular values of the initial products, by the same names."""
+    return {
+        unit.key(product): values.float()
+        for unit in units
+        for product, values in initial_values(unit, initial[unit.name]).items()
     }
 
 

@@ -1,0 +1,153 @@
+"""`rankrise history`: the rank growth of a run that nobody tracked, from its checkpoints."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rankrise.watch.types import HistoryPlan
+
+# Of a longer series, the plan shows so many checkpoints at its beginning and at its end.
+SHOWN = 6
+
+
+def history(
+    series: list[str],
+    run: Path | None = None,
+    plan: bool = False,
+    steps: str | None = None,
+    every: int = 1,
+    first: int | None = None,
+    last: int | None = None,
+    log_spaced: int | None = None,
+    from_: str = "first",
+    products: tuple[Literal["KQ", "VO"], ...] = ("KQ", "VO"),
+    layers: tuple[str, ...] = (),
+    matrices: tuple[str, ...] = (),
+    top: int = 8,
+    device: str = "cpu",
+    note: str = "",
+    json: bool = False,
+) -> None:
+    """A series of checkpoints as a tracked run, which watch, figures, claims and report take like any other.
+
+    The plan is shown first. A run that was broken off goes on where it stopped.
+
+    Args:
+        series: a folder of checkpoints, several checkpoints, or OWNER/NAME of a model on the Hugging Face Hub
+            whose revisions they are.
+        run: the folder to write.
+        plan: show the plan and end.
+        steps: pattern with one group around the step in a checkpoint's name, such as 'stage1-step(\\d+)', or
+            the path of a CSV file with lines name,step; the number after "step" or "checkpoint" if not given.
+        every: one checkpoint in so many; the last one always.
+        first: leave out checkpoints before this step; changes are still since the series' first one.
+        last: leave out checkpoints after this step.
+        log_spaced: so many checkpoints, about evenly spaced on a logarithmic clock.
+        from_: what changes are measured against: first, previous, or another checkpoint (for a fine-tuning,
+            the pretrained model).
+        products: which products of heads.
+        layers: which attention layers, by patterns of their names; all if not given.
+        matrices: other weight matrices, by patterns of their names, such as '*.mlp.*'.
+        top: how many leading singular values to keep of each change.
+        device: where to compute, for example cuda.
+        note: a note to keep with the run.
+        json: print plan and result as JSON.
+    """
+    from rich.console import Console
+
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.foundations.files import to_json
+    from rankrise.show.progress import bar
+    from rankrise.watch import history as read_history
+    from rankrise.watch import history_plan
+
+    if run is None and not plan:
+        raise RankriseError("no folder was passed for the run: pass --run FOLDER, or --plan to see the plan.")
+    planned = history_plan(
+        series[0] if len(series) == 1 else series,
+        steps=steps,
+        every=every,
+        first=first,
+        last=last,
+        log_spaced=log_spaced,
+        base=from_,
+        products=products,
+        layers=layers or None,
+        matrices=matrices,
+        top=top,
+        device=device,
+    )
+    console = Console(stderr=json)
+    if not json or not plan:
+        _show(planned, console)
+    result: dict[str, Any] = {"plan": planned.to_dict()}
+    if not plan:
+        assert run is not None
+        found = read_history(planned, run, note=note, meter=bar)
+        result["run"] = {
+            "folder": str(run),
+            "measured": found.measured.tolist(),
+            "heads_below_noise": {
+                name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
+            },
+        }
+    if json:
+        print(to_json(result))
+    elif not plan:
+        console.print(_summary(result["run"]), markup=False, soft_wrap=True)
+
+
+def _show(plan: "HistoryPlan", console: "Console") -> None:
+    from rich.table import Table
+
+    from rankrise.show.table import Fitting
+    from rankrise.show.terminal import duration
+
+    about = plan.to_dict()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("step", "gap", "checkpoint"):
+        table.add_column(title, justify="left" if title == "checkpoint" else "right")
+    rows = [
+        (str(one["step"]), "" if gap is None else str(gap), one["name"])
+        for one, gap in zip(about["checkpoints"], [None, *about["gaps"]], strict=True)
+    ]
+    hidden = len(rows) - 2 * SHOWN
+    shown = [*rows[:SHOWN], ("...", "", f"{hidden} more"), *rows[-SHOWN:]] if hidden > 1 else rows
+    for row in shown:
+        table.add_row(*row)
+    console.print(Fitting(table))
+    lines = [
+        f"{len(rows)} of {about['of']} checkpoints of {about['model']} in {about['series']}, "
+        f"{about['layers']} attention layers and {about['matrices']} other matrices of each",
+        f"to read: {_size(about['bytes'])}, in about {duration(about['seconds'])}",
+        f"changes are since {'each one before' if plan.base is None else plan.base.name}",
+        *(f"note: {note}" for note in about["notes"]),
+    ]
+    if about["left_out"]:
+        lines.append(f"left out, since their names tell no step: {', '.join(about['left_out'])}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _summary(run: dict[str, Any]) -> str:
+    noisy = [
+        step
+        for place, step in enumerate(run["measured"])
+        if step and any(shares[place] > 0.5 for shares in run["heads_below_noise"].values())
+    ]
+    parts = [f"Written: {run['folder']}, {len(run['measured'])} checkpoints."]
+    if noisy:
+        parts.append(
+            f"At {len(noisy)} of them, up to step {noisy[-1]}, the change of most heads is rounding noise."
+        )
+    return " ".join([*parts, f"See it with 'rankrise watch {run['folder']}'."])
+
+
+def _size(count: float) -> str:
+    """
+    >>> _size(5 * 10**6), _size(58.1e9)
+    ('5 MB', '58.1 GB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,75 @@
+"""Checkpoints on this machine: the folders and files of a series, and what tells one from another."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
+
+# A fingerprint reads the beginning of each file, where safetensors have names and places, and so many pieces
+# spread over the rest.
+PIECE = 2**16
+PIECES = 15
+
+
+@dataclass(frozen=True)
+class LocalCheckpoint:
+    """A folder or file with weights. Tensors are mapped from it, and nothing is copied."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem if self.path.is_file() else self.path.resolve().name
+
+    def key(self) -> str:
+        return fingerprint(weight_files(self.path))
+
+    def header(self) -> Checkpoint:
+        return Checkpoint.open(self.path)
+
+    def config(self, into: Path) -> Path | None:
+        folder = self.path if self.path.is_dir() else self.path.parent
+        return folder / "config.json" if (folder / "config.json").is_file() else None
+
+    def size(self, wanted: Wanted) -> int:
+        header = self.header()
+        return sum(header.size(name) for name in wanted(header))
+
+    def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
+        return self.header()
+
+
+def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
+    """The checkpoints in a folder: its folders with weights; where there are none, its files with weights."""
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        raise RankriseError(
+            f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or the "
+            "name of a model on the Hugging Face Hub."
+        )
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    folders = [path for path in inside if path.is_dir() and _has_weights(path)]
+    files = [path for path in inside if path.is_file() and path.suffix in SUFFIXES]
+    if not folders and (folder / "checkpoint").is_dir():  # of a run of ours
+        return local_checkpoints(folder / "checkpoint")
+    return [LocalCheckpoint(path) for path in folders or files]
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """A checksum of names, sizes and pieces of files: told in milliseconds, whatever their size."""
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name if len(files) > 1 else file.suffix}:{size};".encode())
+        with file.open("rb") as opened:
+            for piece in range(PIECES + 1):
+                opened.seek(max(0, (size - PIECE) * piece // PIECES))
+                digest.update(opened.read(PIECE))
+    return f"sha256-pieces:{digest.hexdigest()}"
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(path.suffix in SUFFIXES for path in folder.iterdir())

@@ -1,0 +1,268 @@
+"""`watch.history`: a series of checkpoints as a tracked run, one checkpoint at a time."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_text
+from rankrise.foundations.progress import Meter, unseen
+from rankrise.foundations.provenance import now
+from rankrise.foundations.record.lines import read_lines
+from rankrise.foundations.record.lock import Lock
+from rankrise.foundations.record.names import RANKS, spectra_path
+from rankrise.foundations.record.run_file import has_run, read_run, write_run
+from rankrise.foundations.record.tensors import write_tensors
+from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._history.noise import Rounded, rounded, with_noise
+from rankrise.watch._history.plan import HistoryPlan, history_plan
+from rankrise.watch._history.series import Entry
+from rankrise.watch._track.begin import Beginning, begin, read_initial
+from rankrise.watch._track.load import TrackedRun, load
+from rankrise.watch._track.measure import Change, measure
+from rankrise.watch._track.record import Record
+from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
+from rankrise.watch._track.weights import Tensors
+
+FETCHED = ".fetched"
+"""In the run's folder: a checkpoint that is being fetched or measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Moment:
+    """The weights of one checkpoint, and what the noise floor needs of them."""
+
+    weights: Mapping[str, Tensors]
+    rounded: Rounded
+
+
+def history(
+    series: str | Path | Sequence[str | Path] | HistoryPlan,
+    run: str | Path,
+    *,
+    note: str = "",
+    meter: Meter = unseen,
+    **choices: Any,
+) -> TrackedRun:
+    """Turn a series of checkpoints into a tracked run in the folder `run`, as `RankTracker` would have.
+
+    `series` is a folder of checkpoints, a list of them, the name of a model on the Hugging Face Hub whose
+    revisions they are, or what `history_plan` made of one; `choices` are its arguments:
+
+    - `steps`: a pattern with one group, or a table, where names are odd (see docs/history.md);
+    - `every`, `first`, `last`, `log_spaced`: which checkpoints;
+    - `base`: what changes are measured against: "first" of the series, "previous", or another checkpoint;
+    - `products`, `layers`, `heads`, `matrices`, `top`: what is measured, as for `RankTracker`;
+    - `model`: where there is no config.json, a model with the checkpoints' names; `device`: where to compute.
+
+    A run that was broken off goes on where it stopped. Each row has the name and the commit or fingerprint of
+    its checkpoint, and the noise floor of rounding.
+
+    >>> import tempfile, torch
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (0, 10, 20):
+    ...         Path(folder, f"step{step}").mkdir()
+    ...         weights = {"fc.weight": torch.eye(3) + step * torch.ones(3, 3)}
+    ...         save_file(weights, f"{folder}/step{step}/model.safetensors")
+    ...     found = history(folder, f"{folder}/run", matrices="*")
+    ...     found.measured, found.stable_rank("fc.weight").round(3)
+    (array([ 0, 10, 20]), array([0., 1., 1.]))
+    """
+    if isinstance(series, HistoryPlan):
+        if choices:
+            raise RankriseError(f"{', '.join(choices)} was passed beside a plan: pass it to history_plan.")
+        plan = series
+    else:
+        plan = history_plan(series, **choices)
+    folder = Path(run)
+    lock = Lock(folder)
+    try:
+        shutil.rmtree(folder / FETCHED, ignore_errors=True)
+        _carry_out(plan, folder, note, meter)
+    finally:
+        shutil.rmtree(folder / FETCHED, ignore_errors=True)
+        lock.release()
+    return load(folder)
+
+
+def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None:
+    done = _done(plan, folder)
+    beginning, initial = _begin(plan, folder, note)
+    record = Record(folder)
+    info: dict[str, Any] = beginning.info | {"finished": None}
+    try:
+        units = plan.model.units
+        if not spectra_path(folder, None).exists():
+            write_tensors(spectra_path(folder, None), initial_spectra(units, initial))
+        work = [one for one in _work(plan) if one[0].step not in done]
+        with meter("measuring", len(plan.checkpoints), "checkpoints") as move_to:
+            _measure_all(plan, folder, record, initial, work, move_to)
+        info["finished"] = now()
+    except BaseException as error:
+        info["stopped"] = next(iter(str(error).splitlines()), type(error).__name__)
+        raise
+    finally:
+        record.sync()
+        record.close()
+        _put_in_order(folder)
+        write_run(folder, "tracked", info)
+
+
+def _work(plan: HistoryPlan) -> list[tuple[Entry, Entry | None]]:
+    """The checkpoints that get a row, each with the one it is measured against, None for the base.
+
+    The beginning itself has a row of zeros if it is step 0, as in a run that was tracked, and none otherwise.
+    """
+    entries = plan.checkpoints
+    if plan.base is not None:
+        return [(entry, None) for entry in entries if entry is not plan.base or entry.step == 0]
+    first = [(entry, None) for entry in entries[:1] if entry.step == 0]
+    return [*first, *((later, one) for one, later in pairwise(entries))]
+
+
+def _measure_all(
+    plan: HistoryPlan,
+    folder: Path,
+    record: Record,
+    initial: Mapping[str, Tensors],
+    work: Sequence[tuple[Entry, Entry | None]],
+    move_to: Any,
+) -> None:
+    units = plan.model.units
+    base = _Moment(initial, rounded(units, initial))
+    begun = plan.base or plan.checkpoints[0]
+    last = begun, base
+    order = [begun]
+    for entry, before in work:
+        order += [one for one in (before, entry) if one not in (None, begun, order[-1])]
+    moments = _fetched(plan, folder, order[1:])
+    skipped = len(plan.checkpoints) - len(work)
+    move_to(skipped)
+    for count, (entry, before) in enumerate(work, start=skipped + 1):
+        if before not in (None, begun, last[0]):
+            last = before, _moment(plan, next(moments), before)
+        earlier = base if before in (None, begun) else last[1]
+        present = base if entry is begun else _moment(plan, next(moments), entry)
+        _write(plan, record, entry, earlier, present)
+        last = entry, present
+        move_to(count)
+
+
+def _moment(plan: HistoryPlan, checkpoint: Checkpoint, entry: Entry) -> _Moment:
+    try:
+        weights = plan.model.read(checkpoint, entry.name, plan.device)
+    except RankriseError as error:
+        raise RankriseError(
+            f"{entry.name} (step {entry.step}) is not like the checkpoints before it: {error} What was "
+            "measured is kept: mend it or leave it out (--steps, --last), and run the same command again."
+        ) from error
+    return _Moment(weights, rounded(plan.model.units, weights))
+
+
+def _write(plan: HistoryPlan, record: Record, entry: Entry, before: _Moment, after: _Moment) -> None:
+    units = plan.model.units
+    changes = [Change(unit, before.weights[unit.name], after.weights[unit.name]) for unit in units]
+    results = measure(changes, plan.top, full=entry is plan.checkpoints[-1])
+    results = with_noise(units, results, (before.weights, before.rounded), (after.weights, after.rounded))
+    write_tensors(spectra_path(record.folder, entry.step), spectra_of(units, results))
+    about = {"checkpoint": entry.name, "key": entry.source.key()}
+    record.ranks.append(entry.step, about | row_of(units, results))
+
+
+def _fetched(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[Checkpoint]:
+    """One checkpoint after another: while one is measured, the next is fetched; then the first is removed."""
+    with ThreadPoolExecutor(1, "rankrise-fetch") as pool:
+        waiting: Future[Checkpoint] | None = None
+        for place, _ in enumerate(entries):
+            checkpoint = (waiting or pool.submit(_fetch, plan, folder, entries, place)).result()
+            following = place + 1 < len(entries)
+            waiting = pool.submit(_fetch, plan, folder, entries, place + 1) if following else None
+            yield checkpoint
+            shutil.rmtree(folder / FETCHED / str(place), ignore_errors=True)
+
+
+def _fetch(plan: HistoryPlan, folder: Path, entries: Sequence[Entry], place: int) -> Checkpoint:
+    into = folder / FETCHED / str(place)
+    into.mkdir(parents=True, exist_ok=True)
+    return entries[place].source.fetch(plan.model.wanted, into)
+
+
+def _done(plan: HistoryPlan, folder: Path) -> set[int]:
+    """The steps that are in the record already; refused where they are of other checkpoints."""
+    if not has_run(folder):
+        return set()
+    about = read_run(folder, "tracked").get("extra", {}).get("history")
+    if about is None:
+        raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
+    if about["base"] != _described(plan.base):
+        raise RankriseError(
+            f"{folder} holds changes since {_name(about['base'])}, not since {_name(_described(plan.base))}: "
+            "pass another folder."
+        )
+    keys = {row["step"]: row.get("key") for row in read_lines(folder / RANKS)}
+    for entry in plan.checkpoints:
+        if entry.step in keys and entry.source.key() != keys[entry.step]:
+            raise RankriseError(
+                f"{folder} has step {entry.step} from other weights than {entry.name} has now: pass another "
+                "folder."
+            )
+    return set(keys)
+
+
+def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[Beginning, dict[str, Tensors]]:
+    units = plan.model.units
+    if has_run(folder):
+        weights = read_initial(folder, units)
+    else:
+        base = plan.base or plan.checkpoints[0]
+        into = folder / FETCHED / "base"
+        into.mkdir(parents=True, exist_ok=True)
+        weights = plan.model.read(base.source.fetch(plan.model.wanted, into), base.name, "cpu")
+    about = {
+        "model": plan.model.name,
+        "settings": {
+            "products": [name for unit in units[:1] if unit.is_layer for name, _ in unit.products],
+            "top": plan.top,
+        },
+        "device": plan.device,
+        "note": note,
+        "extra": {
+            "history": {
+                "series": plan.series,
+                "base": _described(plan.base),
+                "left_out": list(plan.left_out),
+            },
+            "notes": list(plan.notes),
+        },
+    }
+    beginning = begin(folder, units, weights, about)
+    shutil.rmtree(folder / FETCHED / "base", ignore_errors=True)
+    initial = read_initial(folder, units)  # mapped, so that the checkpoint itself can go
+    placed = {
+        name: {role: tensor.to(plan.device) for role, tensor in one.items()} for name, one in initial.items()
+    }
+    return beginning, placed
+
+
+def _described(base: Entry | None) -> dict[str, str]:
+    return {"name": "previous"} if base is None else {"name": base.name, "key": base.source.key()}
+
+
+def _name(described: Mapping[str, str]) -> str:
+    name = described["name"]
+    return "the checkpoint before each" if name == "previous" else f"{name} ({described['key'][:24]})"
+
+
+def _put_in_order(folder: Path) -> None:
+    """Rows in the order of their steps: later commands may have filled gaps."""
+    rows = read_lines(folder / RANKS)
+    steps = [row["step"] for row in rows]
+    if steps != sorted(steps):
+        lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
+        ordered = sorted(zip(steps, lines, strict=True), key=lambda one: one[0])
+        write_text(folder / RANKS, "".join(line for _, line in ordered))

@@ -1,0 +1,95 @@
+"""The training step of a checkpoint, told from its name.
+
+The rule: the number after the last word "step" counts; without one, that after "checkpoint" or "ckpt", then
+"iteration" or "iter", then "epoch"; without any of them, the only number in the name. Between the word and
+the number may be one of `-_=.`. A name that tells none is left out of the series, and named.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rankrise.foundations.errors import RankriseError
+
+_WORDS = ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch")
+
+StepOf = Callable[[str], int | None]
+"""The step that a name tells, None where it tells none."""
+
+
+def step_of(name: str) -> int | None:
+    """The step that a name tells by the rule.
+
+    >>> names = ["step512", "checkpoint-500", "stage1-step1000-tokens5B", "ckpt_12", "step-0000000010"]
+    >>> [step_of(name) for name in names]
+    [512, 500, 1000, 12, 10]
+    >>> step_of("epoch=3-step=750"), step_of("0042"), step_of("main"), step_of("seed1-size2")
+    (750, 42, None, None)
+    """
+    for word in _WORDS:
+        if found := re.findall(rf"(?:{word})[-_=.]?(\d+)", name, re.IGNORECASE):
+            return int(found[-1])
+    numbers = re.findall(r"\d+", name)
+    return int(numbers[0]) if len(numbers) == 1 else None
+
+
+def reader_of(steps: str | Path | Mapping[str, int] | None) -> StepOf:
+    """What tells steps: the rule, a pattern with one group, or a table of names and steps.
+
+    A table is a mapping, or the path of a CSV file with lines `name,step`.
+
+    >>> reader_of(r"stage2-.*-step(\\d+)")("stage2-part1-step30-tokens1B"), reader_of({"final": 9})("final")
+    (30, 9)
+    """
+    if steps is None:
+        return step_of
+    if isinstance(steps, Mapping):
+        return _in_table(dict(steps))
+    if Path(steps).is_file():
+        return _in_table(_table(Path(steps)))
+    return _by_pattern(str(steps))
+
+
+def _in_table(table: dict[str, int]) -> StepOf:
+    return table.get
+
+
+def _by_pattern(text: str) -> StepOf:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise RankriseError(
+            f"steps is {text!r}, which is neither a file nor a pattern ({error}): pass one such as "
+            r"'stage1-step(\d+)'."
+        ) from error
+    if pattern.groups != 1:
+        raise RankriseError(
+            f"steps is {text!r}, a pattern with {pattern.groups} groups: pass one with one group around the "
+            r"step's digits, such as 'stage1-step(\d+)', or the path of a CSV file with lines name,step."
+        )
+
+    def read(name: str) -> int | None:
+        found = pattern.search(name)
+        if found is None:
+            return None
+        if not (found[1] or "").isdecimal():
+            raise RankriseError(
+                f"steps is {text!r}, whose group holds {found[1]!r} in {name!r}: pass one that holds digits "
+                "alone."
+            )
+        return int(found[1])
+
+    return read
+
+
+def _table(path: Path) -> dict[str, int]:
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.reader(file) if line]
+    table = {}
+    for number, line in enumerate(lines, start=1):
+        if len(line) == 2 and line[1].strip().isdecimal():
+            table[line[0].strip()] = int(line[1])
+        elif number > 1 or len(line) != 2:
+            raise RankriseError(f"{path} has {','.join(line)!r} in line {number}: expected name,step.")
+    return table

@@ -1,0 +1,153 @@
+"""What a history will read: which checkpoints, since when, how many bytes, and in about what time."""
+
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._history.model import Model, model_of
+from rankrise.watch._history.series import Entry, choose, find_series, source_of
+from rankrise.watch._track.measure import Change, measure
+from rankrise.watch._track.weights import Choice, Unit, listed
+
+
+@dataclass(frozen=True)
+class HistoryPlan:
+    """A history before it is read. `base` is the checkpoint that changes are measured against, None where it
+    is each time the one before."""
+
+    series: str
+    checkpoints: tuple[Entry, ...]
+    left_out: tuple[str, ...]
+    """Names in the series that tell no step."""
+    total: int
+    """How many checkpoints the series has that tell a step."""
+    base: Entry | None
+    notes: tuple[str, ...]
+    bytes: int
+    """To be read or fetched, taken as for the first checkpoint throughout."""
+    seconds: float
+    """About how long, from a trial on one layer."""
+    model: Model = field(repr=False)
+    top: int
+    device: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `rankrise history --json` prints it."""
+        steps = [entry.step for entry in self.checkpoints]
+        return {
+            "series": self.series,
+            "model": self.model.name,
+            "checkpoints": [{"step": entry.step, "name": entry.name} for entry in self.checkpoints],
+            "gaps": [later - one for one, later in pairwise(steps)],
+            "of": self.total,
+            "left_out": list(self.left_out),
+            "since": "previous" if self.base is None else self.base.name,
+            "notes": list(self.notes),
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "layers": sum(unit.is_layer for unit in self.model.units),
+            "matrices": sum(not unit.is_layer for unit in self.model.units),
+        }
+
+
+def history_plan(
+    series: str | Path | Sequence[str | Path],
+    *,
+    steps: str | Path | Mapping[str, int] | None = None,
+    every: int = 1,
+    first: int | None = None,
+    last: int | None = None,
+    log_spaced: int | None = None,
+    base: str | Path = "first",
+    products: str | Iterable[str] = ("KQ", "VO"),
+    layers: int | str | Iterable[int | str] | None = None,
+    heads: int | Iterable[int] | None = None,
+    matrices: str | Iterable[str] = (),
+    top: int = 8,
+    model: nn.Module | None = None,
+    device: str | torch.device = "cpu",
+) -> HistoryPlan:
+    """What `history` will read, with the same arguments; no weights are read but those of one layer, once.
+
+    >>> history_plan("no/such/folder")
+    Traceback (most recent call last):
+    rankrise.RankriseError: There is no folder 'no/such/folder': pass a folder of checkpoints, several ...
+    """
+    if top < 1:
+        raise RankriseError(f"top is {top}: pass a number of 1 or more.")
+    choice = Choice(
+        listed(products),
+        None if layers is None else listed(layers),
+        None if heads is None else listed(heads),
+        listed(matrices),
+    )
+    found = find_series(series, steps)
+    chosen = choose(found.entries, every, first, last, log_spaced)
+    begun = _base(base, found.entries)
+    with tempfile.TemporaryDirectory() as scratch:
+        read = model_of(chosen[0].source, choice, model, Path(scratch))
+        size = chosen[0].source.size(read.wanted)
+        seconds = _seconds(read, chosen[0], str(device), top, Path(scratch) / "trial")
+    return HistoryPlan(
+        series=found.described,
+        checkpoints=chosen,
+        left_out=found.left_out,
+        total=len(found.entries),
+        base=begun,
+        notes=_notes(base, begun),
+        bytes=size * (len(chosen) + (begun is not None and begun not in chosen)),
+        seconds=seconds * len(chosen),
+        model=read,
+        top=top,
+        device=str(device),
+    )
+
+
+def _base(base: str | Path, entries: Sequence[Entry]) -> Entry | None:
+    if base == "previous":
+        return None
+    return entries[0] if base == "first" else Entry(0, source_of(base))
+
+
+def _notes(base: str | Path, begun: Entry | None) -> tuple[str, ...]:
+    """What has to be said about what changes are measured against."""
+    if begun is None:
+        return ("each change is since the checkpoint before, not since the initialisation",)
+    if base != "first":
+        return (f"changes are since {begun.name}, not since the initialisation",)
+    if begun.step > 0:
+        return (
+            f"the series begins at step {begun.step}: changes are since then, not since the initialisation",
+        )
+    return ()
+
+
+def _seconds(model: Model, entry: Entry, device: str, top: int, scratch: Path) -> float:
+    """How long one checkpoint takes, by its first unit: reading or measuring, whichever takes longer."""
+    unit = max(model.units, key=lambda one: one.is_layer)
+    one = Model(model.architecture, [unit], model.name)
+    scratch.mkdir()
+    start = time.perf_counter()
+    weights = one.read(entry.source.fetch(one.wanted, scratch), entry.name, device)[unit.name]
+    before = {role: tensor * 0.5 for role, tensor in weights.items()}
+    fetched = time.perf_counter()
+    measure([Change(unit, before, weights)], top, full=False)
+    measured = time.perf_counter()
+    return max(fetched - start, measured - fetched) * _parts(model.units, unit)
+
+
+def _parts(units: Sequence[Unit], unit: Unit) -> float:
+    """How many times as much work all units are as one of them."""
+
+    def size(one: Unit) -> int:
+        return sum(parameter.numel() for parameter in one.module.parameters())
+
+    return sum(map(size, units)) / max(1, size(unit))

@@ -1,0 +1,145 @@
+"""A series of checkpoints in the order of their steps: what is there, and which of it is chosen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._checkpoint import Checkpoint, Wanted
+from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints
+from rankrise.watch._history.hub import hub_revisions, is_hub_name
+from rankrise.watch._history.names import reader_of
+
+
+class Source(Protocol):
+    """Where the tensors of one checkpoint are."""
+
+    @property
+    def name(self) -> str: ...
+    def key(self) -> str:
+        """What tells it from any other: a commit, or a fingerprint of its files."""
+
+    def header(self) -> Checkpoint:
+        """Names, shapes and sizes of its tensors, perhaps without values."""
+
+    def config(self, into: Path) -> Path | None:
+        """Its config.json, fetched into a folder if it is elsewhere; None if there is none."""
+
+    def size(self, wanted: Wanted) -> int:
+        """The bytes that `fetch` reads or fetches."""
+
+    def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
+        """The wanted tensors, fetched into an empty folder if they are elsewhere."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint of a series."""
+
+    step: int
+    source: Source
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+@dataclass(frozen=True)
+class Series:
+    """Checkpoints in the order of their steps, and the names that tell no step."""
+
+    described: str
+    entries: tuple[Entry, ...]
+    left_out: tuple[str, ...]
+
+
+def find_series(
+    series: str | Path | Sequence[str | Path], steps: str | Path | Mapping[str, int] | None = None
+) -> Series:
+    """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub."""
+    if isinstance(series, str | Path):
+        on_hub = isinstance(series, str) and not Path(series).expanduser().exists() and is_hub_name(series)
+        found: Sequence[Source] = hub_revisions(str(series)) if on_hub else local_checkpoints(Path(series))
+        described = str(series)
+    else:
+        found = [source_of(one) for one in series]
+        described = ", ".join(str(one) for one in series)
+    step_of = reader_of(steps)
+    told = [(step_of(source.name), source) for source in found]
+    entries = sorted(
+        (Entry(step, source) for step, source in told if step is not None), key=lambda entry: entry.step
+    )
+    left_out = tuple(source.name for step, source in told if step is None)
+    for one, other in pairwise(entries):
+        if one.step == other.step:
+            raise RankriseError(
+                f"{one.name!r} and {other.name!r} of {described} are both step {one.step}: choose with a "
+                r"pattern for the steps, such as --steps 'stage1-step(\d+)', or with a table."
+            )
+    if len(entries) < 2:
+        names = ", ".join(source.name for source in found[:5]) or "none"
+        raise RankriseError(
+            f"{described} has {len(entries)} checkpoints whose names tell a step (found: {names}): pass a "
+            "series of two or more, and --steps with a pattern or a table where names are odd."
+        )
+    return Series(described, tuple(entries), left_out)
+
+
+def source_of(place: str | Path) -> Source:
+    """One checkpoint: a folder, a file, or NAME or NAME@REVISION on the Hub."""
+    path = Path(place).expanduser()
+    if path.exists() or not is_hub_name(str(place).partition("@")[0]):
+        return LocalCheckpoint(path)
+    repository, _, revision = str(place).partition("@")
+    for source in hub_revisions(repository):
+        if source.name == (revision or "main"):
+            return source
+    raise RankriseError(
+        f"{repository} has no revision {revision or 'main'!r}: pass one of its branches or tags."
+    )
+
+
+def choose(
+    entries: Sequence[Entry],
+    every: int = 1,
+    first: int | None = None,
+    last: int | None = None,
+    log_spaced: int | None = None,
+) -> tuple[Entry, ...]:
+    """Those from step `first` to step `last`; of these one in `every`; of these `log_spaced`, about evenly on
+    a logarithmic clock. The first and the last are always among them.
+
+    >>> from types import SimpleNamespace
+    >>> entries = [Entry(step, SimpleNamespace(name="")) for step in (0, 1, 2, 4, 8, 16, 32, 64, 128)]
+    >>> [entry.step for entry in choose(entries, every=3)], [e.step for e in choose(entries, first=2, last=8)]
+    ([0, 4, 32, 128], [2, 4, 8])
+    >>> [entry.step for entry in choose(entries, log_spaced=4)]
+    [0, 1, 8, 128]
+    """
+    if every < 1 or (log_spaced is not None and log_spaced < 2):
+        raise RankriseError(f"every is {every} and log_spaced {log_spaced}: pass 1 or more, and 2 or more.")
+    within = [
+        entry
+        for entry in entries
+        if (first is None or entry.step >= first) and (last is None or entry.step <= last)
+    ]
+    if not within:
+        raise RankriseError(
+            f"no checkpoint is from step {first} to step {last}: the series goes from step "
+            f"{entries[0].step} to {entries[-1].step}."
+        )
+    kept = within[::every]
+    if kept[-1] is not within[-1]:
+        kept.append(within[-1])
+    if log_spaced is not None and log_spaced < len(kept):
+        start = [entry for entry in kept if entry.step == 0]
+        later = [entry for entry in kept if entry.step > 0]
+        steps = numpy.array([entry.step for entry in later])
+        wanted = numpy.geomspace(steps[0], steps[-1], log_spaced - len(start))
+        nearest = {int(numpy.abs(numpy.log(steps / aim)).argmin()) for aim in wanted}
+        kept = start + [later[place] for place in sorted(nearest)]
+    return tuple(kept)

@@ -1,0 +1,121 @@
+"""The noise that storing weights in few bits puts into their change: its square, and its largest value.
+
+A stored weight is off by a rounding error that is uniform over the spacing s of its dtype there, with
+variance s^2 / 12. The errors of two checkpoints are taken as independent, which is right once weights have
+moved by a spacing or more. Where they have moved less, both mostly round to the same number, and the noise
+told here exceeds what was measured: such a change is not known.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankrise.watch._gram import divided
+
+# Of a matrix in float32, how many rows and columns tell whether it was narrower before.
+SAMPLE = 64
+NARROW = (torch.bfloat16, torch.float16)
+# The bits of the exponent in float32: what is left of a number without the others is its power of two.
+EXPONENT = 0x7F800000
+# Steps of the power iteration: the largest value of a Gram matrix to a few percent.
+POWER_STEPS = 12
+
+
+class Noise(NamedTuple):
+    """Of matrices of rounding errors: the largest singular value to expect, and the sum of all squared."""
+
+    largest: Tensor
+    square: Tensor
+
+
+class Stored(NamedTuple):
+    """What the noise needs of a factor [heads, d, r]: its Gram matrix [heads, r, r], the sum of its rounding
+    errors' variances in each column [heads, r], and d."""
+
+    gram: Tensor
+    variance: Tensor
+    size: int
+
+
+def spacing(weight: Tensor) -> Tensor:
+    """The distance between the numbers of the weight's dtype around each of its entries, in float32.
+
+    >>> spacing(torch.tensor([1.0, 1.5, 2.0, 0.0], dtype=torch.bfloat16))
+    tensor([0.0078, 0.0078, 0.0156, 0.0000])
+    """
+    limits, wide = torch.finfo(weight.dtype), weight.float()
+    powers = (wide.view(torch.int32) & EXPONENT).view(torch.float32)
+    if limits.smallest_normal > torch.finfo(torch.float32).smallest_normal:
+        powers = powers.clamp_min_(limits.smallest_normal).masked_fill_(wide == 0, 0.0)
+    return powers.mul_(limits.eps)
+
+
+def as_stored(weight: Tensor) -> Tensor:
+    """The weight [..., m, n] in the dtype that it was rounded to: float32 may hold what was narrower before.
+
+    >>> as_stored(torch.tensor([[1.0, 1 / 3]])).dtype, as_stored(torch.tensor([[1.0, 0.25]])).dtype
+    (torch.float32, torch.bfloat16)
+    """
+    if weight.dtype == torch.float64:
+        weight = weight.float()
+    if weight.dtype == torch.float32:
+        sample = weight.flatten(0, -3)[0] if weight.ndim > 2 else weight
+        sample = sample[:SAMPLE, :SAMPLE]
+        for dtype in NARROW:
+            if torch.equal(sample.to(dtype).float(), sample):
+                return weight.to(dtype)
+    return weight
+
+
+def stored(factor: Tensor) -> Stored:
+    """What `product_noise` needs of one factor [heads, d, r]."""
+    factor = as_stored(factor)
+    wide = factor.float()
+    variance = torch.linalg.vector_norm(spacing(factor), dim=-2).square_().div_(12)
+    return Stored(wide.mT @ wide, variance, factor.shape[-2])
+
+
+def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
+    """The noise [heads] of a sum of products `left @ right^T` of factors that were rounded: of a change,
+    those before and those after.
+
+    To first order it is `left E^T + D right^T` for each pair, with errors D and E of the factors. With sums v
+    of the variances in the columns of E, the first term has the square `sum_j |left_j|^2 v_j`. Its largest
+    value is about `|L| sqrt(n) + |L|_F` for `L = left diag(sqrt(v / n))` (Chevet's inequality). The terms
+    with errors on the same side add up in squares; the two sides hardly meet, since each has random vectors
+    where the other has those of the weights. The square is right to a few percent, the largest to a third.
+    """
+    square = largest = torch.zeros(())
+    for side in (0, 1):
+        energy, norm = torch.zeros(()), torch.zeros(())
+        for pair in pairs:
+            weight, error = pair[side], pair[1 - side]
+            root = error.variance.div(error.size).sqrt()
+            scaled = weight.gram * root.unsqueeze(-1) * root.unsqueeze(-2)
+            energy = energy + scaled.diagonal(dim1=-2, dim2=-1).sum(-1)
+            norm = norm + _largest(scaled)
+        size = pairs[0][1 - side].size
+        square = square + size * energy
+        largest = torch.maximum(largest, (size * norm).sqrt() + energy.sqrt())
+    return Noise(largest.double(), square.double())
+
+
+def matrix_noise(before: Tensor, after: Tensor) -> Noise:
+    """The noise of `after - before` [m, n]: the largest value is `sqrt(largest row sum) + sqrt(largest column
+    sum)` of the variances, as for equal ones sigma (sqrt(m) + sqrt(n))."""
+    variances = (spacing(before).square_() + spacing(after).square_()).div_(12)
+    rows, columns = variances.sum(1), variances.sum(0)
+    return Noise(rows.max().sqrt() + columns.max().sqrt(), rows.double().sum())
+
+
+def _largest(gram: Tensor) -> Tensor:
+    """The largest eigenvalue [heads] of Gram matrices [heads, r, r]."""
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(gram.shape[-1], generator=generator).to(gram.device).expand(gram.shape[:-1])
+    size = torch.ones(gram.shape[:-2], device=gram.device)
+    for _ in range(POWER_STEPS):
+        vector = divided(vector, torch.linalg.vector_norm(vector, dim=-1, keepdim=True))
+        vector = (gram @ vector.unsqueeze(-1)).squeeze(-1)
+        size = torch.linalg.vector_norm(vector, dim=-1)
+    return size

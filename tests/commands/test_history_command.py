@@ -1,0 +1,82 @@
+"""`rankrise history`: the plan, the run, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rankrise import watch
+from rankrise.commands import main
+
+
+@pytest.fixture
+def series(tmp_path):
+    torch.manual_seed(0)
+    for name in ("step0", "step1", "step2", "step4", "step8", "main"):
+        folder = tmp_path / "series" / name
+        folder.mkdir(parents=True)
+        save_file({"mlp.up": torch.randn(6, 5).bfloat16()}, folder / "model.safetensors")
+    return tmp_path / "series"
+
+
+def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys):
+    words = ["history", str(series), "--matrices=*.up", "--log-spaced", "3"]
+    main([*words, "--plan"])
+    shown = capsys.readouterr().out
+    for part in ("3 of 5 checkpoints", "changes are since step0", "names tell no step: main", "to read:"):
+        assert part in shown
+    main([*words, "--plan", "--json"])
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert [one["step"] for one in plan["checkpoints"]] == [0, 1, 8]
+    assert (plan["gaps"], plan["of"], plan["bytes"]) == ([1, 7], 5, 3 * 60)
+    run = str(tmp_path / "run")
+    main([*words, "--run", run, "--json"])
+    assert json.loads(capsys.readouterr().out)["run"]["measured"] == [0, 1, 8]
+    main(["history", str(series), "--matrices=*.up", "--run", run])
+    assert "Written" in capsys.readouterr().out
+    assert watch.load(run).measured.tolist() == [0, 1, 2, 4, 8]
+
+
+def test_from_another(series, tmp_path):
+    run = tmp_path / "run"
+    main(["history", str(series), "--matrices", "*.up", "--run", str(run), "--from", str(series / "main")])
+    assert watch.load(run).notes == ["changes are since main, not since the initialisation"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "no folder was passed for the run"),
+        (["--run=r", "--steps=("], "neither a file nor a pattern"),
+        (["--run=r", "--steps=step"], "a pattern with 0 groups"),
+        (["--run=r", r"--steps=ste(p\d)"], "whose group holds 'p0'"),
+        (["--run=r", "--first=9"], "no checkpoint is from step 9"),
+        (["--run=r", "--every=0"], "pass 1 or more"),
+        (["--run=r"], "no config.json"),
+        (["--run=r", "--form=x"], "did you mean --from?"),
+    ],
+)
+def test_bad_input_is_one_sentence(series, tmp_path, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["history", str(series), *words])
+    assert stopped.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_two_of_one_step_are_refused_unless_a_pattern_or_a_table_tells_them_apart(series, tmp_path, capsys):
+    (series / "stage2-step4").mkdir()
+    save_file({"mlp.up": torch.zeros(6, 5)}, series / "stage2-step4" / "model.safetensors")
+    words = ["history", str(series), "--matrices=*", "--plan", "--json"]
+    with pytest.raises(SystemExit):
+        main(words)
+    assert "both step 4" in capsys.readouterr().err
+    main([*words, r"--steps=^step(\d+)"])
+    assert len(json.loads(capsys.readouterr().out)["plan"]["checkpoints"]) == 5
+    table = tmp_path / "steps.csv"
+    table.write_text("name,step\nstep0,0\nmain,100\nstage2-step4,50\n")
+    main([*words, f"--steps={table}"])
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert [one["name"] for one in plan["checkpoints"]] == ["step0", "stage2-step4", "main"]

@@ -1,0 +1,62 @@
+"""Series of checkpoints, saved while a tracker follows the same weights."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+
+from rankrise import watch
+from rankrise.recipes.train_settings import TrainSettings
+from rankrise.train._language_model import language_model
+from rankrise.train._vision_model import vision_transformer
+
+SMALL = {"layers": 2, "heads": 2, "hidden_size": 16, "mlp_size": 16, "head_size": 8}
+
+
+def text_model():
+    return language_model(TrainSettings(data="made-text", sequence_length=8, **SMALL), vocabulary=20)
+
+
+def image_model():
+    return vision_transformer(TrainSettings(data="digits", image_size=8, patch_size=4, **SMALL), 1, 10)
+
+
+def save(folder, model, dtype=torch.float32, shard=False):
+    """The weights and the config of a model, as transformers keeps them; in two files with `shard`."""
+    folder.mkdir(parents=True)
+    kept = {name: p.detach().to(dtype).clone() for name, p in model.named_parameters()}
+    config = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    (folder / "config.json").write_text(json.dumps(config))
+    if not shard:
+        save_file(kept, folder / "model.safetensors")
+        return
+    names = sorted(kept)
+    shards = {f"model-{n}-of-2.safetensors": names[n - 1 :: 2] for n in (1, 2)}
+    for file, inside in shards.items():
+        save_file({name: kept[name] for name in inside}, folder / file)
+    where = {name: file for file, inside in shards.items() for name in inside}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
+def train(model, step):
+    """A change of low rank that grows, in every matrix; of size 1e-2 of the weights at first."""
+    generator = torch.Generator().manual_seed(step)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                left, right = (torch.randn(size, 1, generator=generator) for size in parameter.shape)
+                parameter += 2e-3 * step**0.5 * left @ right.mT
+
+
+def tracked_series(folder, model, steps, name="checkpoint-{}", dtypes=(torch.float32,)):
+    """A tracked run of `steps`, and of each dtype a series with a checkpoint of each."""
+    every = watch.Schedule(often=list(steps), seldom=list(steps))
+    with watch.RankTracker(model, folder / "tracked", schedule=every) as tracker:
+        for step in steps:
+            if step:
+                train(model, step)
+            tracker.step(step)
+            tracker.flush()
+            for dtype in dtypes:
+                save(folder / str(dtype).removeprefix("torch.") / name.format(step), model, dtype)
+    return watch.load(folder / "tracked")

@@ -1,0 +1,226 @@
+"""A history of checkpoints is the record that a tracker would have written."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import series_of_checkpoints as made
+import torch
+from safetensors.torch import load_file, save_file
+
+from rankrise import runs, watch
+from rankrise.foundations.errors import RankriseError
+
+STEPS = [0, *range(1, 20)]
+
+
+def ranks_of(folder):
+    return (folder / "ranks.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    """A folder with five checkpoints of a tiny GPT-2; none of it is changed by a test."""
+    folder = tmp_path_factory.mktemp("series")
+    made.tracked_series(folder, made.text_model(), [0, 10, 20, 40, 80])
+    return folder / "float32"
+
+
+@pytest.mark.parametrize("model", [made.text_model, made.image_model])
+def test_it_equals_what_a_tracker_recorded(tmp_path, model):
+    dtypes = (torch.float32, torch.bfloat16)
+    tracked = made.tracked_series(tmp_path, model(), STEPS, "step-{:010d}", dtypes)
+    whole = watch.history(tmp_path / "float32", tmp_path / "whole")
+    narrow = watch.history(tmp_path / "bfloat16", tmp_path / "narrow")
+    assert whole.measured.tolist() == narrow.measured.tolist() == tracked.measured.tolist() == STEPS
+    assert whole.layers == tracked.layers
+    for product in ("KQ", "VO"):
+        for curve in ("stable_rank", "norm", "top", "energy_rank", "entropy_rank"):
+            found, expected = (getattr(run, curve)(product) for run in (whole, tracked))
+            assert np.allclose(found, expected, rtol=2e-5, atol=1e-12)
+        for step in STEPS:
+            for found, expected in zip(
+                whole.spectrum(product, step), tracked.spectrum(product, step), strict=True
+            ):
+                assert np.allclose(found, expected, rtol=1e-5, atol=1e-9)
+        for found, expected in zip(whole.spectrum(product), tracked.spectrum(product), strict=True):
+            assert np.allclose(found, expected, rtol=1e-6)
+        assert (whole.noise_share(product)[1:] < 1e-6).all()
+        # In bfloat16: |measured| is off by no more than the noise, of size sqrt(share) of what was measured.
+        share, norm = narrow.noise_share(product)[1:], narrow.norm(product)[1:]
+        off = np.abs(norm - tracked.norm(product)[1:])
+        assert (off <= 2 * np.sqrt(share) * norm)[share < 1].all()
+        assert (share[0] > share[-1]).all()
+        assert (share > 0).all()
+        assert (share <= 1).all()
+
+
+def test_every_reader_takes_it(series, tmp_path):
+    watch.history(series, tmp_path / "run", note="a note")
+    (run,) = runs.open(tmp_path / "run")
+    assert (run.finished, run.info["note"], run.data) == (True, "a note", None)
+    assert run.table().shape[0] == 5 * 2 * 2 * 2
+    assert watch.find_stages(run).until == 80
+    assert np.isfinite(run.noise_rank("KQ")[1:]).all()
+
+
+def test_it_goes_on_after_a_kill_at_any_point_to_the_same_record(series, tmp_path, monkeypatch):
+    watch.history(series, tmp_path / "whole")
+    plan = watch.history_plan(series)
+    from rankrise.watch._history import history as module
+
+    for place in range(1, 12):
+        folder = tmp_path / f"killed-{place}"
+        calls = {"left": place}
+
+        def killed(*arguments, real, calls=calls):
+            calls["left"] -= 1
+            if calls["left"] == 0:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            for name in ("write_tensors", "read_initial", "measure", "row_of"):
+                real = getattr(module, name)
+                patch.setattr(
+                    module, name, lambda *a, real=real, **k: killed(*a, real=lambda *b: real(*b, **k))
+                )
+            with pytest.raises(KeyboardInterrupt):
+                watch.history(plan, folder)
+        run = watch.history(plan, folder)
+        assert run.finished
+        assert not run.info.get("stopped")
+        assert ranks_of(folder) == ranks_of(tmp_path / "whole")
+        for file in (tmp_path / "whole" / "spectra").iterdir():
+            assert (folder / "spectra" / file.name).read_bytes() == file.read_bytes()
+        assert not (folder / ".fetched").exists()
+
+
+def test_gaps_are_filled_later_in_order(series, tmp_path):
+    watch.history(series, tmp_path / "run", every=2)
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 20, 80]
+    run = watch.history(series, tmp_path / "run")
+    watch.history(series, tmp_path / "whole")
+    assert run.measured.tolist() == [0, 10, 20, 40, 80]
+    assert ranks_of(tmp_path / "run") == ranks_of(tmp_path / "whole")
+
+
+def test_other_weights_or_another_base_are_refused(series, tmp_path):
+    shutil.copytree(series, tmp_path / "series")
+    watch.history(tmp_path / "series", tmp_path / "run")
+    with pytest.raises(RankriseError, match=r"holds changes since checkpoint-0 .* not since checkpoint-10"):
+        watch.history(tmp_path / "series", tmp_path / "run", base=tmp_path / "series" / "checkpoint-10")
+    file = tmp_path / "series" / "checkpoint-40" / "model.safetensors"
+    tensors = load_file(file)
+    next(iter(tensors.values())).add_(1)
+    save_file(tensors, file)
+    with pytest.raises(RankriseError, match="has step 40 from other weights than checkpoint-40 has now"):
+        watch.history(tmp_path / "series", tmp_path / "run")
+
+
+def test_since_the_previous_or_another(series, tmp_path):
+    steps = [0, 10, 20, 40, 80]
+    previous = watch.history(series, tmp_path / "previous", base="previous")
+    assert previous.measured.tolist() == steps
+    for place in range(1, 5):
+        before, after = (series / f"checkpoint-{steps[place + off]}" for off in (-1, 0))
+        rows = watch.compare(before, after).select("VO")
+        found = previous.stable_rank("VO")[place].reshape(-1)
+        assert np.allclose(found, [row.stable_rank for row in rows], rtol=1e-4)
+    assert "each change is since the checkpoint before" in repr(previous)
+    other = watch.history(series, tmp_path / "other", base=series / "checkpoint-80", last=40, first=10)
+    rows = watch.compare(series / "checkpoint-80", series / "checkpoint-20").select("KQ")
+    found = other.stable_rank("KQ")[1].reshape(-1)
+    assert np.allclose(found, [row.stable_rank for row in rows], rtol=1e-4)
+    resumed = watch.history(series, tmp_path / "resumed", base="previous", last=20)
+    resumed = watch.history(series, tmp_path / "resumed", base="previous")
+    assert ranks_of(resumed.folder) == ranks_of(previous.folder)
+
+
+def test_a_series_without_step_0_says_so(series, tmp_path):
+    plan = watch.history_plan([series / "checkpoint-10", series / "checkpoint-20", series / "checkpoint-40"])
+    assert plan.notes == (
+        "the series begins at step 10: changes are since then, not since the initialisation",
+    )
+    run = watch.history(plan, tmp_path / "run")
+    assert run.measured.tolist() == [20, 40]
+    assert run.notes[0] == plan.notes[0]
+
+
+def test_other_matrices_and_networks_without_a_config(series, tmp_path):
+    run = watch.history(series, tmp_path / "run", matrices="*mlp.c_fc.weight")
+    assert len(run.matrices) == 2
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for step in (0, 10, 20, 40, 80):
+        tensors = load_file(series / f"checkpoint-{step}" / "model.safetensors")
+        torch.save({"state_dict": tensors}, plain / f"ckpt_{step}.pt")
+    with pytest.raises(RankriseError, match=r"no config.json .*--matrices"):
+        watch.history(plain, tmp_path / "refused")
+    matrices = watch.history(plain, tmp_path / "matrices", matrices="*mlp.c_fc.weight")
+    for name in run.matrices:
+        assert np.allclose(matrices.stable_rank(name), run.stable_rank(name), rtol=1e-5)
+        assert np.allclose(matrices.noise_share(name), run.noise_share(name), rtol=1e-3)
+    model = watch.history(plain, tmp_path / "model", model=made.text_model())
+    assert np.allclose(model.stable_rank("KQ"), run.stable_rank("KQ"), rtol=1e-5)
+
+
+def test_other_sharding_is_read_and_other_names_get_a_sentence(series, tmp_path):
+    shutil.copytree(series, tmp_path / "series")
+    whole = watch.history(series, tmp_path / "whole")
+    middle = tmp_path / "series" / "checkpoint-20"
+    tensors = load_file(middle / "model.safetensors")
+    shutil.rmtree(middle)
+    model = made.text_model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
+    made.save(middle, model, shard=True)
+    last = tmp_path / "series" / "checkpoint-80" / "model.safetensors"
+    renamed = {name.replace("attn", "attention"): tensor for name, tensor in load_file(last).items()}
+    right = last.read_bytes()
+    save_file(renamed, last)
+    with pytest.raises(
+        RankriseError, match=r"checkpoint-80 \(step 80\) is not like .* What was measured is kept"
+    ):
+        watch.history(tmp_path / "series", tmp_path / "run")
+    broken = watch.load(tmp_path / "run")
+    assert broken.measured.tolist() == [0, 10, 20, 40]
+    assert "checkpoint-80" in broken.info["stopped"]
+    assert not broken.finished
+    last.write_bytes(right)
+    run = watch.history(tmp_path / "series", tmp_path / "run")
+    assert np.array_equal(run.stable_rank("KQ"), whole.stable_rank("KQ"))
+    assert run.finished
+
+
+def test_shared_keys_have_their_noise(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, vocab_size=20,
+        intermediate_size=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    tracked = made.tracked_series(tmp_path, model, [0, 3, 9], dtypes=(torch.bfloat16,))
+    run = watch.history(tmp_path / "bfloat16", tmp_path / "run")
+    assert run.noise_share("KQ").shape == (3, 1, 4)
+    assert np.allclose(run.norm("VO")[1:], tracked.norm("VO")[1:], rtol=0.05)
+
+
+def test_stages_leave_out_what_is_noise(series, tmp_path):
+    run = watch.history(series, tmp_path / "run")
+    rows = [json.loads(line) for line in ranks_of(run.folder).splitlines()]
+    for row in rows[:3]:
+        for product in ("KQ", "VO"):
+            row[product]["noise_share"] = [[0.9, 0.6], [0.2, 0.1]]
+    (run.folder / "ranks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    from rankrise.watch._stages.curves import curves_of
+
+    curves = {curve.name: curve for curve in curves_of(watch.load(run.folder))}
+    first, second = (layer["name"] for layer in run.layers)
+    assert curves[f"{first} KQ stable rank"].steps.tolist() == [40, 80]
+    assert curves[f"{second} KQ stable rank"].steps.tolist() == [0, 10, 20, 40, 80]
+    assert curves["all VO stable rank"].steps.tolist() == [0, 10, 20, 40, 80]

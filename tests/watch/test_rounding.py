@@ -1,0 +1,75 @@
+"""The noise of rounding, against roundings that were drawn."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankrise.watch._rounding import as_stored, matrix_noise, product_noise, spacing, stored
+
+HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+
+
+@given(st.floats(-60000, 60000, width=32), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
+def test_spacing_is_the_distance_to_the_next_number(number, dtype):
+    weight = torch.tensor([[number]]).to(dtype)
+    if weight == 0:
+        assert spacing(weight) == 0
+        return
+    bits = weight.view({2: torch.int16, 4: torch.int32}[weight.itemsize])
+    beyond = (bits + 1).view(dtype)
+    assert spacing(weight).double() == (beyond.double() - weight.double()).abs()
+
+
+@HALF
+def test_spacing_agrees_with_the_general_way(dtype):
+    weight = torch.randn(50, 50).to(dtype)
+    powers = torch.frexp(weight.float().abs()).exponent - 1
+    assert torch.equal(spacing(weight), torch.finfo(dtype).eps * 2.0**powers)
+
+
+def rounded_twice(weight, dtype):
+    """Two roundings with independent errors of values that are alike, and what the errors are."""
+    shifted = [weight * (1 + 0.02 * torch.randn(weight.shape)) for _ in range(2)]
+    return [(one.to(dtype), one.to(dtype).double() - one.double()) for one in shifted]
+
+
+@HALF
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+def test_noise_of_products(dtype, decay):
+    torch.manual_seed(0)
+    falling = torch.arange(1, 17.0) ** -decay
+    left, right = (0.02 * torch.randn(3, size, 16) * falling for size in (96, 80))
+    (k0, k0_off), (kt, kt_off) = rounded_twice(left, dtype)
+    (q0, q0_off), (qt, qt_off) = rounded_twice(right, dtype)
+    noise = product_noise((stored(k0), stored(q0)), (stored(kt), stored(qt)))
+
+    def exact(weight, off):
+        return weight.double() - off
+
+    now, before = (kt.double() @ qt.double().mT, k0.double() @ q0.double().mT)
+    true = exact(kt, kt_off) @ exact(qt, qt_off).mT - exact(k0, k0_off) @ exact(q0, q0_off).mT
+    values = torch.linalg.svdvals(now - before - true)
+    assert torch.allclose(values.square().sum(-1), noise.square, rtol=0.05)
+    assert (values[:, 0] <= 1.35 * noise.largest).all()
+    assert (values[:, 0] >= 0.65 * noise.largest).all()
+
+
+@HALF
+def test_noise_of_a_matrix(dtype):
+    torch.manual_seed(0)
+    (before, off_before), (after, off_after) = rounded_twice(torch.randn(120, 90), dtype)
+    noise = matrix_noise(before, after)
+    values = torch.linalg.svdvals(off_after - off_before)
+    assert values.square().sum() == pytest.approx(float(noise.square), rel=0.05)
+    assert 0.7 * float(noise.largest) <= values[0] <= 1.1 * float(noise.largest)
+
+
+def test_float32_that_was_narrower_is_told():
+    weight = torch.randn(2, 30, 20)
+    assert as_stored(weight) is weight
+    assert as_stored(weight.double()).dtype == torch.float32
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = weight.to(dtype)
+        assert torch.equal(as_stored(narrow.float()), narrow)
+        assert as_stored(narrow) is narrow
