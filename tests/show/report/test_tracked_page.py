@@ -349,3 +349,21 @@ def test_names_that_a_user_gave_are_text_and_nothing_else(
     assert hostile in page.locator(".story").inner_text()
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 2
+
+
+def test_a_run_that_was_truncated_shows_what_remains_at_each_rank(
+    open_page: Open, page_path: Path, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    assert open_page(page_path).locator("#remains").count() == 0
+    shutil.copytree(tracked["unit"], tmp_path / "unit")
+    points = [{"rank": rank, "gain": gain} for rank, gain in ((1, 0.5), (2, 0.9), (8, 1.0))]
+    curves = [
+        {"group": group, "method": method, "functional_rank": 5, "full_rank": 40, "points": points}
+        for group, method in (("KQ", "plain"), ("all", "plain"), ("all", "weighted"))
+    ]
+    (tmp_path / "unit" / "truncation.json").write_text(json.dumps({"curves": curves}))
+    page = open_page(write_report(open(tmp_path / "unit"), tmp_path / "page.html"))
+    assert page.locator(f"#remains {PLOTS}").count() == 2
+    told = page.locator("#remains").inner_text()
+    assert "5 of 40 (KQ)" in told
+    assert "5 of 40 (all), 5 of 40 (all, weighted)" in told

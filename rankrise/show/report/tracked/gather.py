@@ -16,6 +16,8 @@ SPECTRUM_NUMBERS = 300_000
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
 TENTH = 0.1
 """The part of the largest singular value above which values are counted."""
+HEAD_PRODUCTS = ("KQ", "VO", "KQ and VO")
+"""The groups of a truncation that are products of heads, not matrices."""
 METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
 FURTHER = ("perplexity/", "word_perplexity/")
 """What metrics of further texts begin with; the name of the text follows."""
@@ -51,6 +53,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in found_stages(member)],
+        "truncation": _truncation(member),
     }
 
 
@@ -129,6 +132,24 @@ def _metric(member: TrackedRun, name: str) -> dict[str, Any] | None:
     counts = np.diff(np.append(starts, len(steps)))
     steps, values = (np.add.reduceat(one, starts) / counts for one in (steps, values))
     return {"steps": _short(steps, 7), "values": _short(values, 5), "window": window}
+
+
+def _truncation(member: TrackedRun) -> list[dict[str, Any]] | None:
+    """The share of the gain at each rank, of every group; None where the run was not truncated."""
+    if member.truncation is None:
+        return None
+    return [
+        {
+            "group": curve["group"],
+            "method": curve["method"],
+            "heads": curve["group"] in HEAD_PRODUCTS,
+            "ranks": [point["rank"] for point in curve["points"]],
+            "gains": [significant(float(point["gain"]), 4) for point in curve["points"]],
+            "functional": curve["functional_rank"],
+            "full": curve["full_rank"],
+        }
+        for curve in member.truncation["curves"]
+    ]
 
 
 def _stage(stage: FoundStage) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import { runList } from "./runlist.js";
 import { Run } from "./runs.js";
 import { spectra } from "./spectra.js";
 import { stages, training } from "./training.js";
+import { remains } from "./truncation.js";
 
 const payload = JSON.parse(document.getElementById("payload").textContent);
 const runs = payload.runs.map((record) => new Run(record));
@@ -18,6 +19,7 @@ glance(runs);
 ranks();
 heads();
 spectra();
+remains(runs);
 training(runs);
 stages();
 runList(runs);

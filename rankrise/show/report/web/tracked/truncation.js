@@ -1,0 +1,55 @@
+// What remains of training when its change is cut to few directions, of runs that were truncated.
+
+import { valueAt } from "../curves.js";
+import { h, number } from "../dom.js";
+import { spread } from "../layout.js";
+import { Plot } from "../plot.js";
+import { watch } from "../state.js";
+import { here } from "./runs.js";
+
+/** A plot of head products and one of matrices, below the spectra; nothing where no run was truncated. */
+export function remains(runs) {
+  if (!runs.some((run) => run.truncation)) return;
+  const plots = [
+    gainPlot("head products", (curve) => curve.heads),
+    gainPlot("matrices", (curve) => !curve.heads),
+  ];
+  const note = h("p", {}, "Cut to its initial value and the leading directions of its change, how much of the fall of the loss remains: of the products of all heads, and of groups of matrices, the rest of the network trained.");
+  document.getElementById("spectra-here").append(
+    h("div", { class: "run", id: "remains" }, h("h3", {}, "What remains at each rank"), note, h("div", { class: "pair" }, plots.map((plot) => plot.figure))),
+  );
+}
+
+function nameOf(curve) {
+  return curve.method === "plain" ? curve.group : `${curve.group}, ${curve.method}`;
+}
+
+function gainPlot(name, wanted) {
+  const plot = new Plot({
+    name: `Share of the gain by rank, ${name}`,
+    title: `Share of the gain that remains, ${name}`,
+    xLabel: "rank",
+    logX: () => true,
+    padX: true,
+    still: true,
+    key: true,
+    floor: 0,
+    height: 290,
+    tip: (rank, line) => line && [line.name, `${number(100 * valueAt(line, rank), 3)} % of the gain at rank ${Math.round(rank)}`],
+  });
+  watch(["run"], () => {
+    const curves = (here().truncation ?? []).filter((curve) => wanted(curve) && curve.ranks.length);
+    const lines = curves.map((curve, index) => ({
+      name: nameOf(curve),
+      label: nameOf(curve),
+      shade: spread(index, curves.length),
+      direct: true,
+      xs: curve.ranks,
+      ys: curve.gains,
+    }));
+    const known = curves.filter((curve) => curve.functional !== null);
+    const ranks = known.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`);
+    plot.show({ lines, summary: curves.length ? `Functional rank, the least that keeps 99 % of the gain: ${ranks.join(", ") || "none"}.` : "This run was not truncated." });
+  });
+  return plot;
+}
