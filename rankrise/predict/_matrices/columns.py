@@ -16,6 +16,8 @@ from torch import Tensor
 _ORTHOGONAL = 1e-13
 _MOST_SWEEPS = 12
 _FAR = 9.0
+"""So many e-foldings make one column next to nothing beside another."""
+_RESOLVED = 1e-7
 _KNOWN = 0.1
 """Between columns of about the initial size or below, float64 does not keep the conserved quantity."""
 
@@ -77,6 +79,7 @@ class Columns:
         1992).
         """
         self.order(beginning)
+        self._rotate_near(beginning)
         for _ in range(_MOST_SWEEPS):
             part = self.directions[:, beginning:]
             overlaps = (part.T @ part).fill_diagonal_(0)
@@ -85,6 +88,21 @@ class Columns:
             for first, second in rounds(self.count - beginning):
                 self._rotate_pairs(beginning + first, beginning + second)
             self.order(beginning)
+
+    def _rotate_near(self, beginning: int) -> None:
+        """Rotate the largest columns, as far as they are of about one size, by their singular vectors."""
+        count = int((self.logs[beginning:] > self.logs[beginning : beginning + 1] - _FAR).sum())
+        if count < 2:
+            return
+        part, highest = slice(beginning, beginning + count), float(self.logs[beginning])
+        scaled = self.directions[:, part] * (self.logs[part] - highest).exp()
+        _, sizes, right = torch.linalg.svd(scaled, full_matrices=False)
+        if len(sizes) < count or float(sizes[-1]) < _RESOLVED * float(sizes[0]):
+            return
+        self.set_columns(part, scaled @ right.T, highest)
+        turn = torch.eye(self.count, dtype=right.dtype, device=right.device)
+        turn[part, part] = right.T
+        self.conserved = turn.T @ self.conserved @ turn
 
     def separate(self, count: int) -> None:
         """Rotate all columns after the first `count` against those of the first that are far larger.

@@ -86,21 +86,21 @@ class HeadsAt:
         means = [head.means.flatten(0, 1) for head in self.heads]
         covariances, thirds = zip(*map(self._cumulants, self.heads), strict=True)
         reach = [c @ head.value_output for c, head in zip(covariances, self.heads, strict=True)]
-        squares = x[:, :, None] * x[:, None]
+        squares = _pairs(x, x)
         rows = []
         for h in range(len(self.heads)):
             above, below = [], []
             for g in range(len(self.heads)):
                 scores = reach[h] @ metric @ reach[g].mT
-                mixed = torch.einsum("ri,rjl,rk->ijkl", x, reach[h] @ metric, means[g])
-                other = torch.einsum("ri,rjl,rk->klij", x, reach[g] @ metric, means[h])
+                mixed = _moments(_pairs(x, means[g]), reach[h] @ metric).permute(0, 2, 1, 3)
+                other = _moments(_pairs(x, means[h]), reach[g] @ metric).permute(1, 3, 0, 2)
                 if h == g:
                     scores = scores + thirds[h]
-                    mixed = mixed + torch.einsum("ri,rjk,rl->ijkl", x, covariances[h], slope)
+                    mixed = mixed + _moments(_pairs(x, slope), covariances[h]).permute(0, 2, 3, 1)
                     other = mixed.permute(2, 3, 0, 1)
-                both = means[h][:, :, None] * means[g][:, None]
-                above += [torch.einsum("rik,rjl->ijkl", squares, scores), mixed]
-                below += [other, torch.einsum("rik,rjl->ijkl", both, metric)]
+                both = _moments(_pairs(means[h], means[g]), metric).permute(0, 2, 1, 3)
+                above += [_moments(squares, scores).permute(0, 2, 1, 3), mixed]
+                below += [other, both]
             rows += [
                 torch.cat([block.reshape(dimension**2, -1) for block in line], 1) for line in (above, below)
             ]
@@ -127,3 +127,13 @@ class HeadsAt:
     @staticmethod
     def _outer(left: Tensor, right: Tensor) -> Tensor:
         return left.flatten(0, 1).T @ right.flatten(0, 1)
+
+
+def _pairs(one: Tensor, other: Tensor) -> Tensor:
+    """Products of the entries of two vectors per row: (r, i, k)."""
+    return one[:, :, None] * other[:, None]
+
+
+def _moments(one: Tensor, other: Tensor) -> Tensor:
+    """The sum over rows of products of two matrices' entries, (i, k, j, l) of (r, i, k) and (r, j, l)."""
+    return (one.flatten(1).T @ other.flatten(1)).view(*one.shape[1:], *other.shape[1:])
