@@ -1,9 +1,12 @@
-"""Claim 3: full weights learn singular values one after another; the loss has plateaus and drops."""
+"""Claim 3: full weights learn singular values one after another, when predicted; the loss has plateaus and
+drops.
+"""
 
 import numpy as np
 
 from rankrise.claims.claim import Measure, at_least, at_most, told
 from rankrise.runs import FullWeights, NotRecorded, ToyRun
+from rankrise.runs.toy.curves import ACTIVE
 
 LEARNED = 0.05
 """A singular value counts as learned above this part of the largest at the end."""
@@ -12,6 +15,9 @@ OVERLAP = 0.25
 AT_ONCE = 2
 EARLY_RANK = 0.5
 DROPS = 2
+PREDICTED = 5.0
+"""In units of 1/log(1/scale): stages at a finite scale are late or early by a few of these."""
+
 LATE_FALL = 0.1
 """Where more of the loss's fall is in the last tenth of the time, it was stopped in the middle of it."""
 
@@ -66,8 +72,42 @@ def full_weights(run: ToyRun) -> list[Measure]:
             "any training may have one; stages show at least two, each after a plateau of half its slope",
             **loss,
         ),
+        *_when_predicted(curves),
         told("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
     ]
+
+
+def _when_predicted(curves: list[FullWeights]) -> list[Measure]:
+    """Whether values are learned when predicted, where the run has a prediction."""
+    errors = [error for curve in curves for error in prediction_errors(curve)]
+    if not errors:
+        return []
+    unit = -curves[0].log10_scale * np.log(10)
+    return [
+        at_most(
+            "largest relative error of a predicted stage time, times log(1/scale)",
+            float(max(errors) * unit),
+            PREDICTED,
+            "a prediction for a vanishing scale is off by a few times 1/log(1/scale) at a finite one",
+            part="when predicted",
+        ),
+        told("the same, median", float(np.median(errors) * unit), "", part="when predicted"),
+    ]
+
+
+def prediction_errors(curve: FullWeights) -> list[float]:
+    """The relative error of each predicted time: to when the value rises above 1e-3, as `predict` counts."""
+    times = curve.rescaled_times.numpy()
+    found = []
+    for values, predicted in (
+        (curve.singular_values_kq.numpy(), curve.predicted_kq.tolist()),
+        (curve.singular_values_vo.numpy(), curve.predicted_vo.tolist()),
+    ):
+        for number, time in enumerate(predicted):
+            if values[-1, number] >= LEARNED * values[-1].max():
+                reached = float(times[(values[:, number] > ACTIVE).argmax()])
+                found.append(abs(reached - time) / time)
+    return found
 
 
 def in_transition(curve: FullWeights) -> int:

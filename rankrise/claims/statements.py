@@ -101,8 +101,8 @@ STATEMENTS: tuple[Statement[Any], ...] = (
     ),
     Statement(
         "full weights",
-        "With full weight matrices, singular values are learned one after another, rank grows during "
-        "training, and the loss has plateaus and drops.",
+        "With full weight matrices, singular values are learned one after another, when predicted, rank "
+        "grows during training, and the loss has plateaus and drops.",
         measure=full_weights,
         **ON_TOY_RUNS,
     ),

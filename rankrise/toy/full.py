@@ -1,4 +1,4 @@
-"""Full weight matrices in place of diagonal ones: beyond the theory, and incremental too (Figure 3)."""
+"""Full weight matrices in place of diagonal ones: beyond the theorem, and incremental too (Figure 3)."""
 
 import math
 from collections.abc import Callable
@@ -6,11 +6,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rankrise.predict.types import DiagonalHead
+from rankrise import predict
+from rankrise.predict.types import DiagonalHead, FullHead
 from rankrise.runs.toy.curves import FullWeights
 from rankrise.toy.network import Network
 
 POINTS = 500
+
+LARGE, FEW = 12, 3
+"""Of a head with more than `LARGE` dimensions only the first `FEW` stages are predicted: each is long."""
 
 
 def train_full_weights(
@@ -24,7 +28,8 @@ def train_full_weights(
     """Gradient descent on four d x d matrices a head, from Gaussian entries of std `10**log10_scale`.
 
     The data and the teacher are those of the diagonal network, so that both learn the same function. Singular
-    vectors are free, so which direction comes next is no longer a choice among coordinates.
+    vectors are free, so which direction comes next is no longer a choice among coordinates. For a single head
+    the stages are predicted too, up to `until`.
     """
     dimension = network.inputs.shape[-1]
     layers, heads = (1, 1) if isinstance(network, DiagonalHead) else (network.layers, network.heads)
@@ -57,6 +62,7 @@ def train_full_weights(
                 progress(number / steps)
         weights = weights - step * gradient
     times, losses, key_query, value_output = zip(*kept, strict=True)
+    predicted_kq, predicted_vo = _predicted(network, until)
     return FullWeights(
         times=torch.tensor(times, dtype=torch.float64),
         losses=torch.tensor(losses, dtype=torch.float64),
@@ -65,7 +71,23 @@ def train_full_weights(
         log10_scale=log10_scale,
         step=step,
         message=message,
+        predicted_kq=predicted_kq,
+        predicted_vo=predicted_vo,
     )
+
+
+def _predicted(network: Network, until: float) -> list[Tensor]:
+    """The times at which W_K W_Q^T and W_V W_O^T first reach rank 1, 2 and so on; none for several heads."""
+    if not isinstance(network, DiagonalHead):
+        return [torch.zeros(0, dtype=torch.float64)] * 2
+    head = FullHead(network.inputs, network.targets, 1, network.objective)
+    most = FEW if network.inputs.shape[-1] > LARGE else 10_000
+    stages = predict.greedy_matrices(head, until=until, max_stages=most)
+    found = []
+    for product in range(2):
+        ranks = {stage.rank: stage.time for stage in reversed(stages.stages) if stage.product == product}
+        found.append(torch.tensor([ranks[rank] for rank in sorted(ranks)], dtype=torch.float64))
+    return found
 
 
 def full_loss(network: Network, weights: Tensor) -> Tensor:

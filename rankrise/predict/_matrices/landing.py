@@ -19,6 +19,8 @@ from rankrise.predict._matrices.loss import MatrixLoss
 _ROUGH = 0.03
 """The error of a step, as a part of each column: the path has to stay in its basin, no more."""
 _ALMOST_STILL = 0.1
+_STILLER = 0.2
+"""Newton's method is tried when the pace has fallen to a part, and again after it fell by as much more."""
 _VANISHING = 1e-5
 _CLOSE = 0.3
 _STILL = 1e-12
@@ -64,6 +66,7 @@ def land(
     space = FactorSpace(loss, tuple(columns.shape[1] for columns in factors))
     here, size, dropped = here_at(space, space.pack(factors)), 1 / pace, []
     observe(here.gradient)
+    almost_still = _ALMOST_STILL
     for _ in range(_MOST_STEPS):
         here, size = _step(space, here, size)
         if not math.isfinite(size) or size <= 0:
@@ -80,11 +83,12 @@ def land(
             here = here_at(space, space.pack(kept))
         moving = _pace(space, here)
         pace = max(pace, moving)
-        if moving <= _ALMOST_STILL * pace:
+        if moving <= almost_still * pace:
             limit = _polish(space, here)
             if limit is not None:
                 observe(limit.gradient)
                 return _rest(space, limit, dropped)
+            almost_still = _STILLER * moving / pace
     return None
 
 

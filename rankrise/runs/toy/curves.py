@@ -1,8 +1,9 @@
 """The curves that a toy run keeps beside Algorithm 1 and the exact flow."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 ACTIVE = 1e-3
@@ -31,7 +32,9 @@ class FullWeights:
     """A trained network of full weights: `times` (n,), not rescaled, `losses` (n,), singular values.
 
     Those of W_K W_Q^T and of W_V W_O^T are (n, layers*heads*d), each head's in descending order. An entry of
-    a weight matrix starts with standard deviation `10**log10_scale`.
+    a weight matrix starts with standard deviation `10**log10_scale`. `predicted_kq` and `predicted_vo` are
+    the rescaled times at which a head's product is predicted to reach rank 1, 2 and so on, as far as that was
+    computed: never for several heads, nor in runs from before there was a prediction.
     """
 
     times: Tensor
@@ -41,6 +44,8 @@ class FullWeights:
     log10_scale: float
     step: float
     message: str
+    predicted_kq: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    predicted_vo: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     @property
     def rescaled_times(self) -> Tensor:

@@ -107,6 +107,8 @@ class ToyRun:
         with self._whole(piece):
             names = ("times", "losses", "singular_values_kq", "singular_values_vo")
             curves = {name: tensors[name] for name in names}
+            added = ("predicted_kq", "predicted_vo")  # by later versions
+            curves |= {name: tensors[name] for name in added if name in tensors}
             scale, step = float(texts["log10_scale"]), float(texts["step"])
             return FullWeights(**curves, log10_scale=scale, step=step, message=texts["message"])
 

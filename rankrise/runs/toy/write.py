@@ -53,7 +53,14 @@ def write_descent(folder: Path, piece: Piece, descent: Descent) -> None:
 
 def write_full(folder: Path, piece: Piece, full: FullWeights) -> None:
     """A curve of full weights."""
-    names = ("times", "losses", "singular_values_kq", "singular_values_vo")
+    names = (
+        "times",
+        "losses",
+        "singular_values_kq",
+        "singular_values_vo",
+        "predicted_kq",
+        "predicted_vo",
+    )
     texts = {
         "scale": repr(10**full.log10_scale),
         "log10_scale": repr(full.log10_scale),

@@ -1,5 +1,7 @@
 """Figure 3: gradient descent on diagonal and on full weights: what is learned when, and the loss."""
 
+from matplotlib.axes import Axes
+
 from rankrise.runs import Descent, FullWeights
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, INK, mark_stages, new_figure
@@ -27,14 +29,17 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     panels[0, 2].legend(loc="center right")
     rescaled = full.rescaled_times.numpy()
     singular = {"VO": full.singular_values_vo.numpy(), "KQ": full.singular_values_kq.numpy()}
+    predicted = {"VO": full.predicted_vo.tolist(), "KQ": full.predicted_kq.tolist()}
     for panel, letter, kind in zip(panels[1], "de", singular, strict=False):
         plot_entries(panel, rescaled, singular[kind])
         name = "W_V W_O^T" if kind == "VO" else "W_K W_Q^T"
         panel.set_title(f"({letter}) singular values of ${name}$")
+        _mark_predicted(panel, predicted[kind])
     scale = source.run.settings.full_scale
     panels[1, 0].set_ylabel(f"full weights, std {scale}\nsingular value")
     panels[1, 2].plot(rescaled, full.losses, color=BLUE)
     panels[1, 2].set_title("(f) loss")
+    _mark_predicted(panels[1, 2], predicted["VO"] + predicted["KQ"])
     for panel in panels[0]:
         mark_stages(panel, source.times, source.until)
         panel.set_xlim(0, source.until)
@@ -44,6 +49,12 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
         panel.set_xlabel(r"$t\,/\,\log(1/\mathrm{std})$")
     figure.suptitle(f"Attention head trained by gradient descent, step {descent.step:g} (numbers: stage)")
     return figure, _data(source, descent, full)
+
+
+def _mark_predicted(panel: Axes, times: list[float]) -> None:
+    """The stages predicted for full weights, dashed."""
+    for time in times:
+        panel.axvline(time, color=INK, linewidth=0.5, linestyle=DASHES, zorder=0)
 
 
 def _data(source: ToySeed, descent: Descent, full: FullWeights) -> str:
@@ -61,4 +72,6 @@ def _data(source: ToySeed, descent: Descent, full: FullWeights) -> str:
     blank = [""] * len(source.labels)
     moments = zip(full.rescaled_times.tolist(), full.losses.tolist(), *singular.values(), strict=True)
     rows += [("full", time, loss, *blank, *first, *second) for time, loss, first, second in moments]
+    for kind, times in {"VO": full.predicted_vo.tolist(), "KQ": full.predicted_kq.tolist()}.items():
+        rows += [(f"full, predicted rank {rank} of {kind}", time) for rank, time in enumerate(times, start=1)]
     return table(("weights", "rescaled_time", "loss", *source.labels, *names), rows)

@@ -1,5 +1,6 @@
 """A run as the page carries it: its curves thinned, its numbers plain, everything else left out."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,11 @@ def _full(full: FullWeights, settings: ToySettings) -> dict[str, Any]:
         "scale": settings.full_scale,
         "step": full.step,
         "message": full.message,
+        # Training time, as the page's axis has it; the prediction is in rescaled time.
+        "predicted": {
+            kind: [time * -full.log10_scale * math.log(10) for time in times.tolist()]
+            for kind, times in (("KQ", full.predicted_kq), ("VO", full.predicted_vo))
+        },
     }
 
 

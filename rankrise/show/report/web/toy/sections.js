@@ -188,10 +188,11 @@ function fullPlot(run, full, zoom, what, curves) {
     ...unpack(full.times, kept),
   }));
   const last = (line) => line.ys[line.ys.length - 1];
+  const rules = (full.predicted?.[what] ?? []).map((at, index) => ({ at, label: `${index + 1}` }));
   const summary = single
     ? `From ${number(lines[0].ys[0])} to ${number(last(lines[0]))}; initial weights of size ${full.scale}, step ${full.step}. ${full.message}`
-    : `At the end ${lines.filter((line) => last(line) > 0.05 * last(lines[0])).length} of ${lines.length} are above 5 % of the largest, ${number(last(lines[0]))}.`;
-  plot.show({ lines, summary });
+    : `At the end ${lines.filter((line) => last(line) > 0.05 * last(lines[0])).length} of ${lines.length} are above 5 % of the largest, ${number(last(lines[0]))}.${rules.length ? " Vertical lines: when each rank is predicted." : ""}`;
+  plot.show({ lines, rules, summary });
   return plot;
 }
 
