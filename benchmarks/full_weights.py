@@ -67,7 +67,6 @@ def flows() -> list[Row]:
             predict.full_head(3, 6, 100, seed=1, teacher="full", objective="cross-entropy"),
             None,
         ),
-        "two heads, d = 2": (predict.full_head(2, 6, 100, seed=1, heads=2, teacher="full"), None),
     }
     rows = []
     for name, (network, columns) in problems.items():

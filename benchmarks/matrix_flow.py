@@ -3,12 +3,11 @@
     python benchmarks/matrix_flow.py                # some 15 minutes on one core
     python benchmarks/matrix_flow.py --only ours    # one or two
 
-One softmax head with full weights, d = 6, taught by a full one, to just after the eleventh
-of its twelve stages. Seconds are
-those of the processor, which other work on the machine does not change. The reference is our flow at a
-hundred times tighter tolerance, itself checked in the tests against scipy and against the limit. A method
-that would run long is timed on a part and its whole time extrapolated (marked ~). Gradient descent and
-scipy are given our gradient in closed form, which is faster than autograd.
+One softmax head with full weights, d = 6, taught by a full one, to just after the eleventh of its twelve
+stages. Seconds are those of the processor. The reference is our flow at a hundred times tighter tolerance,
+itself checked in the tests against scipy and against the limit. A method that would run long is timed on a
+part and its whole time extrapolated. Gradient descent and scipy are given our gradient in closed form, which
+is faster than autograd.
 """
 
 import argparse

@@ -243,3 +243,9 @@ def test_bad_input_is_refused_in_one_sentence(change, sentence):
         predict.greedy_matrices(**{"loss": network, "shapes": network.shapes} | change)
     assert sentence in str(refused.value)
     assert str(refused.value).endswith(".")
+
+
+def test_heads_of_one_form_are_tied_at_zero():
+    """Before anything is learned all heads attend alike: which of them learns first is not decided."""
+    stages = predict.greedy_matrices(predict.full_head(2, 3, 20, heads=2, teacher="full"), max_stages=1)
+    assert stages.ties == (0,)
