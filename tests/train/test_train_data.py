@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from python2_pickles import as_python2_pickled
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.train._data import cifar as cifar_module
@@ -47,8 +48,8 @@ def write_cifar(folder: Path, version: str) -> tuple[numpy.ndarray, list[int]]:
             path.write_bytes(b"".join(records))
         else:
             key = b"labels" if name == "cifar10" else b"fine_labels"
-            content = {b"data": batch.reshape(4, 3072), key: classes, b"batch_label": b"made up"}
-            path.write_bytes(pickle.dumps(content, protocol=4))
+            content = {b"batch_label": b"made up", key: classes, b"data": batch.reshape(4, 3072)}
+            path.write_bytes(as_python2_pickled(content))
         images.append(batch)
         labels += classes
     return numpy.concatenate(images[:-1]), labels[:-4]
@@ -94,11 +95,12 @@ class Harmful:
         return os.system, ("touch harmed",)
 
 
+@pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("content", [Harmful(), {b"data": Harmful()}, numpy.random.default_rng(0)])
-def test_a_pickle_that_is_more_than_arrays_is_refused(tmp_path, monkeypatch, content):
+def test_a_pickle_that_is_more_than_arrays_is_refused(tmp_path, monkeypatch, content, protocol):
     monkeypatch.chdir(tmp_path)
     write_cifar(tmp_path, "cifar-10-batches-py")
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps(content))
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps(content, protocol))
     with pytest.raises(RankriseError, match="which no CIFAR file needs: do not trust it"):
         read_cifar("cifar10", tmp_path, check=False)
     assert not (tmp_path / "harmed").exists()

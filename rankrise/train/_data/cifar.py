@@ -1,17 +1,15 @@
 """CIFAR-10 and CIFAR-100 in the two formats in which they are published, checked by their checksums."""
 
 import hashlib
-import io
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.train._data.images import ImageData, ImagePart
+from rankrise.train._data.pickled_batch import read_batch
 
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
@@ -81,12 +79,12 @@ def _content(path: Path, checksum: str | None) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RankriseError(f"{path} cannot be read ({error}): download it again from {HOME}") from error
+        raise RankriseError(f"{path} cannot be read ({error}): download it again from {HOME}.") from error
     found = hashlib.md5(content, usedforsecurity=False).hexdigest() if checksum else None
     if found != checksum:
         raise RankriseError(
             f"{path} has the MD5 {found}, not the published {checksum}: download the data set again from "
-            f"{HOME}"
+            f"{HOME}."
         )
     return content
 
@@ -97,7 +95,7 @@ def _binary(content: bytes, path: Path, name: str) -> ImagePart:
     if not content or len(content) % (labels + 3072):
         raise RankriseError(
             f"{path} has {len(content)} bytes, which is not a whole number of records of {labels + 3072}: "
-            f"download the data set again from {HOME}"
+            f"download the data set again from {HOME}."
         )
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, labels + 3072)
     return ImagePart(
@@ -108,25 +106,18 @@ def _binary(content: bytes, path: Path, name: str) -> ImagePart:
 def _python(content: bytes, path: Path) -> ImagePart:
     """A pickled dictionary of `data`, uint8 [n, 3072], and `labels` (CIFAR-100: `fine_labels`)."""
     try:
-        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        batch = read_batch(content)
         labels = batch[b"fine_labels"] if b"fine_labels" in batch else batch[b"labels"]
-        images = numpy.asarray(batch[b"data"], dtype=numpy.uint8).reshape(-1, 3, 32, 32)
-        return ImagePart(torch.from_numpy(images.copy()), torch.tensor(labels, dtype=torch.int64))
-    except RankriseError:
-        raise
-    except Exception as error:
+        images = batch[b"data"]
+        if not (isinstance(images, numpy.ndarray) and images.shape == (len(labels), 3072)):
+            raise ValueError("its data are not 3072 values for each label")
+        if not all(type(label) is int and 0 <= label < 100 for label in labels):
+            raise ValueError("a label is not a number of a class")
+    except RankriseError as error:
+        raise RankriseError(f"{path} is refused: {error}") from error
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise RankriseError(
-            f"{path} is not a batch of CIFAR's python version ({error}): download it again from {HOME}"
+            f"{path} is not a batch of CIFAR's python version ({error}): download it again from {HOME}."
         ) from error
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Rebuilds numpy arrays out of bytes and refuses everything else, so that a file cannot run code."""
-
-    _allowed = ("multiarray._reconstruct", "numeric._frombuffer", "ndarray", "dtype")
-
-    def find_class(self, module: str, name: str) -> Any:
-        short = module.removeprefix("numpy").removeprefix("._core").removeprefix(".core").lstrip(".")
-        if module.split(".")[0] == "numpy" and ".".join(filter(None, (short, name))) in self._allowed:
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        raise RankriseError(f"the file asks for {module}.{name}, which no CIFAR file needs: do not trust it.")
+    pixels = torch.from_numpy(images.reshape(-1, 3, 32, 32).copy())
+    return ImagePart(pixels, torch.tensor(labels, dtype=torch.int64))
