@@ -8,6 +8,8 @@ from torch import nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._config import offline
 from rankrise.watch._heads import unwrap
 from rankrise.watch._pretrained import open_weights
 
@@ -19,13 +21,16 @@ def load_model(source: str | Path, architecture: str | Path | None = None) -> nn
     a head whose weights mean nothing.
     """
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
-    model: Any = type(open_weights(architecture or source).model)
-    if not issubclass(model, transformers.PreTrainedModel):
+    empty: Any = open_weights(architecture or source).model
+    if not isinstance(empty, transformers.PreTrainedModel):
         raise RankriseError(
             f"{str(source)!r} is not a checkpoint of transformers: load the model and give it."
         )
-    config = transformers.AutoConfig.from_pretrained(architecture or source)
-    loaded: nn.Module = model.from_pretrained(source, config=config, ignore_mismatched_sizes=True)
+    folder = Checkpoint.open(source).folder
+    with offline():
+        loaded: nn.Module = type(empty).from_pretrained(
+            folder, config=empty.config, ignore_mismatched_sizes=True, local_files_only=True
+        )
     return loaded.to("cuda") if torch.cuda.is_available() else loaded
 
 

@@ -141,11 +141,7 @@ def weight_files(path: Path) -> list[Path]:
         return [path]
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (path / index).exists():
-            shards = sorted(set(read_json(path / index)["weight_map"].values()))
-            missing = [shard for shard in shards if not (path / shard).exists()]
-            if missing:
-                raise RankriseError(f"{str(path / index)!r} names {missing[0]!r}, which is not beside it.")
-            return [path / shard for shard in shards]
+            return _shards(path / index)
         if (path / index.removesuffix(".index.json")).exists():
             return [path / index.removesuffix(".index.json")]
     found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in _PICKLES)
@@ -164,6 +160,18 @@ def weight_files(path: Path) -> list[Path]:
         names = ", ".join(file.name for file in found)
         raise RankriseError(f"{str(path)!r} holds several checkpoints ({names}): give the path of one.")
     return found
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names: all lie beside it."""
+    homes = read_json(index).get("weight_map")
+    if not isinstance(homes, dict) or not all(isinstance(shard, str) for shard in homes.values()):
+        raise RankriseError(f"{str(index)!r} has no weight_map from tensors to files: restore it.")
+    shards = sorted(set(homes.values()))
+    for shard in shards:
+        if shard != Path(shard).name or not (index.parent / shard).is_file():
+            raise RankriseError(f"{str(index)!r} names {shard!r}, which is not a file beside it.")
+    return [index.parent / shard for shard in shards]
 
 
 def form_of(shape: Sequence[int], dtype: str) -> Form:

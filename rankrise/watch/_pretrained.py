@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.watch._checkpoint import Checkpoint, advice_inside
+from rankrise.watch._config import CONFIG, offline, read_config, transformers_config
 from rankrise.watch._lora import AdaptedWeights, read_adapter
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
@@ -53,9 +53,9 @@ def open_pretrained(source: str | Path, adapter: str | Path | None = None) -> tu
     """The model of a checkpoint, on the meta device, and a context in which one module has its weights; with
     a PEFT adapter, those that the adapter makes of them."""
     checkpoint = Checkpoint.open(source)
-    config = _config(source, checkpoint.folder)
-    opened = architecture_of(config).bind(checkpoint)
-    method = read_json(config).get("quantization_config", {}).get("quant_method")
+    opened = architecture_of(_config(source, checkpoint.folder)).bind(checkpoint)
+    quantisation = getattr(getattr(opened.model, "config", None), "quantization_config", None)
+    method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
     adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
     quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
     return opened.model, loading(opened, source, quantised, adapted)
@@ -92,10 +92,10 @@ def loading(
 
 
 def _config(source: str | Path, folder: Path) -> Path:
-    config = folder / "config.json"
-    if not config.exists():
+    config = folder / CONFIG
+    if not config.is_file():
         raise RankriseError(
-            f"{str(source)!r} has no config.json beside its weights, so its parts cannot be told apart: "
+            f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
             f"build the model and give it instead{advice_inside(Path(source))}."
         )
     return config
@@ -103,11 +103,11 @@ def _config(source: str | Path, folder: Path) -> Path:
 
 def architecture_of(config: Path) -> Architecture:
     """The model that a config.json describes, of transformers or timm."""
-    described = read_json(config)
+    described = read_config(config)
     if "model_type" in described:
-        return _transformers(config)
+        return _transformers(config, described)
     if "architecture" in described:
-        return _timm(described)
+        return _timm(config, described)
     raise RankriseError(
         f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
         "the model and give it instead."
@@ -132,22 +132,32 @@ def plain_architecture(model: nn.Module) -> Architecture:
     return Architecture(model, bind)
 
 
-def _timm(described: dict[str, Any]) -> Architecture:
+def _timm(config: Path, described: dict[str, Any]) -> Architecture:
     timm = require("timm", extra="timm", purpose="Reading a timm checkpoint")
-    with torch.device("meta"):
-        model = timm.create_model(
-            described["architecture"],
-            num_classes=described.get("num_classes", 1000),
-            **described.get("model_args", {}),
-        )
+    arguments = {"num_classes": described.get("num_classes", 1000)} | (described.get("model_args") or {})
+    with _building(config, f"timm {timm.__version__}"):
+        model = timm.create_model(described["architecture"], pretrained=False, **arguments)
     return plain_architecture(model)
+
+
+@contextlib.contextmanager
+def _building(config: Path, library: str) -> Iterator[None]:
+    """A library builds the model of a config, without weights and offline, or it is said why not."""
+    try:
+        with offline(), torch.device("meta"):
+            yield
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:200]
+        raise RankriseError(
+            f"{library} cannot build the model of {str(config)!r} ({sentence}): build it and give it instead."
+        ) from error
 
 
 def _is_below(tensor: str, name: str) -> bool:
     return not name or tensor == name or tensor.startswith(f"{name}.")
 
 
-def _transformers(described: Path) -> Architecture:
+def _transformers(path: Path, described: dict[str, Any]) -> Architecture:
     """Transformers' class, and its own table of what became of the names and layouts of old checkpoints."""
     transformers = require(
         "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
@@ -160,17 +170,11 @@ def _transformers(described: Path) -> Architecture:
         rename_source_key,
     )
 
-    try:
-        config = transformers.AutoConfig.from_pretrained(described.parent, trust_remote_code=False)
-        named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
-        with torch.device("meta"):
-            model = named.from_config(config) if named is transformers.AutoModel else named(config)
-    except Exception as error:
-        sentence = " ".join(str(error).split())[:200]
-        raise RankriseError(
-            f"transformers {transformers.__version__} cannot build the model of "
-            f"{str(described)!r} ({sentence}): build it and give it instead."
-        ) from error
+    with _building(path, f"transformers {transformers.__version__}"):
+        config = transformers_config(transformers, described)
+        named = getattr(transformers, str((config.architectures or ["AutoModel"])[0]), None)
+        is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+        model = named(config) if is_model else transformers.AutoModel.from_config(config)
 
     state = model.state_dict()
     mapping = get_model_conversion_mapping(model)

@@ -1,0 +1,120 @@
+"""A checkpoint's config.json: what it says of an architecture is taken, what reaches further is refused.
+
+The file comes from whoever made the checkpoint, and the libraries that build models from it believe it: they
+would fetch weights by address, open other files, or load a kernel that it names.
+"""
+
+import contextlib
+import importlib
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json, write_json
+
+CONFIG = "config.json"
+
+_TIMM_ARGUMENTS = (
+    "act_layer", "attn_drop_rate", "attn_layer", "attn_type", "class_token", "depth", "depths", "dim",
+    "dims", "drop_path_rate", "drop_rate", "dynamic_img_pad", "dynamic_img_size", "embed_dim",
+    "embed_layer", "embed_norm_layer", "fc_norm", "final_norm", "fix_init", "global_pool", "head_dim",
+    "hidden_ratio", "img_size", "in_chans", "init_values", "layer_scale_init_value", "mlp_layer",
+    "mlp_ratio", "no_embed_class", "norm_layer", "num_classes", "num_heads", "num_reg_tokens",
+    "patch_drop_rate", "patch_size", "pos_drop_rate", "pos_embed", "pre_norm", "pretrained_window_sizes",
+    "proj_bias", "proj_drop_rate", "qk_norm", "qk_scale", "qkv_bias", "qkv_fused", "ref_feat_shape",
+    "reg_tokens", "rope_mixed_mode", "rope_temperature", "rope_type", "scale_attn_inner", "scale_attn_norm",
+    "scale_mlp", "scale_mlp_norm", "stem_size", "strict_img_size", "swiglu_mlp", "use_abs_pos_emb",
+    "use_mean_pooling", "use_post_norm", "use_rel_pos_bias", "use_rot_pos_emb", "use_shared_rel_pos_bias",
+    "weight_init", "window_size",
+)  # fmt: skip
+"""Arguments of timm's models that are numbers, switches or names of layers: none is an address or a file."""
+
+_ATTENTION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
+_ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+"""How attention can be computed by torch's own means. It is left out: it changes no weight, and a name of
+something else is that of a kernel which transformers would fetch and run."""
+
+_LEFT_OUT = ("auto_map", "pretrained_cfg")
+"""Code beside the checkpoint, and where timm's weights once came from: neither is used."""
+
+_REACHING = ("backbone", "transformers_weights")
+"""Names that transformers would look up on the Hub, or open."""
+
+_COUNTS = re.compile(
+    r"(num|n)_\w*(layer|block|expert|stage|codebook)s?|n?_?layers?|\w+_layers|depths?|\w+_depth"
+)
+_MANY, _DEEPEST = 2048, 40
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What a config says of an architecture."""
+    return dict(_plain(path, read_json(path), "", _DEEPEST))
+
+
+def transformers_config(transformers: Any, described: dict[str, Any]) -> Any:
+    """transformers' own reading of a config that was checked; no other file is seen by it."""
+    with tempfile.TemporaryDirectory() as folder, offline():
+        write_json(Path(folder) / CONFIG, described)
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Within it nothing is asked of the Hugging Face Hub, whatever a config or a library wants."""
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _plain(path: Path, value: Any, where: str, deepest: int) -> Any:
+    """The same value without what is left out; the first name that reaches further is refused."""
+    if deepest == 0:
+        raise RankriseError(f"{str(path)!r} is nested deeper than {_DEEPEST} levels: restore it.")
+    if isinstance(value, list):
+        return [_plain(path, item, where, deepest - 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, item in value.items():
+        name = f"{where}.{key}".lstrip(".")
+        if _ATTENTION.fullmatch(key):
+            names = item.values() if isinstance(item, dict) else (item,)
+            if not all(one is None or one in _ATTENTIONS for one in names):
+                raise _refused(path, name, item)
+            continue
+        if key in _LEFT_OUT:
+            continue
+        reaches = key == "architecture" and not re.fullmatch(r"[\w.-]+", str(item))
+        if reaches or (key in _REACHING and item is not None):
+            raise _refused(path, name, item)
+        if key == "model_args" and item is not None:
+            _refuse_beyond_timm(path, name, item)
+        numbers = item if isinstance(item, list) else [item]
+        if _COUNTS.fullmatch(key) and any(isinstance(one, int | float) and one > _MANY for one in numbers):
+            raise RankriseError(
+                f"{str(path)!r} has {name} {item!r:.60}, more than the {_MANY} that are built: restore it."
+            )
+        kept[key] = _plain(path, item, name, deepest - 1)
+    return kept
+
+
+def _refuse_beyond_timm(path: Path, where: str, arguments: Any) -> None:
+    if not isinstance(arguments, dict):
+        raise _refused(path, where, arguments)
+    for name, value in arguments.items():
+        parts = value if isinstance(value, list) else [value]
+        if name not in _TIMM_ARGUMENTS or any(isinstance(part, dict | list) for part in parts):
+            raise _refused(path, f"{where}.{name}", value)
+
+
+def _refused(path: Path, name: str, value: Any) -> RankriseError:
+    return RankriseError(
+        f"{str(path)!r} has {name} {value!r:.80}, which could reach beyond the checkpoint: remove it, or "
+        "build the model and give it instead."
+    )
