@@ -1,14 +1,26 @@
-"""Files that are either whole or not there: written under a temporary name, then renamed."""
+"""Files that are either whole or not there, and outlast a power cut: written under a temporary name, synced to
+the disk, then renamed."""
 
+import errno
+import hashlib
 import json
 import os
+import platform
+import re
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+
+MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
+_TEMPORARY = re.compile(r"\..*-([0-9a-f]{6})-(\d+)-[a-z0-9_]{8}(\.[^.]*)?")
+"""Our temporary names: what is written, the machine, the process, anything."""
+_DAY = 86_400
+_looked_at: set[Path] = set()
 
 
 @contextmanager
@@ -22,8 +34,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    make_folder(path.parent)
+    _remove_abandoned(path.parent)
+    prefix = f".{path.stem[:50]}-{MACHINE}-{os.getpid()}-"
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -31,10 +45,66 @@ def replacing(path: str | Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; the final one should be ordinary
+        sync(temporary)
         temporary.replace(path)
+        sync(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Have a file's content, or the names in a folder, on the disk and not only in the system's hands."""
+    if os.name == "nt":  # it syncs neither folders nor files that are open for reading
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot sync a folder
+            raise
+    finally:
+        os.close(handle)
+
+
+def is_at(path: Path, handle: int) -> bool:
+    """Whether an open file or folder is the one at its path, and not removed, renamed or replaced."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are missing, to stay."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in new:
+        sync(one.parent)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed; each process looks once at each folder."""
+    if folder in _looked_at:
+        return
+    _looked_at.add(folder)
+    for path in folder.glob(".*-*-*-*"):
+        name = _TEMPORARY.fullmatch(path.name)
+        if name:
+            with suppress(OSError):
+                if _has_ended(name[1], int(name[2])) or time.time() - path.stat().st_mtime > _DAY:
+                    path.unlink()
+
+
+def _has_ended(machine: str, process: int) -> bool:
+    """Whether a process of this machine is no more; of another machine's, nothing is known."""
+    if machine != MACHINE or os.name == "nt":
+        return False
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return False
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -54,7 +124,7 @@ def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
     """The JSON object in a file, or one sentence: what is wrong with it, and `advice` on what to do."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
     if not isinstance(value, dict):
         raise RankriseError(f"{path} is damaged (it does not hold a JSON object): {advice}.")

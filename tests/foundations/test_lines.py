@@ -1,8 +1,12 @@
-"""Rows of JSON: torn and damaged lines."""
+"""Rows of JSON: torn, damaged and checked lines."""
 
+import json
+import zlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from rankrise import RankriseError
 from rankrise.foundations.record.lines import Lines, last_step, read_lines
@@ -19,7 +23,14 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     assert last_step(path) == 2
 
 
-@pytest.mark.parametrize("line", [b'{"step":', b"[]", b"3", b"{}", b'{"step":"x"}', b'{"step":1.5}', b"\xff"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"step":', b"[]", b"3", b"{}", b'{"step":"x"}', b'{"step":1.5}', b"\xff", b'{"step":true}',
+        b'{"step":-1}', b'{"step":9223372036854775808}', b'{"step":2,"loss":"low"}',
+        b'{"step":2,"loss":1' + 400 * b"0" + b"}", b"[" * 100_000 + b"]" * 100_000,
+    ],
+)  # fmt: skip
 def test_a_damaged_line_is_told_by_its_number(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "ranks.jsonl"
     path.write_bytes(b'{"step":1}\n' + line + b'\n{"step":3}\n')
@@ -32,3 +43,61 @@ def test_a_file_without_a_whole_line_has_step_0(tmp_path: Path) -> None:
     assert read_lines(path) == []
     path.write_bytes(b'{"step":7')
     assert (read_lines(path), last_step(path)) == ([], 0)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lines") / "ranks.jsonl"
+    lines = Lines(path)
+    lines.append(7, {"time": 0.5, "KQ": {"norm": [[1.25, 3]]}, "loss": float("nan")})
+    lines.close()
+    return path
+
+
+def test_a_row_ends_with_the_checksum_of_what_is_before(written: Path) -> None:
+    line = written.read_bytes()
+    row = json.loads(line)
+    assert list(row)[-1] == "crc32"
+    before = line[: line.index(b',"crc32"')]
+    assert int(row["crc32"], 16) == zlib.crc32(before)
+    assert read_lines(written) == [{"step": 7, "time": 0.5, "KQ": {"norm": [[1.25, 3]]}, "loss": "nan"}]
+
+
+@given(place=some.integers(0, 10_000), bit=some.integers(0, 7))
+def test_no_flipped_bit_of_a_row_passes(written: Path, place: int, bit: int) -> None:
+    """But for those that make a line of two, or none: the first part is refused, or the file says less."""
+    data = bytearray(written.read_bytes())
+    data[place % len(data)] ^= 1 << bit
+    damaged = written.with_name("damaged.jsonl")
+    damaged.write_bytes(data)
+    if place % len(data) == len(data) - 1:  # the end of the line: it reads as torn
+        assert read_lines(damaged) == []
+        return
+    with pytest.raises(RankriseError, match="is damaged in line 1"):
+        read_lines(damaged)
+
+
+def test_the_name_of_the_checksum_is_taken(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "steps.jsonl")
+    with pytest.raises(RankriseError, match="crc32 is the name of a row's checksum: pass another name"):
+        lines.append(1, {"crc32": 1.0})
+    lines.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_taken_away_is_put_back(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "steps.jsonl"
+    lines = Lines(path)
+    lines.append(1, {"loss": 2.0})
+    assert lines.in_place
+    path.unlink()
+    if replaced:
+        path.write_text("another's\n")
+    assert not lines.in_place
+    aside = lines.restore()
+    lines.append(2, {"loss": 1.0})
+    lines.close()
+    assert [row["step"] for row in read_lines(path)] == [1, 2]
+    assert (aside is not None) == replaced
+    if aside is not None:
+        assert aside.read_text() == "another's\n"

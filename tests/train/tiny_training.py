@@ -1,12 +1,12 @@
 """A vision transformer small enough to train in a second; comparing runs to the bit."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 from safetensors.torch import load_file
 
+from rankrise.foundations.record.lines import read_lines
 from rankrise.train import TrainSettings
 
 TINY = TrainSettings(
@@ -38,10 +38,7 @@ def same_run(one: Path, other: Path) -> None:
     """Both records and the last checkpoints are the same to the bit, but for the times of day."""
     for name in ("steps.jsonl", "ranks.jsonl"):
         rows = [
-            [
-                {key: value for key, value in json.loads(line).items() if key != "time"}
-                for line in (folder / name).read_text().splitlines()
-            ]
+            [{key: row[key] for key in row if key != "time"} for row in read_lines(folder / name)]
             for folder in (one, other)
         ]
         assert rows[0] == rows[1]

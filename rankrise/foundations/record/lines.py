@@ -1,15 +1,23 @@
-"""Files of JSON lines, one row per step, that can be read at any moment, whatever happens to the writer."""
+"""Files of JSON lines, one row per step, that can be read at any moment, whatever happens to the writer.
+
+A row ends with the CRC-32 of the text before it: {"step":7,"loss":2.3,"crc32":"0a1b2c3d"}, of
+'{"step":7,"loss":2.3'. Rows of earlier versions have none.
+"""
 
 import json
-import operator
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import finite
+from rankrise.foundations.files import finite, is_at, replacing
 
+MOST = 2**63
+"""Steps are below: they are read as 64-bit numbers."""
 _START = b'{"step":'
+_CHECKSUM = "crc32"
+_END = f',"{_CHECKSUM}":"00000000"}}'
 
 
 class Lines:
@@ -19,22 +27,51 @@ class Lines:
         self.path = path
         self.last: int | None = None
         """The step that was appended last, since it was opened or cut."""
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        self._size = path.read_bytes().rfind(b"\n") + 1
-        os.ftruncate(self._handle, self._size)  # a last line that was torn by a kill
+        self.size = 0
+        """The bytes of whole rows."""
+        self._open()
 
     def append(self, step: int, row: dict[str, Any]) -> None:
-        line = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False) + "\n"
-        data = line.encode()
+        if _CHECKSUM in row:
+            raise RankriseError(f"{_CHECKSUM} is the name of a row's checksum: pass another name.")
+        text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)[:-1]
+        data = f'{text},"{_CHECKSUM}":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
         try:
             written = os.write(self._handle, data)
             if written < len(data):
                 raise OSError(f"only {written} of {len(data)} bytes fit into {self.path}: is the disk full?")
         except OSError:
-            os.ftruncate(self._handle, self._size)
+            os.ftruncate(self._handle, self.size)
             raise
-        self._size += written
+        self.size += written
         self.last = step
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the open file is the one at its path: it may have been removed or replaced."""
+        return is_at(self.path, self._handle)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the open file ends where the last row that was written here ends."""
+        return os.fstat(self._handle).st_size == self.size
+
+    def go_on(self) -> None:
+        """Take the file as another program left it."""
+        os.close(self._handle)
+        self._open()
+
+    def restore(self) -> Path | None:
+        """Put all rows back at their path. What lies there now is kept under the name that is returned."""
+        rows = os.pread(self._handle, self.size, 0)
+        aside = None
+        if os.path.lexists(self.path):
+            aside = _free(self.path)
+            self.path.rename(aside)
+        with replacing(self.path) as temporary:
+            temporary.write_bytes(rows)
+        self.go_on()
+        return aside
 
     def end_before(self, step: int) -> int:
         """The size of the file without the rows of `step` and later."""
@@ -53,7 +90,7 @@ class Lines:
             file.seek(size)
             dropped = {_step_of(line, self.path) for line in file}
         os.ftruncate(self._handle, size)
-        self._size, self.last = size, None
+        self.size, self.last = size, None
         return len(dropped)
 
     def sync(self) -> None:
@@ -61,6 +98,11 @@ class Lines:
 
     def close(self) -> None:
         os.close(self._handle)
+
+    def _open(self) -> None:
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self.size = self.path.read_bytes().rfind(b"\n") + 1
+        os.ftruncate(self._handle, self.size)  # a last line that was torn by a kill
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -72,9 +114,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            row = json.loads(line)
-            rows.append(row | {"step": operator.index(row["step"])})
-        except (ValueError, TypeError, KeyError) as error:
+            rows.append(_row(line))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise RankriseError(
                 f"{path} is damaged in line {number}: delete that line, or restore the file."
             ) from error
@@ -89,8 +130,34 @@ def last_step(path: Path) -> int:
     return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
+def _row(line: bytes) -> dict[str, Any]:
+    """A row without its checksum; an error where that differs, or where something is not of its kind."""
+    row: dict[str, Any] = json.loads(line)
+    if not isinstance(row, dict):
+        raise TypeError("the row has no names")
+    written = row.pop(_CHECKSUM, None)
+    if written is not None and f"{zlib.crc32(line[: -len(_END)]):08x}" != written:
+        raise ValueError("the checksum differs")
+    if type(row["step"]) is not int or not 0 <= row["step"] < MOST:
+        raise ValueError("the step is not one")
+    for value in row.values():
+        if isinstance(value, int):
+            float(value)  # OverflowError: more than is read back
+        elif isinstance(value, str) and value not in ("nan", "inf", "-inf"):
+            raise ValueError("a text stands for a number")
+    return row
+
+
 def _step_of(line: bytes, path: Path) -> int:
     try:
         return int(line[len(_START) : line.index(b",")].rstrip(b"}\n"))
     except ValueError as error:
         raise RankriseError(f"{path} has a line that starts with {line[:20]!r}: restore the file.") from error
+
+
+def _free(path: Path) -> Path:
+    """A name beside a path that is not taken."""
+    number = 1
+    while os.path.lexists(path.with_name(f"{path.name}.replaced-{number}")):
+        number += 1
+    return path.with_name(f"{path.name}.replaced-{number}")

@@ -1,9 +1,11 @@
 """The lock on the folder of a run: one writer at a time."""
 
 import os
+import struct
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import is_at, make_folder
 from rankrise.foundations.record.names import LOCK
 
 try:
@@ -15,31 +17,73 @@ except ImportError:  # Windows: a tracker of another process is not noticed
 class Lock:
     """Refuses a second tracker on a folder. The system lets go of it when the process ends, however it ends.
 
-    A record lock belongs to the process, so that workers forked from it do not hold it when it is killed;
-    `_here` is for a second tracker in the same process.
+    The lock belongs to the open file, so that it stays when other code of the process opens and closes the
+    same file, as a backup does. Workers forked from the process close their share of it at once: they may
+    outlive a process that is killed.
     """
 
-    _here: set[Path] = set()  # noqa: RUF012 (shared on purpose)
+    _held: dict[Path, "Lock"] = {}  # noqa: RUF012 (shared on purpose)
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder.resolve()
-        if self._folder in self._here:
+        make_folder(folder)
+        self._shown, self._folder = folder, folder.resolve()
+        self._path = self._folder / LOCK
+        if self._folder in self._held:
             raise RankriseError(f"{folder} is being written by a tracker of this process: close that one.")
-        self._handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        if fcntl is not None:
-            try:
-                fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError) as error:
-                os.close(self._handle)
-                raise RankriseError(
-                    f"{folder} is being written by a tracker of another process: end that one, or pass "
-                    "another folder."
-                ) from error
-            except OSError:  # a file system without locks
-                pass
-        self._here.add(self._folder)
+        self._handle: int | None = self._taken()
+        self._held[self._folder] = self
+
+    def renew(self) -> None:
+        """Take the lock again where its file was removed or replaced; refused where another has done so."""
+        if self._handle is not None and not is_at(self._path, self._handle):
+            os.close(self._handle)
+            self._handle = None
+            self._handle = self._taken()
 
     def release(self) -> None:
-        self._here.discard(self._folder)
-        os.close(self._handle)
+        if self._held.get(self._folder) is self:
+            del self._held[self._folder]
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _taken(self) -> int:
+        if self._path.is_dir():
+            raise RankriseError(
+                f"{self._shown / LOCK} is a folder, and the lock of a run is a file: remove it."
+            )
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(handle)
+        except (BlockingIOError, PermissionError) as error:
+            os.close(handle)
+            raise RankriseError(
+                f"{self._shown} is being written by a tracker of another process: end that one, or pass "
+                "another folder."
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        return handle
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file (not the process's access to it), or raise BlockingIOError."""
+    if fcntl is None:
+        return
+    if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: also against the record locks of earlier versions
+        whole_file = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, whole_file)
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _let_go_in_a_fork() -> None:
+    for lock in Lock._held.values():
+        if lock._handle is not None:
+            os.close(lock._handle)
+            lock._handle = None
+    Lock._held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_a_fork)

@@ -1,9 +1,12 @@
-"""Tensors of a run in safetensors files, each whole or not there."""
+"""Tensors of a run in safetensors files, each whole or not there, with a checksum among its texts."""
 
 import hashlib
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -11,21 +14,54 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
 
+CHECKSUM = "sha256"
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], texts: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with `texts` as its metadata."""
+    """Write a safetensors file with `texts` and the tensors' checksum as its metadata."""
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(plain, temporary, metadata=texts)
+        save(temporary, plain, {**(texts or {}), CHECKSUM: checksum(plain)})
+
+
+def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = None) -> None:
+    """safetensors' `save_file`, with the system's error where the file cannot be written."""
+    try:
+        save_file(tensors, path, metadata=texts)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, and its texts; `advice` says what to do where it is damaged."""
     try:
         with safe_open(path, framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            texts = dict(opened.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
+    written = texts.pop(CHECKSUM, None)
+    if written not in (None, checksum(tensors)):  # files of earlier versions have none
+        raise RankriseError(f"{path} is damaged (its checksum differs): {advice}.")
+    return tensors, texts
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over all tensors, by name: a line "name type sizes", then the values.
+
+    >>> checksum({"a": torch.zeros(2)})[:8], checksum({"a": torch.zeros(2, 1)})[:8]
+    ('d783eb36', '2711e314')
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name} {kind} {list(tensor.shape)}\n".encode())
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
@@ -16,6 +14,7 @@ from rankrise.foundations.notes import gathered
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.tensors import read_tensors
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
@@ -263,10 +262,8 @@ class TrackedRun:
                     if step is not None
                     else f"{path} is not there: the run has only just begun, or was copied without it."
                 )
-            try:
-                self._spectra[step] = load_file(path)
-            except SafetensorError as error:
-                raise RankriseError(f"{path} is damaged ({error}): delete it.") from error
+            tensors, _ = read_tensors(path, "delete it")
+            self._spectra[step] = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         return self._spectra[step]
 
     def _told(self, name: str, where: dict[str, Any], default: float) -> float:

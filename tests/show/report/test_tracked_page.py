@@ -12,6 +12,7 @@ from tracked_runs import train
 
 from rankrise import watch
 from rankrise.claims import check_claims
+from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import open
 from rankrise.show.report import write_report
 from rankrise.watch.types import FoundStage, FoundStep
@@ -211,7 +212,7 @@ def test_a_value_recorded_once_is_a_dot_and_further_texts_have_plots(
     info = json.loads((run / "run.json").read_text())
     info["extra"]["epoch_steps"] = 120
     (run / "run.json").write_text(json.dumps(info))
-    lines = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    lines = read_lines(run / "steps.jsonl")
     lines[50] |= {"perplexity/a/b": 1650.0, "word_perplexity/a/b": 2000.0}
     lines[-1] |= {"perplexity": 900.0, "word_perplexity/a/b": 1000.0}
     (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -9,6 +9,7 @@ import pytest
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
+from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import Study, ToyRun, TrackedRun, open
 from rankrise.show.report import write_report
 from rankrise.show.report.settings_tables import settings_tables
@@ -24,7 +25,7 @@ def test_the_story_tells_of_a_rank_that_rises_and_falls(
     tracked: dict[str, Path], tmp_path: Path, peak: float, told: str
 ) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "run")
-    rows = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    rows = read_lines(run / "ranks.jsonl")
     for place, row in enumerate(rows):
         rank = 2 * peak if place == len(rows) // 2 else 2.0
         row["KQ"]["stable_rank"] = np.full_like(row["KQ"]["stable_rank"], rank).tolist()
