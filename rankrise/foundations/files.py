@@ -1,5 +1,5 @@
-"""Files that are either whole or not there, and outlast a power cut: written under a temporary name, synced to
-the disk, then renamed."""
+"""Files that are either whole or not there, and outlast a power cut: written under a temporary name, synced,
+then renamed."""
 
 import errno
 import hashlib

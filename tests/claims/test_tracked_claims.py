@@ -16,6 +16,7 @@ from rankrise.claims.claim import at_least, at_most
 from rankrise.claims.statements import each_study
 from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, spearman
 from rankrise.commands import main
+from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import open
 
 OF_A_STUDY = [statement.name for statement in STATEMENTS if statement.on is each_study]
@@ -266,7 +267,7 @@ def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path
 
 def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
-    lines = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    lines = read_lines(run / "ranks.jsonl")
     for line in lines:
         line["KQ"]["stable_rank"][0] = [0.0, 0.0]
         line["VO"]["stable_rank"][0] = [0.0, 0.0]

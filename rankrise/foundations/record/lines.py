@@ -15,6 +15,8 @@ from rankrise.foundations.files import finite, is_at, replacing
 
 MOST = 2**63
 """Steps are below: they are read as 64-bit numbers."""
+TEXTS = ("checkpoint", "key")
+"""What a row may say in words: the checkpoint that it was measured of. All else is numbers."""
 _START = b'{"step":'
 _CHECKSUM = "crc32"
 _END = f',"{_CHECKSUM}":"00000000"}}'
@@ -140,10 +142,10 @@ def _row(line: bytes) -> dict[str, Any]:
         raise ValueError("the checksum differs")
     if type(row["step"]) is not int or not 0 <= row["step"] < MOST:
         raise ValueError("the step is not one")
-    for value in row.values():
+    for name, value in row.items():
         if isinstance(value, int):
             float(value)  # OverflowError: more than is read back
-        elif isinstance(value, str) and value not in ("nan", "inf", "-inf"):
+        elif isinstance(value, str) and value not in ("nan", "inf", "-inf") and name not in TEXTS:
             raise ValueError("a text stands for a number")
     return row
 

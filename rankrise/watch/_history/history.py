@@ -16,7 +16,6 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RANKS, spectra_path
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
-from rankrise.foundations.record.tensors import write_tensors
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.noise import Rounded, rounded, with_noise
 from rankrise.watch._history.plan import HistoryPlan, history_plan
@@ -26,6 +25,7 @@ from rankrise.watch._track.load import TrackedRun, load
 from rankrise.watch._track.measure import Change, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
+from rankrise.watch._track.troubles import log
 from rankrise.watch._track.weights import Tensors
 
 FETCHED = ".fetched"
@@ -83,22 +83,23 @@ def history(
     lock = Lock(folder)
     try:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
-        _carry_out(plan, folder, note, meter)
+        _carry_out(plan, folder, lock, note, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
     return load(folder)
 
 
-def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None:
+def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Meter) -> None:
     done = _done(plan, folder)
     beginning, initial = _begin(plan, folder, note)
-    record = Record(folder)
+    record = Record(folder, lock, _tell)
     info: dict[str, Any] = beginning.info | {"finished": None}
+    write_run(folder, "tracked", info)
     try:
         units = plan.model.units
         if not spectra_path(folder, None).exists():
-            write_tensors(spectra_path(folder, None), initial_spectra(units, initial))
+            record.add_spectra(None, initial_spectra(units, initial))
         work = [one for one in _work(plan) if one[0].step not in done]
         with meter("measuring", len(plan.checkpoints), "checkpoints") as move_to:
             _measure_all(plan, folder, record, initial, work, move_to)
@@ -107,10 +108,19 @@ def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None
         info["stopped"] = next(iter(str(error).splitlines()), type(error).__name__)
         raise
     finally:
-        record.sync()
+        if not record.gone:
+            record.sync()
         record.close()
-        _put_in_order(folder)
-        write_run(folder, "tracked", info)
+        if not record.gone:
+            _put_in_order(folder)
+            write_run(folder, "tracked", info)
+
+
+def _tell(sentence: str, missing: bool) -> None:
+    """Another program meddled with the record: what is `missing` is measured again by the next run."""
+    if missing:
+        raise RankriseError(f"{sentence}: run the same command again.")
+    log.warning("History: %s.", sentence)
 
 
 def _work(plan: HistoryPlan) -> list[tuple[Entry, Entry | None]]:
@@ -169,9 +179,9 @@ def _write(plan: HistoryPlan, record: Record, entry: Entry, before: _Moment, aft
     changes = [Change(unit, before.weights[unit.name], after.weights[unit.name]) for unit in units]
     results = measure(changes, plan.top, full=entry is plan.checkpoints[-1])
     results = with_noise(units, results, (before.weights, before.rounded), (after.weights, after.rounded))
-    write_tensors(spectra_path(record.folder, entry.step), spectra_of(units, results))
+    record.add_spectra(entry.step, spectra_of(units, results))
     about = {"checkpoint": entry.name, "key": entry.source.key()}
-    record.ranks.append(entry.step, about | row_of(units, results))
+    record.add_ranks(entry.step, about | row_of(units, results))
 
 
 def _fetched(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[Checkpoint]:

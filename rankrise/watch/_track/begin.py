@@ -1,5 +1,5 @@
 """The beginning of a tracked run, and its continuation: run.json and the initial weights, written once and
-verified ever after."""
+verified ever after. Of a run that is continued, nothing changes before its first step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,42 @@ from safetensors import SafetensorError, safe_open
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
-from rankrise.foundations.record.names import INITIAL
+from rankrise.foundations.record.lines import read_lines
+from rankrise.foundations.record.names import (
+    INITIAL,
+    RANKS,
+    RUN,
+    STAGES,
+    STEPS,
+    spectra_path,
+    spectra_steps,
+)  # fmt: skip
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
-from rankrise.foundations.record.tensors import sha256, write_tensors
-from rankrise.watch._track.weights import Tensors, Unit
+from rankrise.foundations.record.tensors import checksum, sha256, write_tensors
+from rankrise.watch._track.troubles import log
+from rankrise.watch._track.weights import Tensors, Unit, named
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """`info` is what run.json holds, `initial` the weights by unit and role where they are measured; `same`
-    says whether the model has those weights now; `found` is what run.json held, if the run is continued."""
+    """`info` is what run.json holds from the first step on, `initial` the weights by unit and role where they
+    are measured; `same` says whether the model has those weights now."""
 
     info: dict[str, Any]
     initial: dict[str, Tensors]
     same: bool
-    found: dict[str, Any] | None = None
-
-    @property
-    def resumed(self) -> bool:
-        return self.found is not None
+    resumed: bool
 
 
 def begin(
-    folder: Path, units: Sequence[Unit], weights: Mapping[str, Tensors], about: dict[str, Any]
+    folder: Path,
+    units: Sequence[Unit],
+    weights: Mapping[str, Tensors],
+    about: dict[str, Any],
+    overwrite: bool = False,
 ) -> Beginning:
-    """Begin a run in `folder`, or continue the one that is there if it is this model's.
+    """Begin a run in `folder`, or continue the one that is there if it is this model's; `overwrite` removes
+    that one first.
 
     `weights` are the model's own, where they are measured; `about` has the model, settings, note and extra.
     """
@@ -65,22 +76,39 @@ def begin(
         "note": about["note"],
         "extra": about["extra"],
     }
+    if overwrite:
+        _remove(folder)
     if has_run(folder):
         return _continue(folder, info, weights, units)
-    named = {unit.key(role): tensor for unit in units for role, tensor in weights[unit.name].items()}
-    write_tensors(folder / INITIAL, named)
+    left = [name for name in (STEPS, RANKS) if (folder / name).exists() and read_lines(folder / name)]
+    if left:
+        raise RankriseError(
+            f"{folder} has rows in {left[0]} and no {RUN}: restore that, pass another folder, or pass "
+            "overwrite=True to begin anew."
+        )
+    write_tensors(folder / INITIAL, named(units, weights))
     info["initial_sha256"] = sha256(folder / INITIAL)
     write_run(folder, "tracked", info)
-    return Beginning(info, dict(weights), same=True)
+    return Beginning(info, dict(weights), same=True, resumed=False)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the record of a tracked run, and say so; what else is in the folder stays."""
+    if has_run(folder):
+        read_run(folder, "tracked")
+        log.warning("Tracking: the run in %s is removed, to begin anew.", folder)
+    spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
+    for path in (*spectra, *(folder / name for name in (STEPS, RANKS, STAGES, INITIAL, RUN))):
+        path.unlink(missing_ok=True)
 
 
 def _continue(
     folder: Path, asked: dict[str, Any], weights: Mapping[str, Tensors], units: Sequence[Unit]
 ) -> Beginning:
-    info = found = read_run(folder, "tracked")
+    info = read_run(folder, "tracked")
     _refuse_another_model(folder, info, asked)
     path = folder / INITIAL
-    if not path.is_file() or sha256(path) != info["initial_sha256"]:
+    if not path.is_file() or sha256(path) != info.get("initial_sha256"):
         missing = "has changed" if path.is_file() else "is not there"
         raise RankriseError(
             f"{path} {missing} since the run began, which cannot be continued: restore it, or pass another "
@@ -94,12 +122,16 @@ def _continue(
             same = same and stored.dtype == tensor.dtype and torch.equal(stored, tensor)
             if stored.shape != tensor.shape:
                 raise RankriseError(_different(folder, unit.key(role), stored.shape, tensor.shape))
-    kept = {name: info[name] for name in ("initial_sha256", "started")}
+    if info.get("finished") and not same and info.get("last_sha256") != checksum(named(units, weights)):
+        raise RankriseError(
+            f"{folder} holds a finished run with other initial weights: pass another folder, or "
+            "overwrite=True to begin anew; to go on with that run, make the tracker while the model has its "
+            "first or last weights."
+        )
+    kept = {"initial_sha256": info["initial_sha256"], "started": info.get("started", "")}
     kept["resumed"] = [*info.get("resumed", []), now()]
-    kept |= {name: asked[name] or info[name] for name in ("note", "extra")}
-    info = asked | kept
-    write_run(folder, "tracked", info)
-    return Beginning(info, initial, same, found)
+    kept |= {name: asked[name] or info.get(name, asked[name]) for name in ("note", "extra")}
+    return Beginning(asked | kept, initial, same, resumed=True)
 
 
 def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:

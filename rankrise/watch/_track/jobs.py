@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankrise.foundations.record.names import spectra_path
-from rankrise.foundations.record.tensors import write_tensors
+from rankrise.foundations.record.tensors import checksum
 from rankrise.watch._track.measure import Change, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of, summary_of
 from rankrise.watch._track.scalars import Scalars
 from rankrise.watch._track.staging import Place, Staging
 from rankrise.watch._track.streams import Streams
-from rankrise.watch._track.weights import Tensors, Unit
+from rankrise.watch._track.weights import Tensors, Unit, named
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,25 @@ class Jobs:
     def write_step(self, step: int, row: dict[str, Any]) -> None:
         """Loss and metrics of a step, once they are there."""
         numbers = {name: self.scalars.resolve(number) for name, number in row.items()}
-        self.record.steps.append(step, numbers)
+        if not self.record.gone:
+            self.record.add_step(step, numbers)
         self.streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
 
     def write_initial(self) -> None:
         """Spectra of the initial products."""
         with self.staging.beside():
             values = initial_spectra(self.units, self.initial)
-        write_tensors(spectra_path(self.record.folder, None), values)
+        self.record.add_spectra(None, values)
 
-    def measure(self, step: int, moment: float, full: bool, place: Place) -> None:
-        """The change of every unit at a step; of one that is recorded already, what it lacks."""
+    def measure(self, step: int, moment: float, full: bool, place: Place, last: bool = False) -> None:
+        """The change of every unit at a step; of one that is recorded already, what it lacks. The `last`
+        weights are remembered by their checksum: a model that has them may go on with the run."""
         spectra = spectra_path(self.record.folder, step)
         known = self.record.ranks.last == step
         with self.staging.arrived(place) as weights:
-            if known and spectra.exists():
+            if last and len(weights) == len(self.units):
+                self.record.last_weights = checksum(named(self.units, weights))
+            if self.record.gone or (known and spectra.exists()):
                 return
             changes = [
                 Change(unit, self.initial[unit.name], weights[unit.name])
@@ -53,7 +57,7 @@ class Jobs:
             ]
             results = measure(changes, self.top, full)
         if full:
-            write_tensors(spectra, spectra_of(self.units, results))
+            self.record.add_spectra(step, spectra_of(self.units, results))
         if not known:
-            self.record.ranks.append(step, {"time": moment, **row_of(self.units, results)})
+            self.record.add_ranks(step, {"time": moment, **row_of(self.units, results)})
             self.streams.write(step, summary_of(self.units, results))

@@ -1,18 +1,58 @@
 """The rows and spectra of a tracked run, open for writing."""
 
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import is_at, sync
 from rankrise.foundations.record.lines import Lines
+from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RANKS, STEPS, remove_unfinished, spectra_path, spectra_steps
+from rankrise.foundations.record.tensors import write_tensors
 
 
 class Record:
-    """The rows and spectra of one run, open for writing."""
+    """The rows and spectra of one run, open for writing.
 
-    def __init__(self, folder: Path) -> None:
-        remove_unfinished(folder)
-        self.folder = folder
-        self.steps, self.ranks = Lines(folder / STEPS), Lines(folder / RANKS)
+    Other programs may remove, rename or replace a run's folder, or files in it, while it is being written.
+    Each write looks first: rows are put back where they were; without its folder the record is `gone`. `tell`
+    gets a sentence, and whether something of the record is missing now.
+    """
+
+    def __init__(self, folder: Path, lock: Lock, tell: Callable[[str, bool], None]) -> None:
+        self.folder = folder.resolve()  # the process may change its own folder, or a link
+        self.gone = ""
+        """Why nothing is written any more."""
+        self.last_weights = ""
+        """The checksum of the tracked weights at the end, once they are measured."""
+        self._lock, self._tell = lock, tell
+        self._spectra: list[Path] = []
+        remove_unfinished(self.folder)
+        self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
+        # Held open, so that the system gives its number to no other folder.
+        self._place = None if os.name == "nt" else os.open(self.folder, os.O_RDONLY)
+
+    def add_step(self, step: int, row: dict[str, Any]) -> None:
+        """A row of loss and metrics."""
+        self._look()
+        self.steps.append(step, row)
+
+    def add_ranks(self, step: int, row: dict[str, Any]) -> None:
+        """A row of ranks."""
+        self._look()
+        self.ranks.append(step, row)
+
+    def add_spectra(self, step: int | None, spectra: Mapping[str, Tensor]) -> None:
+        """A file of full spectra; None for those of the initial products."""
+        self._look()
+        path = spectra_path(self.folder, step)
+        write_tensors(path, spectra)
+        self._look_for(self._spectra[-1:])
+        self._spectra.append(path)
 
     def has_before(self, step: int) -> bool:
         """Whether there is a row of an earlier step."""
@@ -20,16 +60,52 @@ class Record:
 
     def cut(self, step: int) -> int:
         """Drop what was recorded at `step` and later, because it is run again. Returns how many rows."""
+        self._look()
         for taken in spectra_steps(self.folder):
             if taken >= step:
-                spectra_path(self.folder, taken).unlink(missing_ok=True)
+                path = spectra_path(self.folder, taken)
+                path.unlink(missing_ok=True)
+                self._spectra = [one for one in self._spectra if one != path]
         return self.steps.cut(step) + self.ranks.cut(step)
 
     def sync(self) -> None:
         """Everything that was written is on the disk, not only in the system's hands."""
+        self._look()
+        self._look_for(self._spectra)
         self.steps.sync()
         self.ranks.sync()
+        sync(self.folder)
 
     def close(self) -> None:
         self.steps.close()
         self.ranks.close()
+        if self._place is not None:
+            os.close(self._place)
+
+    def _look(self) -> None:
+        """Make sure that what is written next becomes a part of the record."""
+        if not self.gone and self._place is not None and not is_at(self.folder, self._place):
+            self.gone = f"{self.folder} was removed, renamed or replaced by another program."
+        try:
+            if not self.gone:
+                self._lock.renew()
+        except RankriseError as error:
+            self.gone = str(error)
+        if self.gone:
+            raise RankriseError(self.gone)
+        for lines in (self.steps, self.ranks):
+            if not lines.in_place:
+                aside = lines.restore()
+                kept = f"; what lay there is kept as {aside.name}" if aside else ""
+                self._tell(f"{lines.path} was removed or replaced: all its rows are put back{kept}", False)
+            elif not lines.untouched:
+                before = lines.size
+                lines.go_on()
+                missing = lines.size < before
+                self._tell(f"{lines.path} was changed by another program, and goes on as it is", missing)
+
+    def _look_for(self, spectra: list[Path]) -> None:
+        missing = [path for path in spectra if not path.is_file()]
+        if missing:
+            self._spectra = [path for path in self._spectra if path not in missing]
+            self._tell(f"{missing[0]} was removed by another program, one of {len(missing)}", True)

@@ -39,10 +39,13 @@ class Scalars:
             if number.device.type != "cuda":
                 return number.item() if number.device.type == "cpu" else number.clone()
             return self._copied(number)
-        if isinstance(number, (int, float)):
+        if isinstance(number, float):
             return number
         try:
-            return float(number)  # such as NumPy's
+            as_float = float(number)  # such as NumPy's
+            return number if isinstance(number, int) else as_float
+        except OverflowError:
+            raise RankriseError(f"{name} is more than a float holds: pass a smaller number.") from None
         except (TypeError, ValueError):
             raise RankriseError(f"{name} is {number!r}: pass a number or a tensor with one.") from None
 

@@ -23,7 +23,9 @@ class Stream(Protocol):
 class Streams:
     """All streams of a run. One that fails is told to `on_error`, and gets no more numbers."""
 
-    def __init__(self, streams: Iterable[Stream], on_error: Callable[[str, Exception, str], None]) -> None:
+    def __init__(
+        self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
+    ) -> None:
         self._streams = list(streams)
         self._on_error = on_error
 
@@ -40,7 +42,7 @@ class Streams:
     def _attempt(self, stream: Stream, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._streams.remove(stream)
             name = type(stream).__name__
             self._on_error(

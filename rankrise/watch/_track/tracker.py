@@ -16,6 +16,7 @@ from torch import distributed, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.provenance import now
+from rankrise.foundations.record.lines import MOST
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.run_file import write_run
@@ -25,6 +26,7 @@ from rankrise.watch._heads import unwrap
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.jobs import Jobs
 from rankrise.watch._track.record import Record
+from rankrise.watch._track.rows import DIGITS
 from rankrise.watch._track.scalars import Number, Scalars
 from rankrise.watch._track.schedule import Schedule
 from rankrise.watch._track.staging import Reading, Staging, first_reading
@@ -61,8 +63,9 @@ class RankTracker:
     `check` proves first that the heads are read as the model uses them (see `watch.check`).
 
     It never changes training. A failure is logged and training goes on; `strict` raises it instead.
-    A folder that holds this run already is continued: the rows from the first `step` on are replaced. `note`
-    and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
+    A folder that holds this run already is continued: the rows from the first `step` on are replaced. One
+    that holds another run is refused, or with `overwrite` that run is removed. `note` and `extra` go into
+    run.json, numbers also to `streams`. docs/tracking.md has the rest.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class RankTracker:
         extra: Mapping[str, Any] | None = None,
         streams: Iterable[Stream] = (),
         check: Batch | None = None,
+        overwrite: bool = False,
     ) -> None:
         if keep not in ("model", "cpu") or top < 1:
             raise RankriseError(
@@ -114,12 +118,18 @@ class RankTracker:
                     "products": [product for product in PRODUCTS if product in choice.products],
                     "top": top,
                     "keep": keep,
+                    "digits": DIGITS,
                 },
                 "device": reading.devices[self._units[0].name],
                 "note": note,
                 "extra": dict(extra or {}),
             }
-            self._open(reading, keep, about)
+            self._open(reading, keep, about, overwrite)
+
+    @property
+    def lost(self) -> str:
+        """Why something of the record is missing that should be on disk; empty while nothing is."""
+        return self._off or self._troubles.lost
 
     def step(self, step: int, loss: Number | None = None, **metrics: Number) -> None:
         """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
@@ -139,10 +149,11 @@ class RankTracker:
         self._troubles.check()
 
     def flush(self) -> None:
-        """Wait until all steps so far are on disk: call it before the trainer saves a checkpoint."""
+        """Wait until all steps so far are on disk, where a power cut leaves them: call it before the trainer
+        saves a checkpoint. `lost` says if that could not be."""
         if self._on:
             self._worker.wait()
-            self._attempt("writing to disk", self._record.sync)
+            self._sync()
             self._troubles.check()
 
     def close(self, finished: bool = True) -> None:
@@ -175,19 +186,20 @@ class RankTracker:
         parts = [f"{products} of {heads} heads in {len(layers)} layers"] * bool(layers)
         parts += [f"{others} other matrices"] * bool(others)
         model = type(unwrap(self._model)).__name__
-        state = f", off: {self._off}" if self._off else ", closed" * self._closed
+        off = self._off or (self._on and self._record.gone)
+        state = f", off: {off}" if off else ", closed" * self._closed
         notes = gathered((unit.name, note) for unit in layers for note in unit.notes)
         about = "; ".join([f"{' and '.join(parts)} of {model}, in {self.folder}{state}", *notes])
         return f"RankTracker({about})"
 
-    def _open(self, reading: Reading, keep: str, about: dict[str, Any]) -> None:
+    def _open(self, reading: Reading, keep: str, about: dict[str, Any], overwrite: bool) -> None:
         """Everything that only the process which writes needs."""
         lock = None
         try:
             lock = Lock(self.folder)
-            self._beginning = begin(self.folder, self._units, reading.weights, about)
+            self._beginning = begin(self.folder, self._units, reading.weights, about, overwrite)
             self._staging = Staging(self._units, reading, keep, self._troubles.note)
-            self._record = Record(self.folder)
+            self._record = Record(self.folder, lock, self._troubles.tell)
         except BaseException as error:
             if lock is not None:
                 lock.release()
@@ -205,9 +217,9 @@ class RankTracker:
             self._streams,
             self._top,
         )
-        self._worker = Worker(spare_cores(self._staging.on_accelerator), self._troubles.note)
+        self._worker = Worker(spare_cores(self._staging.on_accelerator), self._lose)
         self._process = os.getpid()
-        self._on = True
+        self._on, self._begun = True, not self._beginning.resumed
         atexit.register(self._leave)
         log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
 
@@ -252,8 +264,11 @@ class RankTracker:
         try:
             if last is None:
                 self._refuse_another_run(step)
+                if self._beginning.resumed:  # it is not finished any more
+                    write_run(self._record.folder, "tracked", self._beginning.info)
+                self._begun = True
             dropped = self._record.cut(step)
-        except (RankriseError, OSError) as error:
+        except Exception as error:
             self._close(finished=None)
             self._turn_off("continuing the run", error, refused=last is None)
             return
@@ -267,12 +282,11 @@ class RankTracker:
             self._worker.put("measuring the initial weights", self._jobs.write_initial)
 
     def _refuse_another_run(self, step: int) -> None:
-        before = self._beginning.found
-        if before and not self._beginning.same and not self._record.has_before(step):
-            self._attempt(f"writing {RUN}", partial(write_run, self.folder, "tracked", before))
+        begun = self._beginning
+        if begun.resumed and not begun.same and not self._record.has_before(step):
             raise RankriseError(
                 f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
-                f"it went on at step {step}: pass another folder, or delete this one."
+                f"it went on at step {step}: pass another folder, or overwrite=True to begin anew."
             )
 
     def _measure_last(self) -> None:
@@ -287,14 +301,25 @@ class RankTracker:
         place = self._staging.take()
         assert place is not None
         moment = round(time.time(), 3)
-        self._worker.put("measuring", partial(self._jobs.measure, self._last, moment, True, place))
+        self._worker.put("measuring", partial(self._jobs.measure, self._last, moment, True, place, last=True))
 
-    def _turn_off(self, doing: str, error: RankriseError | OSError, refused: bool = False) -> None:
+    def _turn_off(self, doing: str, error: Exception, refused: bool = False) -> None:
         self._off = f"{doing} failed ({error})"
         if refused and isinstance(error, RankriseError):
             self._troubles.refuse(error)
         else:
             self._troubles.note(doing, error, "nothing of this run is recorded")
+
+    def _sync(self) -> None:
+        if not self._record.gone:
+            try:
+                self._record.sync()
+            except Exception as error:
+                self._lose("writing to disk", error)
+
+    def _lose(self, doing: str, error: BaseException) -> None:
+        gone = "nothing more of this run is recorded" if self._record.gone else ""
+        self._troubles.lose(doing, error, gone)
 
     def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:
@@ -316,19 +341,20 @@ class RankTracker:
 
     def _close(self, finished: bool | None, stopped: str = "") -> None:
         """`finished` is None if the folder is another run's: then nothing of it is touched. `stopped` is what
-        broke the run off, kept until it is continued."""
+        broke the run off, kept until it is continued. A run of which something is lost is not finished."""
         if not self._on:
             return
         self._on = False
         atexit.unregister(self._leave)
         self._worker.close()
         self._streams.close()
-        self._attempt("writing to disk", self._record.sync)
-        if finished is not None:
-            counts = self._troubles.counts
-            ending = {"finished": now() if finished else None, "left_out": dict(counts)}
-            info = self._beginning.info | ending | ({"stopped": stopped} if stopped else {})
-            self._attempt(f"writing {RUN}", partial(write_run, self.folder, "tracked", info))
+        self._sync()
+        if finished is not None and self._begun and not self._record.gone:
+            lost, whole = self._troubles.lost, finished and not self._troubles.lost
+            info = self._beginning.info | {"finished": now() if whole else None}
+            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._record.last_weights}
+            info |= {"stopped": stopped or lost} if stopped or lost else {}
+            self._attempt(f"writing {RUN}", partial(write_run, self._record.folder, "tracked", info))
         self._attempt("closing", self._record.close)
         self._lock.release()
 
@@ -343,8 +369,9 @@ def _number_of(step: object) -> int:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if number < 0:
-        raise RankriseError(f"step is {step!r}: pass a whole number of 0 or more that counts on over epochs.")
+    if not 0 <= number < MOST:
+        told = repr(step) if number < MOST else "more than 64 bits hold"
+        raise RankriseError(f"step is {told}: pass a whole number of 0 or more that counts on over epochs.")
     return number
 
 

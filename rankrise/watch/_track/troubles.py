@@ -16,11 +16,15 @@ class Troubles:
         self.strict = strict
         self._first: Exception | None = None
         self._told: set[tuple[object, ...]] = set()
+        self.lost = ""
+        """Why something that was to be recorded is not, if so."""
         self.counts: Counter[str] = Counter()
 
-    def note(self, doing: str, error: Exception, advice: str = "") -> None:
+    def note(self, doing: str, error: BaseException, advice: str = "") -> None:
         """A failure: logged the first time that this failed for this cause."""
         self.counts[doing] += 1
+        if not isinstance(error, Exception):  # SystemExit, which must not end training when it is raised
+            error = RuntimeError(repr(error))
         if self.strict and self._first is None:  # otherwise it would keep alive what its frames hold
             self._first = error
         cause = (doing, *_cause(error))
@@ -32,6 +36,18 @@ class Troubles:
                 *(doing, type(error).__name__, error, remedy),
                 exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
             )
+
+    def lose(self, doing: str, error: BaseException, advice: str = "") -> None:
+        """A failure on the way to the record: if nothing was wrong but the writing, something is missing."""
+        if isinstance(error, OSError | RankriseError):
+            self.lost = self.lost or f"{doing} failed ({error})"
+        self.note(doing, error, advice)
+
+    def tell(self, sentence: str, missing: bool) -> None:
+        """Another program meddled with the record, and something of it may be `missing`."""
+        if missing:
+            self.lost = self.lost or sentence
+        log.warning("Tracking: %s. Training goes on.", sentence)
 
     def skip(self, what: str) -> None:
         """Something was left out because measuring takes longer than the training between: logged once."""

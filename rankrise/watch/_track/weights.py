@@ -1,6 +1,6 @@
 """What is tracked, and how its weights leave the model: views where possible, read afresh where not."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -160,6 +160,11 @@ def _submodule(model: nn.Module, path: str) -> nn.Module | None:
     for name in path.split(".") if path else ():
         module = None if module is None else module._modules.get(name)
     return module
+
+
+def named(units: Sequence[Unit], weights: Mapping[str, Tensors]) -> Tensors:
+    """The weights of all units in one, by the names that they have in files."""
+    return {unit.key(role): tensor for unit in units for role, tensor in weights[unit.name].items()}
 
 
 def find_units(model: nn.Module, choice: Choice) -> list[Unit]:

@@ -14,7 +14,7 @@ from rankrise.watch._batches import use_threads
 class Worker:
     """Runs jobs one after another, on `cores` cores; `on_error` gets what they raise."""
 
-    def __init__(self, cores: int, on_error: Callable[[str, Exception], None]) -> None:
+    def __init__(self, cores: int, on_error: Callable[[str, BaseException], None]) -> None:
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._cores, self._on_error = cores, on_error
         self._thread = threading.Thread(target=self._work, name="rankrise-tracker", daemon=True)
@@ -43,7 +43,7 @@ class Worker:
                 doing, function = job
                 try:
                     function()
-                except Exception as error:
+                except BaseException as error:  # SystemExit too: the thread must not end on its own
                     self._on_error(doing, error)
 
 

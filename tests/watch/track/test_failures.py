@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
 
 import numpy
 import pytest
@@ -52,6 +53,8 @@ def test_full_disk(tmp_path, monkeypatch, caplog):
     assert caplog.text.count("No space left on device") == 2  # once for losses, once for ranks
     assert "as soon as the folder can be written" in caplog.text
     assert run.info["left_out"] == {"writing a step": 2, "measuring": 2}
+    assert not run.finished  # something is missing
+    assert run.info["stopped"].startswith("measuring failed ([Errno 28] No space left on device)")
 
 
 def test_a_real_limit_on_files(tmp_path, caplog):
@@ -190,6 +193,36 @@ def test_a_step_after_the_end(tmp_path, caplog):
     assert "closed" in repr(tracker)
 
 
+@pytest.mark.parametrize("step", [2**63, 10**5000], ids=["63 bits", "many"])
+def test_a_step_beyond_64_bits(tmp_path, caplog, step):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        tracker.step(4)
+        tracker.step(step)
+        tracker.step(5)
+    assert "step is more than 64 bits hold: pass a whole number" in caplog.text
+    assert watch.load(tmp_path).measured.tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("loss", [10**400, -(10**5000), Fraction(10**400)], ids=["large", "low", "part"])
+def test_a_loss_beyond_a_float(tmp_path, caplog, loss):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        tracker.step(1, loss=1)
+        tracker.step(2, loss=loss)
+        tracker.step(3, loss=3)
+    assert "loss is more than a float holds: pass a smaller number" in caplog.text
+    assert watch.load(tmp_path).steps()["loss"].tolist() == [1, 3]
+
+
+def test_bytes_that_are_not_utf_8(tmp_path, monkeypatch):
+    odd = b"caf\xe9".decode("utf-8", "surrogateescape")
+    monkeypatch.setattr(sys, "argv", ["train.py", odd])
+    with watch.RankTracker(tiny(), tmp_path, note=odd, extra={odd: odd}) as tracker:
+        tracker.step(1, **{odd: 1.0})
+    run = watch.load(tmp_path)
+    assert (run.info["note"], run.extra[odd], run.steps()[odd].tolist()) == (odd, odd, [1.0])
+    assert odd in run.info["command"]
+
+
 @pytest.mark.parametrize("step", [-1, 2.5, "two"])
 def test_a_step_that_is_no_number(tmp_path, caplog, step):
     with watch.RankTracker(tiny(), tmp_path / "a") as tracker:
@@ -281,10 +314,11 @@ def test_an_interrupt_passes(tmp_path, monkeypatch):
     tracker.close(finished=False)
 
 
-def test_a_stream_that_fails(tmp_path, caplog):
+@pytest.mark.parametrize("error", [ConnectionError("no network"), SystemExit("no network")])
+def test_a_stream_that_fails(tmp_path, caplog, error):
     class Broken:
         def write(self, step, numbers):
-            raise ConnectionError("no network")
+            raise error
 
         def close(self):
             pass
@@ -292,5 +326,20 @@ def test_a_stream_that_fails(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY, streams=[Broken()]) as tracker:
         train(model, [1, 2, 3], after=tracker.step)
-    assert caplog.text.count("no network") == 1
-    assert watch.load(tmp_path).measured.tolist() == [1, 2, 3]
+    assert caplog.text.count("writing to Broken failed") == 1
+    assert "no network" in caplog.text
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3]
+    assert run.finished
+
+
+def test_a_job_that_wants_to_end_the_thread(tmp_path, monkeypatch, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        with monkeypatch.context() as broken:
+            broken.setattr(jobs_module, "measure", lambda *_: sys.exit(3))
+            train(model, [1], after=tracker.step)
+            tracker.flush()
+        train(model, [2], after=tracker.step)
+    assert "measuring failed (RuntimeError: SystemExit(3))" in caplog.text
+    assert watch.load(tmp_path).measured.tolist() == [2]

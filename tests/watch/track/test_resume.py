@@ -23,6 +23,11 @@ def rows(folder, name):
     return [{key: value for key, value in row.items() if key != "time"} for row in read_lines(folder / name)]
 
 
+def contents(folder):
+    """The bytes of every file of a run."""
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_killed_many_times(tmp_path):
     """SIGKILL at random moments: at the end the record is that of a run that was never killed."""
     command = [sys.executable, str(SCRIPT), str(tmp_path), "14"]
@@ -42,8 +47,9 @@ def test_killed_many_times(tmp_path):
 
 def test_rerun_steps_replace_the_old_ones(tmp_path):
     model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        train(model, range(1, 9), after=tracker.step)
+    tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
+    train(model, range(1, 9), after=tracker.step)
+    tracker.close(finished=False)
     before = watch.load(tmp_path)
     with watch.RankTracker(tiny(seed=9), tmp_path, schedule=EVERY, note="again") as tracker:
         tracker.step(5, loss=-1.0)
@@ -88,8 +94,9 @@ def test_restarted_from_the_beginning(tmp_path, caplog):
         with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
             train(model, [1, 2], after=tracker.step)
         assert not caplog.records
-    names = ("run.json", "steps.jsonl", "ranks.jsonl")
-    before = [(tmp_path / name).read_text() for name in names]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": None}))  # another may be resumed
+    before = contents(tmp_path)
     for strict in (False, True):
         tracker = watch.RankTracker(tiny(seed=1), tmp_path, strict=strict)
         with pytest.raises(RankriseError, match="other initial weights"):
@@ -97,7 +104,79 @@ def test_restarted_from_the_beginning(tmp_path, caplog):
         assert "off: continuing the run failed" in repr(tracker)
         tracker.step(2, loss=1.0)
         tracker.close()
-        assert [(tmp_path / name).read_text() for name in names] == before
+        assert contents(tmp_path) == before
+
+
+def test_a_finished_run_is_not_changed_before_the_first_step(tmp_path, caplog):
+    """Other weights are refused when the tracker is made; with the run's own, nothing changes yet."""
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, note="mine") as tracker:
+        train(model, [1, 2], after=tracker.step)
+    before = contents(tmp_path)
+    with pytest.raises(RankriseError, match="finished run with other initial weights: pass another"):
+        watch.RankTracker(tiny(seed=1), tmp_path, note="another's")
+    for own in (tiny(), model):
+        watch.RankTracker(own, tmp_path, note="again").close()
+        watch.RankTracker(own, tmp_path, note="again").close(finished=False)
+    assert contents(tmp_path) == before
+    assert not caplog.records
+
+
+def test_a_finished_run_goes_on_from_its_last_weights(tmp_path):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+    tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
+    train(model, [3], after=tracker.step)
+    tracker.flush()
+    assert not watch.load(tmp_path).finished
+    tracker.close()
+    run = watch.load(tmp_path)
+    assert run.finished
+    assert run.measured.tolist() == [1, 2, 3]
+
+
+def test_overwrite_begins_anew_and_says_so(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2, 3], after=tracker.step)
+    (tmp_path / "notes.txt").write_text("mine")
+    with watch.RankTracker(
+        tiny(seed=1), tmp_path, schedule=watch.Schedule([5], []), overwrite=True
+    ) as tracker:
+        tracker.step(5, loss=1.0)
+    assert caplog.messages == [f"Tracking: the run in {tmp_path} is removed, to begin anew."]
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == run.steps()["step"].tolist() == run.spectra_steps.tolist() == [5]
+    assert run.info["resumed"] == []
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_rows_whose_run_json_was_removed_are_not_dropped(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(1, loss=1.0)
+    (tmp_path / "run.json").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(RankriseError, match=r"has rows in steps\.jsonl and no run\.json: restore that"):
+        watch.RankTracker(tiny(), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_stray_file_among_spectra_does_not_stop_the_cut(tmp_path, caplog):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        for step in range(1, 7):
+            tracker.step(step, loss=float(step))
+    strays = [tmp_path / "spectra" / name for name in ("step-abc.safetensors", "step-5.safetensors", "a.txt")]
+    for stray in strays:
+        stray.write_text("stray")
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(4, loss=-4.0)
+    run = watch.load(tmp_path)
+    assert run.steps()["loss"].tolist() == [1.0, 2.0, 3.0, -4.0]
+    assert run.measured.tolist() == [1, 2, 3, 4]
+    assert run.spectra_steps.tolist() == [2, 4]
+    assert all(stray.exists() for stray in strays)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,190 @@
+"""Other programs that remove, rename, replace, change or copy what a tracker is writing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from tiny_model import tiny, train
+
+from rankrise import watch
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.lines import read_lines
+
+EVERY = watch.Schedule(often=1, seldom=2)
+
+TAKING = """
+import sys
+from pathlib import Path
+from rankrise.foundations.record.lock import Lock
+try:
+    Lock(Path(sys.argv[1]))
+except ValueError as error:
+    raise SystemExit(str(error))
+"""
+
+
+def taken_by_another(folder):
+    """What another process is told that wants to write the run."""
+    return subprocess.run([sys.executable, "-c", TAKING, str(folder)], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize("name", ["steps.jsonl", "ranks.jsonl"])
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_is_taken_away_is_put_back(tmp_path, caplog, name, how):
+    model, path = tiny(), tmp_path / name
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        rows = path.read_text()
+        path.unlink()
+        if how == "replaced":  # as sed -i does
+            path.write_text(rows.replace("1", "7", 1))
+        train(model, [3], after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3]
+    assert run.finished
+    assert f"{name} was removed or replaced: all its rows are put back" in caplog.text
+    assert (tmp_path / f"{name}.replaced-1").exists() == (how == "replaced")
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("how", ["removed", "renamed", "replaced"])
+def test_without_its_folder_a_run_is_turned_off(tmp_path, caplog, how):
+    folder, moved, model = tmp_path / "run", tmp_path / "moved", tiny()
+    tracker = watch.RankTracker(model, folder, schedule=EVERY)
+    train(model, [1, 2], after=tracker.step)
+    tracker.flush()
+    if how == "removed":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(moved)
+    if how == "replaced":
+        shutil.copytree(moved, folder)
+    losses = train(model, [3, 4, 5, 6], after=tracker.step)
+    tracker.flush()
+    assert len(losses) == 4
+    reason = "was removed, renamed or replaced by another program"
+    assert reason in repr(tracker)
+    assert reason in tracker.lost
+    tracker.close()
+    assert caplog.text.count(reason) == 1
+    assert "nothing more of this run is recorded" in caplog.text
+    assert folder.exists() == (how == "replaced")
+    for one in (folder, moved):
+        if one.exists():
+            run = watch.load(one)
+            assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2]
+            assert not run.finished
+
+
+def test_a_file_that_another_program_cuts(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        os.truncate(tmp_path / "steps.jsonl", 10)
+        train(model, [3], after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.steps()["step"].tolist() == [3]
+    assert "steps.jsonl was changed by another program" in caplog.text
+    assert not run.finished
+    assert "was changed by another program" in run.info["stopped"]
+
+
+def test_spectra_that_are_removed(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2, 3, 4], after=tracker.step)
+        tracker.flush()
+        shutil.rmtree(tmp_path / "spectra")
+        train(model, [5, 6], after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.spectra_steps.tolist() == [6]
+    assert "was removed by another program" in caplog.text
+    assert not run.finished
+
+
+def test_the_lock_outlives_a_backup(tmp_path):
+    """Closing a file drops the record locks that a process has on it, whoever opened it."""
+    folder = tmp_path / "run"
+    with watch.RankTracker(tiny(), folder):
+        shutil.copytree(folder, tmp_path / "backup")
+        assert "tracker of another process" in taken_by_another(folder)
+        assert not taken_by_another(tmp_path / "backup")
+    assert not taken_by_another(folder)
+
+
+def test_a_lock_that_is_removed_is_taken_again(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        (tmp_path / ".lock").unlink()
+        tracker.step(1, loss=1.0)
+        tracker.flush()
+        assert "tracker of another process" in taken_by_another(tmp_path)
+    assert watch.load(tmp_path).finished
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
+def test_forked_workers_do_not_hold_the_lock_of_a_killed_run(tmp_path):
+    script = """
+import os, signal, sys, time
+from pathlib import Path
+from rankrise.foundations.record.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+worker = os.fork()
+if worker == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+print(worker, flush=True)
+os.close(1)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+        assert training.stdout is not None
+        worker = int(training.stdout.readline())
+        try:
+            assert "tracker of another process" in taken_by_another(tmp_path)
+            training.kill()
+            training.wait()
+            os.kill(worker, 0)  # it lives on
+            assert not taken_by_another(tmp_path)
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_folder_in_place_of_the_lock_is_refused(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(
+        RankriseError, match=r"\.lock is a folder, and the lock of a run is a file: remove it"
+    ):
+        watch.RankTracker(tiny(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_process_that_changes_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with watch.RankTracker(tiny(), "run", schedule=EVERY) as tracker:
+        monkeypatch.chdir(tmp_path / "a")
+        tracker.step(2, loss=1.0)
+    assert not list((tmp_path / "a").iterdir())
+    run = watch.load(tmp_path / "run")
+    assert (run.spectra_steps.tolist(), run.finished) == ([2], True)
+
+
+def test_a_flipped_bit_in_spectra_is_noticed(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(2)
+    path = tmp_path / "spectra" / "step-0000000002.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(
+        RankriseError, match=r"step-0000000002\.safetensors is damaged \(its checksum differs\)"
+    ):
+        watch.load(tmp_path).spectrum("KQ", 2)
+    assert len(read_lines(tmp_path / "ranks.jsonl")) == 1
