@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from rankrise import runs, watch
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.lines import read_lines
 
 STEPS = [0, *range(1, 20)]
 
@@ -212,7 +213,7 @@ def test_shared_keys_have_their_noise(tmp_path):
 
 def test_stages_leave_out_what_is_noise(series, tmp_path):
     run = watch.history(series, tmp_path / "run")
-    rows = [json.loads(line) for line in ranks_of(run.folder).splitlines()]
+    rows = read_lines(run.folder / "ranks.jsonl")
     for row in rows[:3]:
         for product in ("KQ", "VO"):
             row[product]["noise_share"] = [[0.9, 0.6], [0.2, 0.1]]
