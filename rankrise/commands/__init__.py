@@ -17,6 +17,8 @@ from rankrise import __version__
 from rankrise.commands.arguments import Command, Parser, call, summary
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.spelling import nearest
+from rankrise.foundations.text import printable
+from rankrise.show.console import safe_output
 
 COMMANDS = (
     "predict",
@@ -51,10 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _introduce(words)
         else:
             name, *rest = words
-            call(name, command_of(name), rest)
+            with safe_output():
+                call(name, command_of(name), rest)
         sys.stdout.flush()
     except RankriseError as error:
-        print(f"rankrise: {_printable(str(error))}", file=sys.stderr)
+        print(f"rankrise: {printable(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
     except BrokenPipeError:
         if not _output_is_closed():
@@ -65,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = error.filename2 or error.filename or (error.errno in OF_THE_DISK and "the disk")
         if not place:
             raise
-        print(f"rankrise: {place} cannot be used ({error.strerror}): pass another path.", file=sys.stderr)
+        print(
+            f"rankrise: {printable(str(place))} cannot be used ({error.strerror}): pass another path.",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("rankrise: interrupted.", file=sys.stderr)
@@ -92,15 +98,6 @@ def _output_is_closed() -> bool:
     poll = select.poll()
     poll.register(sys.stdout, 0)
     return bool(poll.poll(0))
-
-
-def _printable(text: str) -> str:
-    """A text without what would steer a terminal.
-
-    >>> print(_printable("run " + chr(27) + "[2J"))
-    run \\x1b[2J
-    """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _introduce(words: Sequence[str]) -> None:

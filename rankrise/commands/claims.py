@@ -32,13 +32,13 @@ def claims(
         out: the file that keeps the verdicts; claims.json in the first folder if not given, without --only.
         json: print everything as JSON instead of a table.
     """
-    from rich.console import Console
     from rich.markup import escape
     from rich.padding import Padding
 
     from rankrise import runs as recorded
     from rankrise.claims import check_claims, write_claims
     from rankrise.foundations.files import to_json
+    from rankrise.show.console import safe_console
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(recorded.open(runs), names, everything=judge)
@@ -47,7 +47,7 @@ def claims(
     if json:
         print(to_json([claim.to_dict() for claim in checked]))
         return
-    console = Console()
+    console = safe_console()
     for _, group in groupby(checked, key=lambda claim: claim.name):
         same = list(group)
         heading = f"{same[0].name} ({same[0].source}'s): {same[0].statement}"

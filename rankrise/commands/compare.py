@@ -52,11 +52,10 @@ def compare(
         threshold: count singular values above this share of the largest.
         device: where to compute, for example cuda; the CPU if not given.
     """
-    from rich.console import Console
-
     from rankrise import watch
     from rankrise.foundations.files import to_json
     from rankrise.foundations.notes import gathered
+    from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
 
@@ -85,7 +84,7 @@ def compare(
 
         print(to_json(as_json(comparison, shared)))
         return
-    console = Console()
+    console = safe_console()
     for table in _tables(comparison):
         console.print(Fitting(table))
     console.print(LEGEND, style="dim")

@@ -55,12 +55,12 @@ def extract(
         json: print everything as JSON instead of a table.
     """
     import torch
-    from rich.console import Console
 
     from rankrise import RankriseError, use
     from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened
     from rankrise.foundations.files import to_json
     from rankrise.show.adapter import described
+    from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
 
     place = new_folder(out, "the adapter")
@@ -90,7 +90,7 @@ def extract(
     if json:
         print(to_json({"adapter": str(place), **adapter.to_dict()}))
         return
-    console = Console()
+    console = safe_console()
     for line in described(adapter):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)

@@ -55,10 +55,9 @@ def history(
         note: a note to keep with the run.
         json: print plan and result as JSON.
     """
-    from rich.console import Console
-
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
+    from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history
     from rankrise.watch import history_plan
@@ -79,7 +78,7 @@ def history(
         top=top,
         device=device,
     )
-    console = Console(stderr=json)
+    console = safe_console(stderr=json)
     if not json or not plan:
         _show(planned, console)
     result: dict[str, Any] = {"plan": planned.to_dict()}

@@ -11,12 +11,12 @@ def recipes(json: bool = False) -> None:
     """
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     from rankrise.foundations.files import to_json
     from rankrise.recipes.files import about, find, names
+    from rankrise.show.console import safe_console
 
     found = {name: about(name) for name in names()}
     if json:
@@ -24,7 +24,7 @@ def recipes(json: bool = False) -> None:
         rows = [{"name": name, "path": str(find(name)), **said} for name, said in described.items()]
         print(to_json(rows))
         return
-    console = Console(highlight=False)
+    console = safe_console(highlight=False)
     for name, said in found.items():
         console.print(Text(name, style="bold"))
         for label, text in ({} if said is None else asdict(said)).items():

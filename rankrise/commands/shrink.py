@@ -49,12 +49,12 @@ def shrink(
         json: print everything as JSON instead of a table.
     """
     import torch
-    from rich.console import Console
 
     from rankrise import RankriseError, use
     from rankrise.commands.tuned import base_with_data, device_or_gpu, moments_of, new_folder
     from rankrise.foundations.files import to_json
     from rankrise.show.adapter import described
+    from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.use._shrink import merged
 
@@ -89,7 +89,7 @@ def shrink(
     if json:
         print(to_json({"adapter": str(place), **smaller.to_dict()}))
         return
-    console = Console()
+    console = safe_console()
     for line in described(smaller):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)

@@ -41,12 +41,12 @@ def sweep(
     from contextlib import AbstractContextManager, nullcontext
 
     import torch
-    from rich.console import Console
 
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place, read_recipe
+    from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.train._task import task_of
     from rankrise.train.sweep import (
@@ -108,7 +108,7 @@ def sweep(
     if json:
         print(to_json({"folder": str(folder), "runs": [_row(one) for one in runs]}))
     else:
-        Console().print(_table(runs))
+        safe_console().print(_table(runs))
         if left < count:
             print(
                 f"The runs are in {folder}: next 'rankrise figures {folder}' and 'rankrise claims {folder}'."

@@ -41,11 +41,10 @@ def truncate(
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
         json: print everything as JSON instead of a table.
     """
-    from rich.console import Console
-
     from rankrise import RankriseError, use
     from rankrise.commands.tuned import moments_of, opened
     from rankrise.foundations.files import to_json
+    from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
     from rankrise.show.truncation import keep_curves, kept_curves, save_truncation, tables
@@ -73,7 +72,7 @@ def truncate(
     if json:
         print(to_json({**about, **found.to_dict()}))
         return
-    console = Console()
+    console = safe_console()
     for table in tables(found):
         console.print(Fitting(table))
     if saved:

@@ -22,13 +22,13 @@ def watch(
     """
     import time
 
-    from rich.console import Console
     from rich.live import Live
 
     from rankrise.foundations.files import to_json
+    from rankrise.show.console import safe_console
     from rankrise.show.terminal import frame, snapshot
 
-    console = Console()
+    console = safe_console()
     tracked = _open(run)
     if json:
         print(to_json(snapshot(tracked, _stages(tracked, keep_stages)).to_dict()))

@@ -1,7 +1,5 @@
 """A comparison of two checkpoints as a picture, layers by heads, with its numbers beside it."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_json, write_text
+from rankrise.show.csv_text import csv_text
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 
@@ -76,15 +75,11 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
 
 def to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
     """One line per row, with the fields' names on top; several numbers in a field are set apart by spaces."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(rows[0])], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        cells = asdict(row).items()
-        writer.writerow(
-            {name: " ".join(map(str, cell)) if isinstance(cell, tuple) else cell for name, cell in cells}
-        )
-    return text.getvalue()
+    lines = (
+        [" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in asdict(row).values()]
+        for row in rows
+    )
+    return csv_text([field.name for field in fields(rows[0])], lines)
 
 
 def _grid(rows: Sequence[MatrixChange], field: str, layers: Sequence[str], widest: int) -> np.ndarray:

@@ -25,12 +25,12 @@ MEANINGS = {
 def print_matrix_stages(stages: MatrixStages, label: Label, flow: MatrixFlow | None = None) -> None:
     """Print one line per stage, what the columns mean, and why there are no more stages."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from rankrise.show.console import safe_console
     from rankrise.show.table import Fitting
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     columns = _columns(stages, label, flow)
     table = Table(title="Stages of full weight matrices", box=box.SIMPLE_HEAD)
     for name in columns:

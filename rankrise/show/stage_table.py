@@ -16,12 +16,12 @@ MEANINGS = {
 def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None = None) -> None:
     """Print one line per stage, what the columns mean, and why there are no more stages."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from rankrise.show.console import safe_console
     from rankrise.show.table import Fitting
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     columns = _columns(stages, label, flow)
     title = "Algorithm 1" if flow is None else "Algorithm 1 and the flow"
     table = Table(title=title, box=box.SIMPLE_HEAD)

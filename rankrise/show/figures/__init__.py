@@ -1,5 +1,6 @@
 """The paper's figures, each drawn from opened runs and from nothing else, with its data beside it."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -44,7 +45,7 @@ def _suffix(subject: object, shown: Shown, numbered: bool) -> str:
     if isinstance(subject, ToySeed) and len(subject.run.settings.seeds) > 1:
         return f"-seed-{subject.seed}"
     if isinstance(subject, Study) and not numbered and len(shown.studies) > 1:
-        return f"-{subject.label.replace('/', '-')}"
+        return "-" + re.sub(r"[^\w.-]+", "-", subject.label)
     return ""
 
 

@@ -1,13 +1,13 @@
 """A figure as files: PNG and SVG that say what they are, and beside them the numbers they show as CSV."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_text
+from rankrise.foundations.text import printable
+from rankrise.show.csv_text import csv_text
 
 DPI = 200
 
@@ -20,7 +20,7 @@ def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
     for path, more in zip(paths, ({}, {"Date": None}), strict=False):
         with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=DPI, metadata={"Title": title, **more})
+            figure.savefig(temporary, dpi=DPI, metadata={"Title": printable(title), **more})
         figure.set_layout_engine("none")  # laid out once, which takes most of the time, and alike in both
     write_text(paths[2], data)
     return paths
@@ -28,8 +28,6 @@ def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """CSV text; numbers with six digits, which is more than a figure shows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
-    return text.getvalue()
+    return csv_text(
+        header, ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    )

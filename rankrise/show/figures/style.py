@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
+from rankrise.foundations.text import printable
+
 WIDTH = 6.5
 """Inches: the width of the paper's text."""
 
@@ -54,6 +56,15 @@ def paper_style() -> Iterator[None]:
     """Matplotlib's settings for the figures, for a while."""
     with matplotlib.rc_context(_SETTINGS):
         yield
+
+
+def plain(name: str) -> str:
+    """A name from a run as it is shown: no formula, and nothing that a picture's format cannot hold.
+
+    >>> print(plain("a$b"))
+    a\\$b
+    """
+    return printable(name).replace("$", r"\$")
 
 
 def new_figure(height: float) -> Figure:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import STYLES, new_figure, shades
+from rankrise.show.figures.style import STYLES, new_figure, plain, shades
 from rankrise.show.figures.tracked.chosen import (
     columns_for,
     mark_found_stages,
@@ -53,7 +53,7 @@ def draw_course(study: Study) -> Drawn:
                 (member.name, name, int(step), float(value))
                 for step, value in zip(steps, values, strict=True)
             ]
-        panel.set_title(titles[name])
+        panel.set_title(plain(titles[name]))
         panel.set_xlabel(study.members[0].clock)
         panel.set_xlim(left=0)
         if ("loss" in name or "perplexity" in name) and _wide(panel):
@@ -64,7 +64,7 @@ def draw_course(study: Study) -> Drawn:
     if len(records) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
-    figure.suptitle(f"{study.label}: the course of training{stage_note(study.main[0])}")
+    figure.suptitle(f"{plain(study.label)}: the course of training{stage_note(study.main[0])}")
     return figure, table(("run", "quantity", "step", "value"), rows)
 
 
@@ -105,4 +105,6 @@ def _draw(
         moments = np.array([moments[window].mean() for window in windows])
         values = np.array([np.median(values[window]) for window in windows])
     marker = "o" if len(values) == 1 else ""  # one point makes no line
-    panel.plot(moments, values, color=colour, linestyle=style, marker=marker, markersize=4, label=member.name)
+    panel.plot(
+        moments, values, color=colour, linestyle=style, marker=marker, markersize=4, label=plain(member.name)
+    )

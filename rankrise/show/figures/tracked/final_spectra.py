@@ -4,7 +4,7 @@ import numpy as np
 
 from rankrise.runs import Study
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
+from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import (
     head_number,
     layer_title,
@@ -60,7 +60,7 @@ def draw_final_spectra(study: Study) -> Drawn:
     labels = ["initial product", f"its change at {moment(member, last)}"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
-        f"{study.main_label}: the change {when(member, last)} against the initial spectrum"
+        f"{plain(study.main_label)}: the change {when(member, last)} against the initial spectrum"
         f" (thin: other heads){CUT_NOTE if cut else ''}"
     )
     return figure, table(("product", "layer", "head", "spectrum", "index", "singular_value"), rows)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import DASHES, VERMILION, new_figure
+from rankrise.show.figures.style import DASHES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import (
     columns_for,
     head_number,
@@ -62,7 +62,7 @@ def draw_normalised_spectra(study: Study) -> Drawn:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     figure.suptitle(
-        f"{study.main_label}: normalised spectra, mean over heads (shaded: from the least to the largest)"
+        f"{plain(study.main_label)}: normalised spectra, mean over heads (shaded: from least to largest)"
     )
     return figure, table((*LEADING, "mean_over_heads", "least", "largest"), rows)
 
@@ -82,7 +82,9 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
             curves = [values[layer][head] for values in _spectra(member, name, steps)]
             _draw(panel, member, steps, curves)
             number = head_number(member, layer, head) + 1
-            panel.set_title(f"{study.main_label}: {product(name)}, {layer_title(layer)}, head {number}")
+            panel.set_title(
+                f"{plain(study.main_label)}: {product(name)}, {layer_title(layer)}, head {number}"
+            )
             where = (study.label, name, layer + 1, number)
             rows += [
                 (*where, step, index, value)

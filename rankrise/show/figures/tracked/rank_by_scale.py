@@ -4,7 +4,7 @@ import numpy as np
 
 from rankrise.runs import NotRecorded, Study
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import BLUE, GREEN, STYLES, VERMILION, new_figure
+from rankrise.show.figures.style import BLUE, GREEN, STYLES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import change, layer_title, paper_layers
 
 LOOKS = ((BLUE, "o", STYLES[5]), (VERMILION, "s", STYLES[3]), (GREEN, "^", STYLES[0]))
@@ -56,7 +56,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
     panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("stable rank after training")
     panels[-1].legend(loc="upper left")
-    figure.suptitle(f"{study.label}: stable rank of the change, mean and std over heads, by scale")
+    figure.suptitle(f"{plain(study.label)}: stable rank of the change, mean and std over heads, by scale")
     header = ("product", "scale", "layer", "seeds", "heads", "mean_over_heads", "std_over_heads")
     return figure, table(header, rows)
 

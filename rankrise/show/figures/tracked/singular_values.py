@@ -4,7 +4,7 @@ import numpy as np
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import new_figure, sequence
+from rankrise.show.figures.style import new_figure, plain, sequence
 from rankrise.show.figures.tracked.chosen import (
     change,
     head_number,
@@ -53,7 +53,7 @@ def draw_singular_values(study: Study) -> Drawn:
     until = {_until(member) for member in members} - {""}
     notes = f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}{_sparse_note(first)}"
     figure.suptitle(
-        f"{study.label}: every singular value of the change of a head in {layer_title(layer)}"
+        f"{plain(study.label)}: every singular value of the change of a head in {layer_title(layer)}"
         f"{_seed(study, first)}{notes}"
     )
     header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure
+from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import (
     change,
     columns_for,
@@ -45,7 +45,7 @@ def draw_stable_rank(study: Study) -> Drawn:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     heads = member.layers[0]["heads"]
     figure.suptitle(
-        f"{study.main_label}: stable rank of the change, mean and std over {heads} heads a layer"
+        f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} heads a layer"
         f"{_seed_note([study])}{stage_note(member)}"
     )
     return figure, table(HEADER, _rows(study))
@@ -62,7 +62,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
     for upper, lower, study, member in zip(*panels, studies, members, strict=True):
         layer = len(member.layers) // 2
         _draw_layer(upper, study, layer)
-        upper.set_title(f"{study.main_label}\n{layer_title(layer)}")
+        upper.set_title(f"{plain(study.main_label)}\n{layer_title(layer)}")
         upper.set_xlabel(member.clock)
         for offset, name in zip((-0.12, 0.12), member.products, strict=False):
             colour, _ = LOOKS[name]

@@ -1,0 +1,67 @@
+"""Names that steer terminals, are formulas to spreadsheets or mathematics to figures: shown as they are."""
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from made_runs import tracked
+
+from rankrise.commands import main
+
+ESCAPES = "\x1b]0;title\x07 \x1b[2J\x9b2J"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose model, layer, data set and note steer a terminal."""
+    folder = tracked(tmp_path / f"run {ESCAPES}", data=f"data {ESCAPES}")
+    path = folder / "run.json"
+    about = json.loads(path.read_text())
+    about["layers"][0] |= {"name": f"layer {ESCAPES}", "notes": [f"note {ESCAPES}"]}
+    path.write_text(json.dumps(about | {"model": f"model {ESCAPES}"}))
+    return folder
+
+
+@pytest.mark.parametrize("command", ["watch", "figures", "claims", "report"])
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_no_name_steers_the_terminal(
+    run: Path, command: str, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        main([command, str(run), *flags])
+    except SystemExit as left:
+        assert left.code == 2  # noqa: PT017
+    captured = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & {*captured.out, *captured.err}
+    if flags and captured.out:
+        json.loads(captured.out)
+
+
+def test_colours_are_still_shown(run: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main(["watch", str(run), "--once"])
+    printed = capsys.readouterr().out
+    assert "\x1b[1m" in printed  # rich's bold headers
+    assert "\x1b]0;" not in printed
+    assert r"\x1b]0;title" in printed
+
+
+def test_a_run_named_like_a_formula(tmp_path: Path) -> None:
+    folder = tracked(tmp_path / "=cmd(1)")
+    main(["figures", str(folder), "--only", "training", "--out", str(tmp_path / "out")])
+    (path,) = (tmp_path / "out").glob("*.csv")
+    with path.open() as file:
+        rows = list(csv.reader(file))
+    assert {row[0] for row in rows[1:]} == {"'=cmd(1)"}
+
+
+@pytest.mark.parametrize("name", [r"a$\frac$b", "$", "a\x01b", r"$\notacommand{$"])
+def test_a_run_with_any_name_is_drawn(tmp_path: Path, name: str) -> None:
+    folders = [tracked(tmp_path / name, data=f"{name} data"), tracked(tmp_path / f"{name} two")]
+    main(["figures", *map(str, folders), "--only", "training", "--out", str(tmp_path / "out")])
+    drawn = list((tmp_path / "out").glob("*.svg"))
+    assert len(drawn) == 2
+    for path in drawn:
+        ElementTree.parse(path)
