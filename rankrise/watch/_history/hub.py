@@ -8,7 +8,8 @@ token or of an address that was redirected to is kept or shown.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ GAP = 2**18
 # The table of a file that is larger than this is not one.
 LARGEST_TABLE = 100 * 2**20
 RETRIED = (408, 429, 500, 502, 503, 504)
+# Seconds between requests where the Hub does not say how long to wait.
+WAITS = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,11 @@ class HubRevision:
     @cached_property
     def _files(self) -> dict[str, int]:
         """Names and sizes of the files at the top of the revision."""
-        with _asking(f"{self.repository} at {self.name}"):
-            found = _hub().HfApi().model_info(self.repository, revision=self.commit, files_metadata=True)
+        api = _hub().HfApi()
+        found = _patiently(
+            f"{self.repository} at {self.name}",
+            lambda: api.model_info(self.repository, revision=self.commit, files_metadata=True),
+        )
         return {one.rfilename: one.size or 0 for one in found.siblings or () if "/" not in one.rfilename}
 
     @cached_property
@@ -123,7 +129,16 @@ class HubRevision:
             "this revision out, with a pattern for the steps."
         )
 
+    @cached_property
+    def _tables(self) -> dict[str, dict[str, Place]]:
+        return {}
+
     def _table(self, file: str) -> dict[str, Place]:
+        if file not in self._tables:
+            self._tables[file] = self._read_table(file)
+        return self._tables[file]
+
+    def _read_table(self, file: str) -> dict[str, Place]:
         first = self._bytes(file, 0, min(TABLE, self._files[file]))
         length = int.from_bytes(first[:8], "little")
         if not 0 < length <= min(LARGEST_TABLE, self._files[file] - 8):
@@ -206,8 +221,7 @@ def is_hub_name(text: str) -> bool:
 
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; of a name that is both, the branch."""
-    with _asking(repository):
-        refs = _hub().HfApi().list_repo_refs(repository)
+    refs = _patiently(repository, lambda: _hub().HfApi().list_repo_refs(repository))
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 
@@ -232,6 +246,21 @@ def _requests(places: Sequence[Place]) -> Iterator[tuple[int, int, list[tuple[in
             parts.append((start, stop))
     if parts:
         yield begin, end, parts
+
+
+def _patiently(what: str, ask: Callable[[], Any]) -> Any:
+    """An answer of the Hub's interface, asked for again where it is busy: the library does so for files
+    alone."""
+    with _asking(what):
+        for wait in (*WAITS, None):
+            try:
+                return ask()
+            except Exception as error:
+                response = getattr(error, "response", None)
+                if wait is None or (response is not None and response.status_code not in RETRIED):
+                    raise
+                asked = "" if response is None else response.headers.get("retry-after", "")
+                time.sleep(float(asked) if asked.isdecimal() else wait)
 
 
 @contextmanager
