@@ -1,5 +1,7 @@
 """Transformers' models: loaded whole from a checkpoint, and told apart by what they predict."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,30 @@ from rankrise.watch._heads import unwrap
 from rankrise.watch._pretrained import open_weights
 
 
-def load_model(source: str | Path, architecture: str | Path | None = None) -> nn.Module:
-    """The model of a transformers checkpoint with its weights, on the GPU if there is one.
-
-    With `architecture`, by the model class and config of that checkpoint: a base without the tuned head gets
-    a head whose weights mean nothing.
-    """
+def load_model(source: str | Path) -> nn.Module:
+    """The model of a transformers checkpoint with its weights, on the GPU if there is one."""
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
-    empty: Any = open_weights(architecture or source).model
+    empty: Any = open_weights(source).model
     if not isinstance(empty, transformers.PreTrainedModel):
         raise RankriseError(
             f"{str(source)!r} is not a checkpoint of transformers: load the model and give it."
         )
     folder = Checkpoint.open(source).folder
-    with offline():
-        loaded: nn.Module = type(empty).from_pretrained(
-            folder, config=empty.config, ignore_mismatched_sizes=True, local_files_only=True
-        )
+    with offline(), _no_bars(transformers.utils.logging):
+        loaded: nn.Module = type(empty).from_pretrained(folder, config=empty.config, local_files_only=True)
     return loaded.to("cuda") if torch.cuda.is_available() else loaded
+
+
+@contextmanager
+def _no_bars(logging: Any) -> Iterator[None]:
+    """Transformers' progress bars switched off for a while: they would stand between our own lines."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def is_causal(model: Any) -> bool:
