@@ -121,8 +121,8 @@ def test_rotations_of_the_columns_and_of_the_data_change_nothing(seed):
 
 def test_tiny_scales_are_numbers_like_any_other():
     network = predict.matrix_sensing(2, samples=20)
-    ((u, v),) = starts = predict.random_start([(2, 2)])
-    flow = predict.matrix_flow(network, starts, -1000, until=0.1)
+    ((u, v),) = predict.random_start([(2, 2)])
+    flow = predict.matrix_flow(network, [(u.numpy(), v.tolist())], -1000, until=0.1)
     expected = torch.linalg.svdvals(u @ v.T).log() - 2000 * math.log(10)
     torch.testing.assert_close(flow.log_singular_values()[0], expected, rtol=1e-12, atol=0)
     assert not flow.singular_values()[0].any()

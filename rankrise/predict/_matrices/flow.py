@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import Moment, StepTooSmall, follow
@@ -20,7 +21,9 @@ from rankrise.predict._matrices.loss import (
     checked_matrix_loss,
 )
 
-Start = tuple[Tensor, Tensor]
+Start = tuple[Array, Array]
+"""`(U0, V0)` of one product."""
+
 _LOOSEST_STEP = 1e-2
 _RESOLVED = 1e-9
 
@@ -164,7 +167,7 @@ def random_start(
     columns: int | Sequence[int] | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> list[Start]:
+) -> list[tuple[Tensor, Tensor]]:
     """Gaussian `(U0, V0)` of d1 x c and d2 x c per product: where a flow starts, before the scale alpha.
 
     >>> [(u.shape[1], v.shape[0]) for u, v in random_start([(3, 4), (2, 2)], columns=2)]
@@ -202,7 +205,7 @@ def matrix_flow(
     >>> flow.activation_times()[0], flow.singular_values()[-1].round(decimals=9)
     (tensor([0.4993,    inf], dtype=torch.float64), tensor([2., 0.], dtype=torch.float64))
     """
-    starts = _checked_starts(starts)
+    weights = _checked_starts(starts)
     log_alpha = _checked_scale(log10_alpha)
     check_until(until, finite=True)
     if not 0 < tolerance < 1:
@@ -211,10 +214,10 @@ def matrix_flow(
         )
     if max_steps < 1:
         raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of at least 1.")
-    device = starts[0][0].device
-    checked = checked_matrix_loss(loss, [(len(u), len(v)) for u, v in starts], device)
-    columns = [Columns.of_start(u, v, log_alpha) for u, v in starts]
-    conserved = tuple(u.T @ u - v.T @ v for u, v in starts)
+    device = weights[0][0].device
+    checked = checked_matrix_loss(loss, [(len(u), len(v)) for u, v in weights], device)
+    columns = [Columns.of_start(u, v, log_alpha) for u, v in weights]
+    conserved = tuple(u.T @ u - v.T @ v for u, v in weights)
     moments: list[Moment] = []
     ending: Literal["reached", "max steps", "not finite"] = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
@@ -283,25 +286,22 @@ def _hermite(part: float, step: float, ends: tuple[Any, Any], rates: tuple[Any, 
     )
 
 
-def _checked_starts(starts: Sequence[Start]) -> list[Start]:
+def _checked_starts(starts: Sequence[Start]) -> list[tuple[Tensor, Tensor]]:
     try:
-        pairs = [(u, v) for u, v in starts]
+        given = [(u, v) for u, v in starts]
     except (TypeError, ValueError) as error:
         raise RankriseError("starts must be a list of pairs (U0, V0), one per product.") from error
-    if not pairs:
+    if not given:
         raise RankriseError("starts is empty: pass one pair (U0, V0) per product.")
-    for number, pair in enumerate(pairs):
-        for name, weights in zip(("U0", "V0"), pair, strict=True):
-            if not isinstance(weights, Tensor) or weights.ndim != 2 or not weights.numel():
-                found = (
-                    f"of shape {tuple(weights.shape)}"
-                    if isinstance(weights, Tensor)
-                    else type(weights).__name__
-                )
-                raise RankriseError(f"{name} of product {number} is {found}: pass a matrix, (d, c).")
+    pairs = []
+    for number, pair in enumerate(given):
+        names = [f"{name} of product {number}" for name in ("U0", "V0")]
+        u, v = (as_tensor(name, weights) for name, weights in zip(names, pair, strict=True))
+        for name, weights in zip(names, (u, v), strict=True):
+            if weights.ndim != 2 or not weights.numel():
+                raise RankriseError(f"{name} is of shape {tuple(weights.shape)}: pass a matrix, (d, c).")
             if not torch.isfinite(weights).all():
-                raise RankriseError(f"{name} of product {number} is not finite: initial weights must be.")
-        u, v = pair
+                raise RankriseError(f"{name} is not finite: initial weights must be.")
         if u.shape[1] != v.shape[1]:
             raise RankriseError(
                 f"U0 and V0 of product {number} have {u.shape[1]} and {v.shape[1]} columns: pass as many."
@@ -310,7 +310,8 @@ def _checked_starts(starts: Sequence[Start]) -> list[Start]:
             raise RankriseError(
                 f"U0 and V0 of product {number} are all zero and would never move: start off zero."
             )
-    return [(u.detach().double(), v.detach().double()) for u, v in pairs]
+        pairs.append((u.detach().double(), v.detach().double()))
+    return pairs
 
 
 def _checked_scale(log10_alpha: float) -> float:

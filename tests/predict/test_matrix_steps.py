@@ -1,0 +1,120 @@
+"""The parts of the flow of full matrices against closed forms: columns, exponentials, orders of the steps."""
+
+import math
+
+import pytest
+import torch
+
+from rankrise import predict
+from rankrise.predict._matrices.active import Linearised, here_at
+from rankrise.predict._matrices.columns import Columns
+from rankrise.predict._matrices.exponential import phis
+from rankrise.predict._matrices.factors import FactorSpace
+from rankrise.predict._matrices.linear_flow import GAUSS, advance, exponential
+from rankrise.predict._matrices.loss import checked_matrix_loss
+
+
+def gaussian(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def off_diagonal(gradient):
+    rows, columns = gradient.shape
+    zero = gradient.new_zeros
+    upper = torch.cat([zero(rows, rows), -gradient], 1)
+    return torch.cat([upper, torch.cat([-gradient.T, zero(columns, columns)], 1)])
+
+
+def test_rotating_graded_columns_is_gram_schmidt_from_the_largest():
+    """Columns of size 1, e^-300 and e^-600: a small one only loses its part along the larger ones."""
+    drawn = torch.nn.functional.normalize(gaussian(0, 6, 3), dim=0)
+    columns = Columns(
+        3, drawn.clone(), torch.tensor([0.0, -300.0, -600.0]).double(), torch.eye(3).double(), 0.0
+    )
+    columns.rotate()
+    expected, triangle = torch.linalg.qr(drawn)
+    overlap = (columns.directions * expected).sum(0).abs()
+    torch.testing.assert_close(overlap, torch.ones(3, dtype=torch.float64))
+    sizes = triangle.diagonal().abs().log() + torch.tensor([0.0, -300.0, -600.0])
+    torch.testing.assert_close(columns.logs, sizes)
+
+
+def test_rotating_columns_of_one_size_gives_singular_values_and_turns_what_is_conserved():
+    u, v = gaussian(1, 4, 3), gaussian(2, 3, 3)
+    columns = Columns.of_start(u, v, log_alpha=-5.0)
+    torch.testing.assert_close(columns.logs, torch.linalg.svdvals(torch.cat([u, v])).log() - 5)
+    scaled = columns.directions * (columns.logs + 5).exp()
+    up, down = scaled[:4], scaled[4:]
+    torch.testing.assert_close(columns.conserved, up.T @ up - down.T @ down)
+    torch.testing.assert_close(columns.product(), math.exp(-10) * u @ v.T)
+
+
+def test_restoring_takes_an_error_back():
+    """Columns that have grown by several e-foldings, and then an error of 1e-6 in each."""
+    columns = Columns.of_start(gaussian(3, 3, 3), gaussian(4, 3, 3), log_alpha=-20.0)
+    grown = exponential(columns.directions, 3, torch.diag(torch.tensor([9.0, 6.0, 4.0], dtype=torch.float64)))
+    columns.set_columns(slice(None), grown, columns.logs)
+    columns.rotate()
+
+    def wrong():
+        target = (-40 - columns.logs[:, None] - columns.logs).exp() * columns.conserved
+        up, down = columns.directions[:3], columns.directions[3:]
+        return float((up.T @ up - down.T @ down - target).abs().max())
+
+    assert wrong() < 1e-9
+    columns.set_columns(slice(None), columns.directions + 1e-6 * gaussian(5, 6, 3), columns.logs)
+    columns.rotate()
+    assert wrong() > 1e-7
+    assert columns.restore() > 1e-7
+    assert wrong() < 1e-10
+
+
+@pytest.mark.parametrize("z", [-40.0, -1.0, -0.3, 0.0, 1e-9, 0.7, 3.0])
+def test_phi_functions_are_their_integrals(z):
+    """`phi_k(z) = int_0^1 exp((1 - x) z) x^(k-1)/(k-1)! dx`, by Simpson's rule."""
+    x = torch.linspace(0, 1, 20_001, dtype=torch.float64)
+    weights = torch.ones_like(x)
+    weights[1:-1:2], weights[2:-1:2] = 4, 2
+    for k, value in enumerate(phis(torch.tensor([z], dtype=torch.float64))[1:], start=1):
+        integrand = ((1 - x) * z).exp() * x ** (k - 1) / math.factorial(k - 1)
+        expected = float((weights * integrand).sum()) / 3 / 20_000
+        assert float(value[0]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_exponentials_are_those_of_the_whole_matrix():
+    gradient, columns = gaussian(6, 2, 3), gaussian(7, 5, 4)
+    expected = torch.linalg.matrix_exp(off_diagonal(gradient)) @ columns
+    torch.testing.assert_close(exponential(columns, 2, gradient), expected)
+
+
+def slope(errors):
+    return math.log2(errors[0] / errors[1])
+
+
+def test_columns_under_a_changing_gradient_are_of_order_four():
+    first, second, columns = gaussian(8, 2, 2), gaussian(9, 2, 2), gaussian(10, 4, 3)
+
+    def solve(count):
+        moved, part = columns, 1 / count
+        for number in range(count):
+            early, late = (first + math.sin((number + gauss) * part) * second for gauss in GAUSS)
+            moved = advance(moved, 2, early, late, part)
+        return moved
+
+    exact = solve(512)
+    assert slope([float((solve(count) - exact).norm()) for count in (16, 32)]) == pytest.approx(4, abs=0.2)
+
+
+def test_steps_of_the_active_factors_are_of_order_four():
+    network = predict.full_head(2, 3, 20)
+    space = FactorSpace(checked_matrix_loss(network, network.shapes), (1, 2))
+    start = 0.5 * gaussian(11, space.size)
+
+    def solve(count):
+        x = start
+        for _ in range(count):
+            x = Linearised(space, here_at(space, x)).step(2.0 / count, 1e-6).end
+        return x
+
+    exact = solve(256)
+    assert slope([float((solve(count) - exact).norm()) for count in (8, 16)]) == pytest.approx(4, abs=0.6)
