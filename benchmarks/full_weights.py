@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.foundations.files import replacing, to_json, write_json
+from rankrise.foundations.files import to_json, write_json
 from rankrise.predict.types import FullHead, MatrixConvergence, MatrixStages
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ def main() -> None:
     if options.out:
         write_json(options.out / "full-weights.json", found)
         if "heads" in found:
-            draw(found["heads"], options.out / "full-weights.png")
+            draw(found["heads"], options.out / "full-weights")
     else:
         print(to_json(found))
 
@@ -122,36 +122,40 @@ def heads(seeds: int) -> list[Row]:
     return rows
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw(rows: list[Row], stem: Path) -> None:
     """Predicted against measured times, and the relative error against the scale; the data beside it."""
-    from rankrise.show.figures.style import new_figure, shades
+    from matplotlib.ticker import NullFormatter
 
-    figure = new_figure(2.9)
-    left, right = figure.subplots(1, 2)
-    for scale, colour in zip(SCALES, shades(len(SCALES)), strict=True):
-        label = rf"flow, $\alpha = 10^{{{scale}}}$"
-        times = [row[f"time at 1e{scale}"] for row in rows]
-        left.plot([row["predicted"] for row in rows], times, ".", color=colour, label=label)
-    ends = [min(row["predicted"] for row in rows), max(row["predicted"] for row in rows)]
-    left.plot(ends, ends, color="0.6", linewidth=0.7, zorder=0)
-    left.set(xscale="log", yscale="log", xlabel="predicted stage time", ylabel="measured stage time")
-    left.legend(fontsize=6, frameon=False)
-    units = [-scale * math.log(10) for scale in SCALES]
-    for row in rows:
-        right.plot(units, [row[f"error at 1e{scale}"] for scale in SCALES], color="0.75", linewidth=0.6)
-    medians = [
-        float(torch.tensor([row[f"error at 1e{scale}"] for row in rows], dtype=torch.float64).median())
-        for scale in SCALES
-    ]
-    right.plot(units, medians, ".-", color="black", label="median")
-    right.plot(units, [medians[0] * units[0] / unit for unit in units], "--", color="0.4", label="1/log(1/α)")
-    right.set(xscale="log", yscale="log", xlabel=r"$\log(1/\alpha)$", ylabel="relative error of a stage time")
-    right.legend(fontsize=6, frameon=False)
+    from rankrise.show.figures.saving import save, table
+    from rankrise.show.figures.style import FAINT, GREY, INK, new_figure, paper_style, shades
+
     count = len({row["seed"] for row in rows})
-    figure.suptitle(f"Stages of {count} softmax heads with full weights, d = 3: predicted and measured")
-    for target in (path, path.with_suffix(".svg")):
-        with replacing(target) as temporary:
-            figure.savefig(temporary, dpi=160, metadata={"Date": None} if target.suffix == ".svg" else None)
+    title = f"Stages of {count} softmax heads with full weights, d = 3: predicted and measured"
+    with paper_style():
+        figure = new_figure(2.9)
+        left, right = figure.subplots(1, 2)
+        for scale, colour in zip(SCALES, shades(len(SCALES)), strict=True):
+            label = rf"flow, $\alpha = 10^{{{scale}}}$"
+            times = [row[f"time at 1e{scale}"] for row in rows]
+            left.plot([row["predicted"] for row in rows], times, ".", color=colour, label=label)
+        ends = [min(row["predicted"] for row in rows), max(row["predicted"] for row in rows)]
+        left.plot(ends, ends, color=GREY, linewidth=0.7, zorder=0)
+        left.set(xscale="log", yscale="log", xlabel="predicted stage time", ylabel="measured stage time")
+        units = [-scale * math.log(10) for scale in SCALES]
+        for row in rows:
+            right.plot(units, [row[f"error at 1e{scale}"] for scale in SCALES], color=FAINT, linewidth=0.6)
+        errors = torch.tensor([[row[f"error at 1e{scale}"] for scale in SCALES] for row in rows])
+        medians = errors.double().median(0).values.tolist()
+        right.plot(units, medians, ".-", color=INK, label="median")
+        line = [medians[0] * units[0] / unit for unit in units]
+        right.plot(units, line, "--", color=GREY, label=r"$\propto 1/\log(1/\alpha)$")
+        right.set(xscale="log", yscale="log", xlabel=r"$\log(1/\alpha)$", ylabel="relative error")
+        right.set_xticks(units, [f"{unit:.0f}" for unit in units])
+        right.xaxis.set_minor_formatter(NullFormatter())
+        for panel in (left, right):
+            panel.legend()
+        figure.suptitle(title)
+        save(figure, table(list(rows[0]), [list(row.values()) for row in rows]), title, stem)
 
 
 def optimisers() -> list[Row]:
