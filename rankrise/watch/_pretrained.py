@@ -172,7 +172,8 @@ def _transformers(path: Path, described: dict[str, Any]) -> Architecture:
 
     with _building(path, f"transformers {transformers.__version__}"):
         config = transformers_config(transformers, described)
-        named: Any = getattr(transformers, str((config.architectures or ["AutoModel"])[0]), None)
+        wanted = str((config.architectures or ["AutoModel"])[0])
+        named: Any = getattr(transformers, wanted, transformers.AutoModel)
         is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
         model = named(config) if is_model else transformers.AutoModel.from_config(config)
 
