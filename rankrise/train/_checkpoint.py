@@ -1,17 +1,18 @@
 """Checkpoints: model, optimiser, random numbers and the open window of losses, whole or not there.
 
+A checkpoint is on the disk, with a checksum of each of its files in state.json, before it gets its name and
+before an earlier one is removed.
+
 The model's part, with its configuration, is also a checkpoint that transformers and `watch.heads` read.
 """
 
-import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -22,10 +23,13 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_json
+from rankrise.foundations.files import make_folder, read_json, sync, write_json
 from rankrise.foundations.record.names import CHECKPOINTS, checkpoint_path
+from rankrise.foundations.record.tensors import save, sha256
 
 FORMAT = "rankrise-checkpoint/1"
+WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
+REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Every process takes part and sharded weights are gathered: the files do not show how many there were. What
@@ -57,22 +61,26 @@ def save_checkpoint(
     configuration = network.config.to_dict() | {"architectures": [type(network).__name__]}
     if accelerator.is_main_process:
         place = folder / CHECKPOINTS
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place))
         try:
-            _save(temporary / "model.safetensors", weights)
+            save(temporary / WEIGHTS, _contiguous(weights))
             moments = {
                 f"{name}/{key}": value
                 for name, each in optimiser_state["state"].items()
                 for key, value in each.items()
             }
-            _save(temporary / "optimiser.safetensors", moments)
-            _save(temporary / "state.safetensors", state)
+            save(temporary / MOMENTS, _contiguous(moments))
+            save(temporary / STATE, _contiguous(state))
+            for name in (WEIGHTS, MOMENTS, STATE):
+                sync(temporary / name)
             write_json(temporary / "config.json", configuration)
-            write_json(temporary / "state.json", {"format": FORMAT, "step": step})
+            sums = {name: sha256(temporary / name) for name in (WEIGHTS, MOMENTS, STATE)}
+            write_json(temporary / "state.json", {"format": FORMAT, "step": step, "sha256": sums})
             temporary.chmod(0o755)
             final = checkpoint_path(folder, step)
             temporary.rename(final)
+            sync(place)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -87,18 +95,16 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     path = latest_checkpoint(folder)
     if path is None:
         return 0, torch.zeros(0)
+    step = _verified_step(path)
     try:
-        step = int(json.loads((path / "state.json").read_text(encoding="utf-8"))["step"])
-        weights: dict[str, Any] = load_file(path / "model.safetensors")
+        weights: dict[str, Any] = load_file(path / WEIGHTS)
         moments: dict[str, Any] = {}
-        for name, value in load_file(path / "optimiser.safetensors").items():
+        for name, value in load_file(path / MOMENTS).items():
             parameter, _, key = name.rpartition("/")
             moments.setdefault(parameter, {})[key] = value
-        state = load_file(path / "state.safetensors")
+        state = load_file(path / STATE)
     except Exception as error:
-        raise RankriseError(
-            f"the checkpoint {path} cannot be read ({error}): remove it to start from an earlier one."
-        ) from error
+        raise _unusable(path, f"cannot be read ({error})") from error
     groups = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)["param_groups"]
     rates = [group["lr"] for group in optimiser.param_groups]
     weights |= {name: weights[first] for name, first in _tied(model).items()}
@@ -116,6 +122,27 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     return step, state["losses"]
 
 
+def _verified_step(path: Path) -> int:
+    """The step of a checkpoint, if it is that of its name and its files are as they were written."""
+    kept = read_json(path / "state.json", REMEDY)
+    step = kept.get("step")
+    sums = kept["sha256"] if isinstance(kept.get("sha256"), dict) else {}  # earlier versions wrote none
+    if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:
+        raise _unusable(path, f"says in state.json that it is of step {step!r:.30}")
+    for name in (WEIGHTS, MOMENTS, STATE) if sums else ():
+        try:
+            same = sha256(path / name) == sums.get(name)
+        except OSError as error:
+            raise _unusable(path, f"cannot be read ({error})") from error
+        if not same:
+            raise _unusable(path, f"has a {name} that has changed since it was written")
+    return step
+
+
+def _unusable(path: Path, why: str) -> RankriseError:
+    return RankriseError(f"the checkpoint {path} {why}: {REMEDY}.")
+
+
 def _tied(model: nn.Module) -> dict[str, str]:
     """The names under which a weight is there a second time, and the first of each: it is written once."""
     first: dict[int, str] = {}
@@ -127,7 +154,5 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-def _save(path: Path, tensors: dict[str, Any]) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _contiguous(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -133,6 +133,7 @@ def train(
         )
 
     with tracker, _signals_noted() as signals, chosen_kernels(settings):
+        _refuse_losses(tracker)
         # Where it left off.
         last, open_window = load_checkpoint(folder, model, optimiser, accelerator)
         losses.resume(open_window)
@@ -162,10 +163,21 @@ def train(
             if times.saves(step) or stop:
                 window = losses.open_window(step)
                 tracker.flush()
+                _refuse_losses(tracker)  # the record reaches to each checkpoint
                 save_checkpoint(folder, step, model, optimiser, accelerator, window)
             if stop and step < times.total:
                 raise Interrupted(stop, step)
+    _refuse_losses(tracker)
     return where(times.total)
+
+
+def _refuse_losses(tracker: watch.RankTracker) -> None:
+    """Stop rather than train on without a record."""
+    if tracker.lost:
+        raise RankriseError(
+            f"{tracker.folder} could not be recorded ({tracker.lost.rstrip('.')}): once it can be written, "
+            "the same command goes on from the last checkpoint."
+        )
 
 
 def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:

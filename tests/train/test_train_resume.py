@@ -1,18 +1,22 @@
 """Runs that are stopped, killed or led astray: what is kept, and how they go on."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tiny_training import recipe_file, same_run
 
 from rankrise import watch
+from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.show.terminal import snapshot
 from rankrise.train import Interrupted, Reached, TrainSettings, train
@@ -148,10 +152,83 @@ def test_a_checkpoint_that_was_being_written_does_not_count(tmp_path):
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_a_damaged_checkpoint_is_named(tiny, tmp_path):
+def _flip_a_bit(checkpoint: Path) -> None:
+    weights = checkpoint / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-9] ^= 1
+    weights.write_bytes(data)
+
+
+def _name_another_step(checkpoint: Path) -> None:
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"step": 3}))
+
+
+def _cut(checkpoint: Path, sums: bool) -> None:
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    if not sums:  # as earlier versions wrote it
+        (checkpoint / "state.json").write_text(json.dumps({"format": "rankrise-checkpoint/1", "step": 4}))
+
+
+def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
+    """Nothing is trained from it, and the run stays as it is."""
     with pytest.raises(Interrupted):
         train(tiny, tmp_path / "run", progress=stop_at(4))
-    weights = latest_checkpoint(tmp_path / "run") / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(RankriseError, match="step-0000000004 cannot be read"):
-        train(tiny, tmp_path / "run")
+    recipe = recipe_file(tiny, tmp_path / "recipe.yaml")
+    for number, (damage, message) in enumerate(
+        [
+            (_flip_a_bit, "has a model.safetensors that has changed since it was written: restore it"),
+            (_name_another_step, "says in state.json that it is of step 3: restore it"),
+            (partial(_cut, sums=True), "has a model.safetensors that has changed"),
+            (partial(_cut, sums=False), "cannot be read"),
+            (lambda one: (one / "state.json").write_text("[" * 100_000), "state.json is damaged"),
+            (lambda one: (one / "optimiser.safetensors").unlink(), "cannot be read"),
+        ]
+    ):
+        run = tmp_path / f"run-{number}"
+        shutil.copytree(tmp_path / "run", run)
+        damage(latest_checkpoint(run))
+        rows = (run / "steps.jsonl").read_bytes()
+        with pytest.raises(SystemExit, match="2"):
+            main(["train", str(recipe), "--run", str(run)])
+        assert message in capsys.readouterr().err
+        assert (run / "steps.jsonl").read_bytes() == rows
+        assert not watch.load(run).finished
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(tiny, whole_run, tmp_path):
+    with pytest.raises(Interrupted):
+        train(tiny, tmp_path / "run", progress=stop_at(4))
+    state = latest_checkpoint(tmp_path / "run") / "state.json"
+    kept = json.loads(state.read_text())
+    assert set(kept.pop("sha256")) == {"model.safetensors", "optimiser.safetensors", "state.safetensors"}
+    state.write_text(json.dumps(kept))
+    train(tiny, tmp_path / "run")
+    same_run(tmp_path / "run", whole_run)
+
+
+def test_a_run_that_cannot_be_recorded_is_not_trained(tiny, tmp_path, capsys):
+    recipe, run = recipe_file(tiny, tmp_path / "recipe.yaml"), tmp_path / "run"
+    (run / ".lock").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", str(recipe), "--run", str(run)])
+    assert ".lock is a folder, and the lock of a run is a file: remove it." in capsys.readouterr().err
+    assert [path.name for path in run.iterdir()] == [".lock"]
+
+
+def test_rows_that_are_lost_stop_the_run_before_the_next_checkpoint(tiny, whole_run, tmp_path, monkeypatch):
+    def full(handle: int, data: bytes) -> int:
+        if data.startswith(b'{"step":12,'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data)
+
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(RankriseError, match=r"could not be recorded .*No space left on device"):
+            train(tiny, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"
+    assert not watch.load(tmp_path / "run").finished
+    train(tiny, tmp_path / "run")
+    same_run(tmp_path / "run", whole_run)
