@@ -138,8 +138,8 @@ def extraction(model: Model, device: str, rank: int, decay: float) -> tuple[list
 
 @dataclass(frozen=True)
 class Shrunk:
-    """Seconds of each way for one product, their ratio, and the largest difference of our singular values from
-    those of the product in float64, as a share of the first."""
+    """Seconds of each way for one product, their ratio, and the largest difference of our singular values
+    from those of the product in float64, as a share of the first."""
 
     width: int
     rank: int
