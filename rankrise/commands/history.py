@@ -88,6 +88,7 @@ def history(
         result["run"] = {
             "folder": str(run),
             "measured": found.measured.tolist(),
+            "notes": found.notes,
             "heads_below_noise": {
                 name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
             },
@@ -131,17 +132,8 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
 
 
 def _summary(run: dict[str, Any]) -> str:
-    noisy = [
-        step
-        for place, step in enumerate(run["measured"])
-        if step and any(shares[place] > 0.5 for shares in run["heads_below_noise"].values())
-    ]
-    parts = [f"Written: {run['folder']}, {len(run['measured'])} checkpoints."]
-    if noisy:
-        parts.append(
-            f"At {len(noisy)} of them, up to step {noisy[-1]}, the change of most heads is rounding noise."
-        )
-    return " ".join([*parts, f"See it with 'rankrise watch {run['folder']}'."])
+    lines = [f"Written: {run['folder']}, {len(run['measured'])} checkpoints.", *run["notes"]]
+    return "\nNote: ".join(lines) + f"\nSee it with 'rankrise watch {run['folder']}'."
 
 
 def _size(count: float) -> str:

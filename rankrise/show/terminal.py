@@ -30,6 +30,8 @@ class LayerRanks:
     product: str
     means: list[float]
     stds: list[float]
+    noise_share: list[float] | None = None
+    """Of the change that rounding explains, mean over heads; None where the run was tracked."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,15 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         counts[counts == 0] = np.nan
         means = np.nansum(values, axis=2) / counts
         stds = np.sqrt(np.nansum((values - means[..., None]) ** 2, axis=2) / counts)
+        noise = run.mean_noise_share(product)
         ranks += [
-            LayerRanks(layer["name"], product, means[:, place].tolist(), stds[:, place].tolist())
+            LayerRanks(
+                layer["name"],
+                product,
+                means[:, place].tolist(),
+                stds[:, place].tolist(),
+                noise[:, place].tolist() if np.isfinite(noise[:, place]).any() else None,
+            )
             for place, layer in enumerate(run.layers)
         ]
     return Snapshot(

@@ -225,3 +225,34 @@ def test_stages_leave_out_what_is_noise(series, tmp_path):
     assert curves[f"{first} KQ stable rank"].steps.tolist() == [40, 80]
     assert curves[f"{second} KQ stable rank"].steps.tolist() == [0, 10, 20, 40, 80]
     assert curves["all VO stable rank"].steps.tolist() == [0, 10, 20, 40, 80]
+
+
+def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
+    """Changes smaller than the spacing of bfloat16, then larger ones."""
+    model = made.text_model()
+    made.save(tmp_path / "series" / "step0", model, torch.bfloat16)
+    for step, size in ((1, 1e-5), (2, 2e-5), (100, 0.1), (200, 0.2)):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += size * 0.02 * torch.randn(parameter.shape)
+        made.save(tmp_path / "series" / f"step{step}", model, torch.bfloat16)
+    run = watch.history(tmp_path / "series", tmp_path / "run")
+    assert run.noisy_steps.tolist() == [1, 2]
+    note = "at 2 of 4 measured steps, up to step 2, the change of most heads is rounding noise"
+    assert note in run.notes
+
+    from rankrise.commands import main
+    from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
+    from rankrise.show.report.tracked.gather import gather_all
+
+    main(["watch", str(run.folder), "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["notes"] == run.notes
+    assert shown["ranks"][0]["noise_share"] == run.mean_noise_share("KQ")[:, 0].tolist()
+    (page,) = gather_all([run])["runs"]
+    assert np.allclose(page["noise"]["VO"], run.mean_noise_share("VO")[1:].T, rtol=1e-3)
+    figure, table = draw_stable_rank(runs.studies([run])[0])
+    assert "grey: rounding noise" in figure.get_suptitle()
+    grey = [patch for patch in figure.axes[0].patches if patch.get_zorder() == -1]
+    assert [(one.get_x(), one.get_x() + one.get_width()) for one in grey] == [(0.0, 1.5), (1.5, 51.0)]
+    assert "noise_share" in str(table)[:400]

@@ -53,7 +53,15 @@ class TrackedRun:
         of_layers = gathered(
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
-        return [*self.extra.get("notes", ()), *of_layers]
+        return [*self.extra.get("notes", ()), *self._noise_note, *of_layers]
+
+    @property
+    def _noise_note(self) -> list[str]:
+        noisy = self.noisy_steps
+        if not len(noisy):
+            return []
+        where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
+        return [f"at {where}, the change of most heads is rounding noise"]
 
     @property
     def name(self) -> str:
@@ -184,6 +192,18 @@ class TrackedRun:
         1; nan where the run was tracked while it trained, in the weights' own precision."""
         return self._curves(which, "noise_share", ())
 
+    def mean_noise_share(self, product: str) -> Array:
+        """Its mean over the heads of each layer, [measured steps, layers]."""
+        shares = self.noise_share(product)
+        known = numpy.isfinite(shares)
+        counts = known.sum(axis=2)
+        return numpy.divide(
+            numpy.where(known, shares, 0).sum(axis=2),
+            counts,
+            out=numpy.full(counts.shape, numpy.nan),
+            where=counts > 0,
+        )
+
     def noise_rank(self, which: str) -> Array:
         """The stable rank that rounding alone would give; nan where `noise_share` is."""
         return self._curves(which, "noise_rank", ())
@@ -191,6 +211,14 @@ class TrackedRun:
     def below_noise(self, which: str) -> NDArray[numpy.bool_]:
         """Where rounding explains half of the change's square or more: its ranks are those of noise."""
         return self.noise_share(which) >= NOISE_LIMIT
+
+    @cached_property
+    def noisy_steps(self) -> Array:
+        """Those of `finite_steps` at which the change of most heads is below the noise, int64 [k]."""
+        below = [self.below_noise(product)[self.finite] for product in self.products]
+        heads = sum(len(layer["tracked_heads"]) for layer in self.layers) * len(below)
+        count = sum((one.sum(axis=(1, 2)) for one in below), numpy.zeros(len(self.finite_steps), int))
+        return self.finite_steps[2 * count > heads]
 
     @cached_property
     def spectra_steps(self) -> Array:

@@ -1,10 +1,12 @@
 """What figures of tracked runs draw: chosen layers, heads and moments, and statistics over heads."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 
 from rankrise.runs import NotRecorded, TrackedRun, found_stages
-from rankrise.show.figures.style import mark_stages
+from rankrise.show.figures.style import FAINT, mark_stages
 
 WRITTEN = {"KQ": r"W_K W_Q^\top", "VO": r"W_V W_O^\top"}
 
@@ -102,6 +104,22 @@ def mark_found_stages(panel: Axes, member: TrackedRun) -> None:
 def stage_note(*members: TrackedRun) -> str:
     """What a title says of these lines, if there are any."""
     return " (upright lines: stages)" if any(map(found_stages, members)) else ""
+
+
+def shade_noise(panel: Axes, member: TrackedRun, layer: int, heads: Sequence[int] | None = None) -> None:
+    """Grey where the change of most heads of a layer is rounding noise, halfway to the steps beside."""
+    places = slice(None) if heads is None else list(heads)
+    below = [member.below_noise(name)[member.finite, layer][:, places] for name in member.products]
+    share = np.nanmean(np.concatenate(below, axis=1), axis=1) if below else np.zeros(0)
+    moments = member.at(member.finite_steps)
+    edges = np.concatenate([[0.0], (moments[1:] + moments[:-1]) / 2, moments[-1:]])
+    for place in np.flatnonzero(share > 0.5):
+        panel.axvspan(edges[place], edges[place + 1], color=FAINT, alpha=0.5, linewidth=0, zorder=-1)
+
+
+def noise_note(*members: TrackedRun) -> str:
+    """What a title says of the grey, if there is any."""
+    return "; grey: rounding noise" if any(len(member.noisy_steps) for member in members) else ""
 
 
 def normalised(values: np.ndarray) -> np.ndarray:

@@ -11,6 +11,8 @@ from rankrise.show.figures.tracked.chosen import (
     layer_title,
     mark_found_stages,
     middle_head,
+    noise_note,
+    shade_noise,
     stage_note,
 )
 from rankrise.show.figures.tracked.normalised_spectra import ALONE
@@ -36,6 +38,7 @@ def draw_singular_values(study: Study) -> Drawn:
             for (moments, values), colour in reversed(list(zip(curves, colours, strict=True))):
                 panel.plot(moments, values, color=colour, linewidth=0.8)
             mark_found_stages(panel, member)
+            shade_noise(panel, member, layer, [head])
             panel.set_xlim(0, float(member.at(member.finite_spectra_steps[-1])))
             number = head_number(member, layer, head) + 1
             for index, (moments, values) in enumerate(curves, start=1):
@@ -51,7 +54,8 @@ def draw_singular_values(study: Study) -> Drawn:
     for panel, member in zip(panels[-1], members, strict=True):
         panel.set_xlabel(member.clock)
     until = {_until(member) for member in members} - {""}
-    notes = f"{until.pop() if len(until) == 1 else ''}{stage_note(*members)}{_sparse_note(first)}"
+    marks = f"{stage_note(*members)}{noise_note(*members)}{_sparse_note(first)}"
+    notes = f"{until.pop() if len(until) == 1 else ''}{marks}"
     figure.suptitle(
         f"{plain(study.label)}: every singular value of the change of a head in {layer_title(layer)}"
         f"{_seed(study, first)}{notes}"

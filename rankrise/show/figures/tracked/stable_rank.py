@@ -15,13 +15,26 @@ from rankrise.show.figures.tracked.chosen import (
     mark_found_stages,
     mean_and_std,
     measured,
+    noise_note,
+    shade_noise,
     shown_layers,
     stage_note,
     tidy,
 )
 
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
-HEADER = ("data", "scale", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
+HEADER = (
+    "data",
+    "scale",
+    "seed",
+    "product",
+    "layer",
+    "step",
+    "epoch",
+    "mean_over_heads",
+    "std_over_heads",
+    "noise_share",
+)
 
 
 def draw_stable_rank(study: Study) -> Drawn:
@@ -46,7 +59,7 @@ def draw_stable_rank(study: Study) -> Drawn:
     heads = member.layers[0]["heads"]
     figure.suptitle(
         f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} heads a layer"
-        f"{_seed_note([study])}{stage_note(member)}"
+        f"{_seed_note([study])}{stage_note(member)}{noise_note(member)}"
     )
     return figure, table(HEADER, _rows(study))
 
@@ -82,7 +95,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
         f"Stable rank of the change throughout training, mean and std over heads"
-        f"{_seed_note(studies)}{stage_note(*members)}"
+        f"{_seed_note(studies)}{stage_note(*members)}{noise_note(*members)}"
     )
     return figure, table(HEADER, [row for study in studies for row in _rows(study)])
 
@@ -101,6 +114,7 @@ def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
         panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
         panel.plot(moments, mean, color=colour, linestyle=style, label=change(name))
     mark_found_stages(panel, member)
+    shade_noise(panel, member, layer)
     panel.set_xlim(0, max(float(drawn.at(drawn.finite_steps)[-1]) for drawn in (member, *others)))
 
 
@@ -123,10 +137,13 @@ def _rows_of(member: TrackedRun, label: str) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for name in member.products:
         means, stds = mean_and_std(member.ranks[name])
+        noise = member.mean_noise_share(name)[member.finite]
         for layer in range(means.shape[1]):
-            numbers = zip(member.finite_steps.tolist(), epochs, means[:, layer], stds[:, layer], strict=True)
+            shares = ["" if np.isnan(share) else float(share) for share in noise[:, layer]]
+            curves = (means[:, layer], stds[:, layer], shares)
+            numbers = zip(member.finite_steps.tolist(), epochs, *curves, strict=True)
             rows += [
-                (label, member.scale, member.seed, name, layer + 1, step, epoch, float(m), float(s))
-                for step, epoch, m, s in numbers
+                (label, member.scale, member.seed, name, layer + 1, step, epoch, float(m), float(s), share)
+                for step, epoch, m, s, share in numbers
             ]
     return rows

@@ -50,6 +50,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         "notes": member.notes,
         "steps": member.finite_steps[moments].tolist(),
         "ranks": {name: _heads(member, member.ranks[name][moments]) for name in member.products},
+        "noise": _noise(member, moments),
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in found_stages(member)],
@@ -68,6 +69,17 @@ def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float]]]:
         [_short(ranks[:, place, head]) for head in range(len(layer["tracked_heads"]))]
         for place, layer in enumerate(member.layers)
     ]
+
+
+def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, list[list[float]]] | None:
+    """By product and layer, the share of the change that rounding explains, mean over heads; None for a run
+    that was tracked while it trained."""
+    shares = {name: member.mean_noise_share(name)[member.finite][moments] for name in member.products}
+    if all(np.isnan(share).all() for share in shares.values()):
+        return None
+    return {
+        name: [_short(share[:, layer]) for layer in range(share.shape[1])] for name, share in shares.items()
+    }
 
 
 def _spectra(member: TrackedRun, numbers: int) -> dict[str, Any]:
