@@ -51,7 +51,7 @@ def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any,
         assert torch.allclose(found[key], tensor, atol=1e-5), key
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("name", MODELS)
 def test_in_bfloat16_the_merged_model_is_right_to_rounding(name: str, tmp_path: Path) -> None:
     base = made(name, torch.bfloat16)
     tuned = changed(base)
