@@ -154,7 +154,7 @@ def train(
                 numbers |= measured
                 metrics = {name: float(value) for name, value in measured.items()}
             if schedule.due(step):
-                tracker.flush()  # so that none is left out, however fast the steps are
+                tracker.wait()  # so that none is left out, however fast the steps are
             tracker.step(step, **numbers)
             if numbers and progress is not None and accelerator.is_main_process:
                 progress(where(step))

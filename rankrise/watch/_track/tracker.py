@@ -148,6 +148,12 @@ class RankTracker:
             self._troubles.note("a step", error)
         self._troubles.check()
 
+    def wait(self) -> None:
+        """Wait until the steps so far are measured and written: `flush` also has the disk keep them."""
+        if self._on:
+            self._worker.wait()
+            self._troubles.check()
+
     def flush(self) -> None:
         """Wait until all steps so far are on disk, where a power cut leaves them: call it before the trainer
         saves a checkpoint. `lost` says if that could not be."""

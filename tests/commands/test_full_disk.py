@@ -1,0 +1,85 @@
+"""Commands on a disk that is full or cannot be written: one sentence, exit code 2, nothing half-written."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from made_runs import tracked
+from tiny_training import TINY, recipe_file
+
+from rankrise.commands import main
+from rankrise.foundations.record.names import spectra_path
+from rankrise.foundations.record.tensors import write_tensors
+
+COMMANDS = ("claims", "report", "figures", "train")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tracked(tmp_path_factory.mktemp("made") / "run", seed=1)
+    for step in (None, 20):
+        values = torch.tensor([4.0, 3.0, 2.0, 1.0]).expand(2, 4)
+        write_tensors(spectra_path(folder, step), {"layer.KQ": values, "layer.VO": values})
+    return folder
+
+
+def words(command: str, run: Path, out: Path) -> list[str]:
+    if command == "train":
+        return ["train", str(recipe_file(TINY, out.with_name("recipe.yaml"))), "--run", str(out)]
+    names = {"claims": "claims.json", "report": "report.html", "figures": "."}
+    return [command, str(run), "--out", str(out / names[command])]
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: list[str]) -> str:
+    """The sentence that a command ends with."""
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rankrise:")]
+    assert sentence.endswith(".")
+    return sentence
+
+
+def half_written(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*") if path.is_file() and path.name != ".lock"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_cannot_grow(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """The system itself refuses to write more."""
+    resource = pytest.importorskip("resource")
+    asked, limits = words(command, run, tmp_path / "out"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    main(words("claims", run, tmp_path / "loaded"))  # what is compiled and cached at the first call
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, limits[1]))
+    try:
+        sentence = refused(capsys, asked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "File too large" in sentence
+    assert str(tmp_path / "out") in sentence
+    assert not half_written(tmp_path / "out")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", [errno.EROFS, errno.ENOSPC])
+def test_a_disk_that_is_read_only_or_full(
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    kind: int,
+) -> None:
+    def refuse(*_: object, dir: Path, **__: object) -> None:
+        raise OSError(kind, os.strerror(kind), str(dir))
+
+    asked = words(command, run, tmp_path / "out")
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    sentence = refused(capsys, asked)
+    assert os.strerror(kind) in sentence
+    assert str(tmp_path / "out") in sentence
