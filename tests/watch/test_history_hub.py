@@ -118,7 +118,10 @@ def test_sharded_revisions(hub, series, tmp_path):
 
 
 def test_an_unknown_repository_is_one_sentence(hub):
-    with pytest.raises(RankriseError, match=r"someone/other could not be fetched .*check its name"):
+    with pytest.raises(
+        RankriseError,
+        match=r"someone/other, which is not a folder here, could not be fetched .*check its name",
+    ):
         watch.history_plan("someone/other")
 
 

@@ -221,7 +221,9 @@ def is_hub_name(text: str) -> bool:
 
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; of a name that is both, the branch."""
-    refs = _patiently(repository, lambda: _hub().HfApi().list_repo_refs(repository))
+    refs = _patiently(
+        f"{repository}, which is not a folder here,", lambda: _hub().HfApi().list_repo_refs(repository)
+    )
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 
