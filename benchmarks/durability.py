@@ -3,7 +3,7 @@
     python benchmarks/durability.py                  # in a temporary folder
     python benchmarks/durability.py --folder runs    # on the disk that matters
 
-Medians of the parts of a checkpoint (writing, checksum, sync) and of a tracker's flush (appending two rows;
+Medians of the parts of a checkpoint (writing, sync, checksum) and of a tracker's flush (appending two rows;
 syncing them and their folder). Writing and appending would be there anyway; the rest is the price.
 """
 
@@ -49,8 +49,8 @@ def main() -> None:
             "checkpoint_seconds": medians(
                 {
                     "writing": lambda: save(path, tensors),
-                    "checksum": lambda: sha256(path),
                     "sync": lambda: (sync(path), sync(folder)),
+                    "checksum": lambda: sha256(path),
                 },
                 arguments.repeats,
             ),
