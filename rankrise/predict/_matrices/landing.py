@@ -23,6 +23,7 @@ _STILLER = 0.2
 """Newton's method is tried when the pace has fallen to a part, and again after it fell by as much more."""
 _VANISHING = 1e-5
 _CLOSE = 0.3
+_FLAT = 1e-9
 _STILL = 1e-12
 _ROUNDING = 1e-8
 """After so small a move of Newton's method the next one, its square, is rounding."""
@@ -167,6 +168,8 @@ def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     values, vectors = linear.whole.values, linear.whole.vectors
     gauge = sum(rank * rank for rank in space.ranks)
     kept = values.abs().argsort(descending=True)[: len(values) - gauge]
+    # A direction that the loss does not see at all is flat, and the rate has no part in it.
+    kept = kept[values[kept].abs() > _FLAT * float(values.abs().max())]
     if not len(kept) or (values[kept] >= 0).any():
         return None
     return -vectors[:, kept] @ ((vectors[:, kept].T @ here.rate) / values[kept])

@@ -42,6 +42,11 @@ class Plateau:
         self._probe(couplings, product, mode)
         # Where blocks are not kept apart, rounding couples them in the end: ask before.
         probed = [blocks_of(coupling.strength) for coupling in couplings]
+        if self.one_block:
+            left = [len(modes.rates) - (number == product) for number, modes in enumerate(self.modes)]
+            self.separate |= any(
+                many > 1 and len(found) > 1 for many, (found, _) in zip(left, probed, strict=True)
+            )
         while True:
             blocks = [self._blocks(coupling) for coupling in couplings]
             rest = self._land(couplings, blocks, product, mode)
@@ -55,7 +60,7 @@ class Plateau:
             if len(new[number].rates) > 1:
                 found, link = probed[number] if self.one_block else blocks_of(coupling.strength)
                 weakest = min(weakest, link)
-                self.separate |= len(found) > 1
+                self.separate |= len(found) > 1 and not self.one_block
             winner = mode if number == product else None
             new[number], said = carry(self.modes[number], new[number], winner, blocks[number])
             clear &= said
