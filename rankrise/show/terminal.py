@@ -1,16 +1,18 @@
 """A tracked run in the terminal: stable ranks layer by layer, loss, pace and stages, as they stand."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankrise.show.layer_names import short_names
 from rankrise.watch import StagesFound, TrackedRun
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+    from rich.table import Table
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 GAP = 2
@@ -18,18 +20,26 @@ NARROWEST, WIDEST = 6, 40
 """Bars in a row, as the console has room."""
 PACE_ROWS = 50
 """How many of the last rows the pace is taken from."""
+MATRIX = "matrix"
+"""What the product of a matrix that belongs to no head is called."""
+ENERGY = "95"
+"""The share of the energy, in per cent, whose rank has a column."""
 PATIENCE = 60.0
 """A run that is not finished and whose last line is older, in seconds, is said to be silent."""
 
 
 @dataclass(frozen=True)
 class LayerRanks:
-    """Stable rank of the change of one product in a layer: mean and std over heads at the measured steps."""
+    """Ranks of the change of one product in a layer, over heads, at the measured steps: mean and std of the
+    stable rank, means of the energy ranks by their share in per cent and of the entropy rank. Another matrix
+    is a layer whose product is "matrix"; its stds are 0. What a record does not have is nan."""
 
     layer: str
     product: str
     means: list[float]
     stds: list[float]
+    energy_rank: dict[str, list[float]]
+    entropy_rank: list[float]
     noise_share: list[float] | None = None
     """Of the change that rounding explains, mean over heads; None where the run was tracked."""
 
@@ -80,24 +90,6 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
     recorded = run.steps()
     steps, losses = recorded["step"], recorded.get("loss", np.zeros(0))
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
-    ranks = []
-    for product in run.products:
-        values = run.stable_rank(product)
-        counts = np.isfinite(values).sum(2).astype(float)
-        counts[counts == 0] = np.nan
-        means = np.nansum(values, axis=2) / counts
-        stds = np.sqrt(np.nansum((values - means[..., None]) ** 2, axis=2) / counts)
-        noise = run.mean_noise_share(product)
-        ranks += [
-            LayerRanks(
-                layer["name"],
-                product,
-                means[:, place].tolist(),
-                stds[:, place].tolist(),
-                noise[:, place].tolist() if np.isfinite(noise[:, place]).any() else None,
-            )
-            for place, layer in enumerate(run.layers)
-        ]
     return Snapshot(
         folder=str(run.folder),
         model=str(run.info.get("model", "")),
@@ -108,44 +100,71 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         loss_steps=steps[: len(losses)].tolist(),
         losses=losses.tolist(),
         measured=run.measured.tolist(),
-        ranks=ranks,
+        ranks=_ranks(run),
         stages=stages,
         notes=run.notes,
     )
 
 
+def _ranks(run: TrackedRun) -> list[LayerRanks]:
+    """Those of every product, layer by layer, then of every other matrix."""
+    names = [(layer["name"], product) for product in run.products for layer in run.layers]
+    names += [(name, MATRIX) for name in run.matrices]
+    # What each reader gives, as [lines, steps, heads, ...]: a matrix has one head.
+    stable, energy, entropy, noise = (
+        [
+            *(curves for product in run.products for curves in np.moveaxis(read(product), 1, 0)),
+            *(read(matrix)[:, None] for matrix in run.matrices),
+        ]
+        for read in (run.stable_rank, run.energy_rank, run.entropy_rank, run.noise_share)
+    )
+    lines = []
+    for place, (layer, product) in enumerate(names):
+        means = _mean(stable[place])
+        stds = np.sqrt(_mean((stable[place] - means[:, None]) ** 2))
+        shares = {
+            f"{100 * share:.0f}": _mean(energy[place][..., at]).tolist()
+            for at, share in enumerate(run.energy_shares)
+        }
+        lines.append(
+            LayerRanks(
+                layer,
+                product,
+                means.tolist(),
+                stds.tolist(),
+                shares,
+                _mean(entropy[place]).tolist(),
+                _mean(noise[place]).tolist() if np.isfinite(noise[place]).any() else None,
+            )
+        )
+    return lines
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Over heads, the second axis, of those that a layer has; nan where it has none."""
+    counts = np.isfinite(values).sum(1).astype(float)
+    counts[counts == 0] = np.nan
+    return np.nansum(values, axis=1) / counts
+
+
 def frame(shot: Snapshot, console: "Console") -> "Group":
     """A frame of the live table, as wide as a console."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     bars = PLAIN_BARS if console.options.ascii_only else BARS
     plus_minus = "+-" if console.options.ascii_only else "±"
-    products = list(dict.fromkeys(line.product for line in shot.ranks))
-    lines = {(line.layer, line.product): line for line in shot.ranks}
-    layers = list(dict.fromkeys(line.layer for line in shot.ranks))
+    of_heads = [line for line in shot.ranks if line.product != MATRIX]
+    of_matrices = [line for line in shot.ranks if line.product == MATRIX]
+    layers = list(dict.fromkeys(line.layer for line in of_heads))
     numbered = enumerate(zip(layers, short_names(layers), strict=True), start=1)
     names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
-    now = {
-        place: f"{line.means[-1]:.2f} {plus_minus} {line.stds[-1]:.2f}" if line.means else ""
-        for place, line in lines.items()
-    }
-    taken = max(map(len, ["layer", *names.values()])) + GAP
-    taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
-    width = max(NARROWEST, min(WIDEST, (console.width - taken) // max(1, len(products))))
-    table = Table(box=None, padding=(0, GAP, 0, 0))
-    table.add_column("layer", no_wrap=True)
-    for product in products:
-        table.add_column(product, no_wrap=True)
-        table.add_column("now", justify="right", no_wrap=True)
-    for layer in layers:
-        cells = [
-            cell
-            for product in products
-            for cell in (sparkline(lines[layer, product].means, width, bars), now[layer, product])
-        ]
-        table.add_row(Text(names[layer]), *cells)
+    tables = [_table("layer", of_heads, names, console.width, bars, f" {plus_minus} ")]
+    if of_matrices:
+        matrices = [line.layer for line in of_matrices]
+        tables.append(
+            _table("matrix", of_matrices, dict(zip(matrices, matrices, strict=True)), console.width, bars)
+        )
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
     loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
     about = [
@@ -155,27 +174,60 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         + f"  {len(shot.losses)} losses and {len(shot.measured)} measurements",
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
         "ranks are over measured steps (log-spaced), the loss over steps",
-        f"stable rank of the change, mean {plus_minus} std over heads:",
+        f"stable rank of the change, mean {plus_minus} std over heads"
+        + (f", and its {ENERGY} % energy rank:" if _has_energy(shot.ranks) else ":"),
     ]
     below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
-    return Group(*(Text(text) for text in about), table, *(Text(text) for text in below))
+    return Group(*(Text(text) for text in about), *tables, *(Text(text) for text in below))
 
 
-def short_names(names: Sequence[str]) -> list[str]:
-    """Names of layers without the parts that all of them begin with, but for the last such, and end with.
+def _table(
+    title: str, lines: Sequence[LayerRanks], names: Mapping[str, str], room: int, bars: str, spread: str = ""
+) -> "Table":
+    """A row per layer or matrix, by its name; per product the stable rank as bars and as it is now, after
+    `spread` its std over heads, and the energy rank where it is recorded and there is room for it."""
+    from rich.table import Table
+    from rich.text import Text
 
-    >>> short_names(["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"])
-    ['layers.0', 'layers.1']
-    >>> short_names(["attention"])
-    ['attention']
-    """
-    parts = [name.split(".") for name in names]
-    if len(parts) < 2:
-        return list(names)
-    shortest = min(map(len, parts))
-    begin = next((at for at in range(shortest) if len({one[at] for one in parts}) > 1), shortest - 1)
-    end = next((at for at in range(shortest - begin) if len({one[-1 - at] for one in parts}) > 1), 0)
-    return [".".join(one[max(0, begin - 1) : len(one) - end]) for one in parts]
+    products = list(dict.fromkeys(line.product for line in lines))
+    found = {(line.layer, line.product): line for line in lines}
+    now = {place: _now(line, spread) for place, line in found.items()}
+    energy = {place: f"{_last(line.energy_rank[ENERGY]):.1f}" for place, line in found.items()}
+    taken = max(map(len, [title, *names.values()])) + GAP
+    taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
+    more = len(products) * (max(map(len, ["energy", *energy.values()])) + GAP)
+    has_energy = _has_energy(lines) and taken + more + len(products) * NARROWEST <= room
+    taken += more if has_energy else 0
+    width = max(NARROWEST, min(WIDEST, (room - taken) // max(1, len(products))))
+    table = Table(box=None, padding=(0, GAP, 0, 0))
+    table.add_column(title, no_wrap=True)
+    for product in products:
+        table.add_column("stable rank" if product == MATRIX else product, no_wrap=True)
+        table.add_column("now", justify="right", no_wrap=True)
+        if has_energy:
+            table.add_column(f"{ENERGY} %\nenergy", justify="right", no_wrap=True)
+    for layer, name in names.items():
+        cells = []
+        for product in products:
+            cells += [sparkline(found[layer, product].means, width, bars), now[layer, product]]
+            cells += [energy[layer, product]] if has_energy else []
+        table.add_row(Text(name), *cells)
+    return table
+
+
+def _now(line: LayerRanks, spread: str) -> str:
+    if not line.means:
+        return ""
+    return f"{line.means[-1]:.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread else "")
+
+
+def _last(values: Sequence[float]) -> float:
+    """The last that is known: of a large matrix, its last full spectrum's."""
+    return next((value for value in reversed(values) if np.isfinite(value)), np.nan)
+
+
+def _has_energy(lines: Sequence[LayerRanks]) -> bool:
+    return any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:

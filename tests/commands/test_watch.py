@@ -98,7 +98,37 @@ def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str])
     ranks = run.stable_rank("VO")[:, 1]
     assert shown["ranks"][3]["means"] == pytest.approx(ranks.mean(1))
     assert shown["ranks"][3]["stds"] == pytest.approx(ranks.std(1))
+    energies = run.energy_rank("VO")[:, 1].mean(1)
+    for at, share in enumerate(("90", "95", "99")):
+        assert shown["ranks"][3]["energy_rank"][share] == pytest.approx(energies[:, at])
+    assert shown["ranks"][3]["entropy_rank"] == pytest.approx(run.entropy_rank("VO")[:, 1].mean(1))
     assert len(shown["stages"]["stages"]) == 1
+
+
+def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> None:
+    """A matrix whose change has one large direction and a tail: stable rank near 1, energy rank 4."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    weight = model.layers[0].linear1.weight
+    with watch.RankTracker(model, tmp_path / "run", matrices=["layers.0.linear1.*"]) as tracker:
+        weight.data += torch.diag(torch.tensor([2.0, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]))
+        tracker.step(1, loss=1.0)
+    run = watch.load(tmp_path / "run")
+    [name] = run.matrices
+    shot = snapshot(run, None)
+    [line] = [line for line in shot.ranks if line.product == "matrix"]
+    assert line.layer == name
+    assert line.means[-1] == pytest.approx(4.75 / 4)
+    assert line.energy_rank["95"][-1] == 4
+    for width, shown in ((100, True), (50, False)):
+        written = io.StringIO()
+        console = Console(width=width, file=written, legacy_windows=False)
+        console.print(frame(shot, console))
+        rows = written.getvalue().splitlines()
+        [row] = [row for row in rows if row.startswith(name)]
+        assert row.split()[-2:] == ["1.19", "4.0"]  # a matrix has few columns: there is room
+        heads = [row for row in rows if "(layers." in row]
+        assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
 
 
 def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rankrise.show.figures.toy.entries import draw_entries
 from rankrise.show.figures.toy.loss_by_scale import draw_loss
 from rankrise.show.figures.toy.perturbations import draw_perturbations
 from rankrise.show.figures.tracked.course_of_training import draw_course
+from rankrise.show.figures.tracked.energy_rank import draw_energy_rank
 from rankrise.show.figures.tracked.final_spectra import draw_final_spectra
 from rankrise.show.figures.tracked.normalised_spectra import draw_normalised_spectra, draw_one_head
 from rankrise.show.figures.tracked.rank_by_scale import draw_rank_by_scale
@@ -86,6 +87,12 @@ FIGURES: tuple[Figure[Any], ...] = (
         "Stable rank of the change throughout training",
         number={"cifar10": "12", "cifar100": "14", "imagenet": "16"},
         later="4",
+    ),
+    Figure(
+        "energy-rank",
+        each_study,
+        draw_energy_rank,
+        "Directions that hold 90, 95 and 99 % of the change's energy throughout training",
     ),
     Figure(
         "singular-values",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import read_tensors
+from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
@@ -33,6 +34,8 @@ class TrackedRun:
     What `rankrise train` keeps in `extra` (recipe, data, steps in an epoch) has defaults for other runs.
     """
 
+    energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
+    """The parts of a change's energy whose directions `energy_rank` counts."""
     folder: Path
     info: dict[str, Any]
     """What run.json holds."""

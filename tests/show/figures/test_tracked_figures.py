@@ -56,8 +56,8 @@ def column(table: list[dict[str, str]], value: str, **where: object) -> list[flo
 
 def test_every_figure_is_drawn_under_the_paper_s_number_or_its_plain_name(drawn: Drawn) -> None:
     assert [name for name in drawn if name.isdigit()] == PAPER
-    others = [f"{name}-CIFAR-100" for name in ("singular-values", "final-spectra", "training")]
-    assert set(drawn) - set(PAPER) == {*others, "training-CIFAR-10", "later-4"}
+    others = [f"{name}-CIFAR-100" for name in ("energy-rank", "singular-values", "final-spectra", "training")]
+    assert set(drawn) - set(PAPER) == {*others, "energy-rank-CIFAR-10", "training-CIFAR-10", "later-4"}
     for png, svg, data in drawn.values():
         assert png.read_bytes().startswith(b"\x89PNG")
         assert "</svg>" in svg.read_text()
@@ -138,6 +138,35 @@ def test_figure_4_is_over_the_heads_of_all_seeds(tracked: dict[str, Path], drawn
     assert float(line["std_over_heads"]) == pytest.approx(np.concatenate(ends).std(), rel=1e-4)
 
 
+def test_the_energy_ranks_are_those_of_the_full_spectra(tracked: dict[str, Path], drawn: Drawn) -> None:
+    table = rows(drawn["energy-rank-CIFAR-10"][2])
+    run = watch.load(tracked["unit"])
+    last = int(run.finite_spectra_steps[-1])
+    spectra = run.spectrum("VO", last)[1].astype(float)
+    parts = np.cumsum(spectra**2, axis=1) / (spectra**2).sum(axis=1, keepdims=True)
+    for share in (0.9, 0.95, 0.99):
+        where = {"product": "VO", "layer": 2, "step": last, "rank": f"{100 * share:.0f} % energy"}
+        counts = 1 + (parts < share).sum(axis=1)
+        assert column(table, "mean_over_heads", **where) == pytest.approx([counts.mean()])
+    share_of_each = spectra / spectra.sum(axis=1, keepdims=True)
+    entropies = np.exp(-(share_of_each * np.log(share_of_each + 1e-300)).sum(axis=1))
+    where = {"product": "VO", "layer": 2, "step": last, "rank": "entropy"}
+    assert column(table, "mean_over_heads", **where) == pytest.approx([entropies.mean()], rel=1e-3)
+
+
+def test_a_record_without_energy_ranks_has_no_figure_of_them(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "old")
+    lines = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    for line in lines:
+        for product in ("KQ", "VO"):
+            del line[product]["energy_rank"], line[product]["entropy_rank"]
+    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RankriseError, match="without energy ranks"):
+        draw_figures(open(run), tmp_path / "out", ["energy-rank"])
+
+
 def test_figure_5_and_training_are_the_record_s(tracked: dict[str, Path], drawn: Drawn) -> None:
     run = watch.load(tracked["unit"])
     where = {"product": "KQ", "layer": 1, "head": 1, "spectrum": "initial"}
@@ -155,7 +184,8 @@ def test_a_figure_says_what_it_is(drawn: Drawn) -> None:
 
 def test_a_run_of_one_s_own_has_them_under_plain_names(tracked: dict[str, Path], tmp_path: Path) -> None:
     names = [plan.name for plan in planned(shown_of(open(tracked["wander"])))]
-    assert names == ["spectra", "stable-rank", "singular-values", "scales", "final-spectra", "training"]
+    expected = "spectra stable-rank energy-rank singular-values scales final-spectra training"
+    assert names == expected.split()
     figures, _ = draw_figures(open(tracked["wander"]), tmp_path, ["stable-rank"])
     assert figures["stable-rank"][0].name == "figure-stable-rank.png"
 

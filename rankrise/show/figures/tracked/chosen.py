@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rankrise.runs import NotRecorded, TrackedRun, found_stages
-from rankrise.show.figures.style import FAINT, mark_stages
+from rankrise.show.figures.style import FAINT, mark_stages, plain
+from rankrise.show.layer_names import layer_titles
 
 WRITTEN = {"KQ": r"W_K W_Q^\top", "VO": r"W_V W_O^\top"}
 
@@ -90,9 +91,9 @@ def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.nanmean(values, axis=-1), np.nanstd(values, axis=-1)
 
 
-def layer_title(layer: int) -> str:
-    """Layers are counted from 1 in words, as in the paper."""
-    return f"layer {layer + 1}"
+def layer_title(member: TrackedRun, layer: int) -> str:
+    """What a run's layer is called: counted from 1, as in the paper, with its name where that says more."""
+    return plain(layer_titles([one["name"] for one in member.layers])[layer])
 
 
 def mark_found_stages(panel: Axes, member: TrackedRun) -> None:

@@ -44,7 +44,7 @@ def draw_final_spectra(study: Study) -> Drawn:
                     for number, one in enumerate(values)
                     for place, value in enumerate(one, start=1)
                 ]
-            panel.set_title(f"{layer_title(layer)}, head {head_number(member, layer, head) + 1}")
+            panel.set_title(f"{layer_title(member, layer)}, head {head_number(member, layer, head) + 1}")
             panel.set_xlim(1, values.shape[1])
         line[0].set_yscale("log")
         smallest = min(float(panel.dataLim.minposy) for panel in line)

@@ -52,7 +52,7 @@ def draw_normalised_spectra(study: Study) -> Drawn:
             for values, colour in ((heads[0], VERMILION), (heads[-1], greens(len(steps))[-1])):
                 index = np.arange(1, values.shape[1] + 1)
                 panel.fill_between(index, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-            panel.set_title(layer_title(layer))
+            panel.set_title(layer_title(member, layer))
             where = (study.label, name, layer + 1, f"all {len(heads[0])}")
             for step, values in zip((0, *steps), heads, strict=True):
                 drawn = zip(
@@ -83,7 +83,7 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
             _draw(panel, member, steps, curves)
             number = head_number(member, layer, head) + 1
             panel.set_title(
-                f"{plain(study.main_label)}: {product(name)}, {layer_title(layer)}, head {number}"
+                f"{plain(study.main_label)}: {product(name)}, {layer_title(member, layer)}, head {number}"
             )
             where = (study.label, name, layer + 1, number)
             rows += [

@@ -41,7 +41,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
                 markersize=4,
                 elinewidth=0.8,
                 capsize=2,
-                label=layer_title(layer),
+                label=layer_title(first, layer),
             )
         panel.set_xscale("log")
         panel.set_xticks(list(scales), [f"{scale:g}" for scale in scales])

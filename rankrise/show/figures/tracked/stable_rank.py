@@ -50,7 +50,7 @@ def draw_stable_rank(study: Study) -> Drawn:
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for panel, layer in zip(tidy(panels, len(layers), member.clock), layers, strict=True):
         _draw_layer(panel, study, layer)
-        panel.set_title(layer_title(layer))
+        panel.set_title(layer_title(member, layer))
     panels[0, 0].set_ylim(bottom=0)
     for line in panels:
         line[0].set_ylabel("stable rank")
@@ -75,7 +75,7 @@ def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
     for upper, lower, study, member in zip(*panels, studies, members, strict=True):
         layer = len(member.layers) // 2
         _draw_layer(upper, study, layer)
-        upper.set_title(f"{plain(study.main_label)}\n{layer_title(layer)}")
+        upper.set_title(f"{plain(study.main_label)}\n{layer_title(member, layer)}")
         upper.set_xlabel(member.clock)
         for offset, name in zip((-0.12, 0.12), member.products, strict=False):
             colour, _ = LOOKS[name]
