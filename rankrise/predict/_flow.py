@@ -14,7 +14,6 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._implicit import ImplicitStep
 from rankrise.predict._integrate import Moment, StepTooSmall, integrate
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 
@@ -238,7 +237,7 @@ def follow(
     # values.
     step_tolerance = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
     try:
-        for moment in integrate(ImplicitStep(loss, coordinates), z, until * unit, step_tolerance):
+        for moment in integrate(loss, coordinates, z, until * unit, step_tolerance):
             moments.append(moment)
             if progress is not None:
                 progress(moment.time / unit)

@@ -1,21 +1,30 @@
-"""Gradient flow in exact coordinates, step by step: variable steps and orders, made for long plateaus with
-sudden ends.
+"""Gradient flow in exact coordinates, step by step: scipy's BDF, with what it has to be told about long
+plateaus and their sudden ends.
+
+In exact coordinates the Jacobian of the flow is `-2 H(a) diag(da/dz)`. Its second factor is next to nothing
+for a coordinate that is not active, so only the columns of the active ones are ever computed.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy
 import torch
+from scipy.integrate import BDF
+from scipy.sparse import csc_matrix
 from torch import Tensor
 
 from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._implicit import ImplicitStep
-from rankrise.predict._multistep import MAX_ORDER, error_weights, formula
+from rankrise.predict._loss import Loss
 
-_LARGEST_GROWTH = 2.0
-_SAFETY = 0.8
-_SMALLEST_STEP = 1e-13
+_RTOL = 1e-13
+"""Next to nothing, as errors are counted in z itself; by scipy's rule, Newton's method then stops at 2 % of
+the tolerance."""
+_ACTIVE = 1e-4
+_DOORSTEP = 1e-2
+_SPARSE_FROM = 500
+"""From this size on few columns of the Jacobian are active, and factors that know it are cheaper."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,104 +42,95 @@ class StepTooSmall(Exception):
 
 
 def integrate(
-    step: ImplicitStep,
-    z: Tensor,
-    until: float,
-    tolerance: float,
-    newton: float = 0.02,
-    doorstep: float = 1e-2,
+    loss: Loss, coordinates: Coordinates, z: Tensor, until: float, tolerance: float
 ) -> Iterator[Moment]:
     """Follow `dz/dt = 2 g(a(z))` from `z` at time 0 to `until`, one accepted moment at a time.
 
     `tolerance` bounds the error of a step in every coordinate of z, that is the relative error of an active
-    `a` and, divided by `2 log(1/alpha)`, the error of an activation time. `newton` is what Newton's method
-    may add to it, as a part: little, because the order is chosen from high differences of its results. A step
-    of a plateau ends where the next coordinate reaches the size `doorstep`, or one small enough not to bend
-    so long a step, rather than deep inside the transition. Raises `StepTooSmall` where no step
-    succeeds.
+    `a` and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` where
+    no step succeeds.
     """
-    coordinates = step.coordinates
-    value, a, rate = step.rate(z)
-    if not (torch.isfinite(value) and torch.isfinite(rate).all()):
+    equation, place = _Equation(loss, coordinates, reach=until), z.cpu().numpy()
+    equation.raise_ceiling(z)
+    equation.rate(0.0, place)
+    moment = equation.moment(0.0, place)
+    if not (math.isfinite(moment.loss) and moment.rate.isfinite().all()):
         raise StepTooSmall
-    yield Moment(0.0, z, rate, float(value))
+    yield moment
 
-    time, order, steps_at_order, rejected = 0.0, 1, 0, 0
-    size = min(until, 50 * tolerance / max(float(rate.abs().max()), 1e-300))
-    # A point of the past, so that the first step has a straight line to guess from.
-    smallest = _SMALLEST_STEP * size
-    times, points = [0.0, -size], torch.stack([z, z - size * rate])
-    ceiling = max(2.0, 4 * float(a.abs().max()))
-    last_error, last_size = 1e-3, size
-    while time < until:
-        size = min(size, until - time)
-        size = min(size, _time_to_doorstep(coordinates, points[0], rate, min(doorstep, tolerance / size)))
-        if time + size > until * (1 - 1e-12):
-            size = until - time
-        if size <= max(smallest, _SMALLEST_STEP * time) and size < until - time:
+    # scipy bounds the root mean square of the coordinates' errors: this bounds each of them.
+    atol = tolerance / math.sqrt(len(place))
+    solver = BDF(equation.rate, 0.0, place, until, rtol=_RTOL, atol=atol, jac=equation.jacobian)
+    while solver.status == "running":
+        solver.max_step = equation.longest_step(moment)
+        solver.step()
+        if solver.status == "failed":
             raise StepTooSmall
-        new = time + size
-        bdf = formula(times, new, order)
-        weights = points.new_tensor([[*bdf.past, 0.0], bdf.guess])
-        base, guess = weights @ points[: order + 1]
-
-        solution = step.solve(base, bdf.reach, guess, ceiling, newton * tolerance)
-        if solution is None:
-            size, order, steps_at_order = 0.3 * size, 1, 0
-            continue
-        z, value = solution
-        error = abs(bdf.error) * float((z - guess).abs().max()) / tolerance
-        if error > 1:
-            rejected += 1
-            size *= max(0.2, _SAFETY * error ** (-1 / (order + 1)))
-            if rejected > 1:
-                order, steps_at_order = max(1, order - 1), 0
-            continue
-
-        time = until if new >= until else new
-        rejected, steps_at_order = 0, steps_at_order + 1
-        rate = (z - base) / bdf.reach
-        times = [time, *times][: MAX_ORDER + 2]
-        points = torch.cat([z[None], points])[: MAX_ORDER + 2]
-        ceiling = max(ceiling, 4 * float(coordinates.product(z).abs().max()))
-        yield Moment(time, z, rate, float(value))
-        growth, best = _next_order(times, points, order, steps_at_order, tolerance)
-        # Where errors grow from step to step, as in the growth of a new coordinate, they will grow on
-        # (Gustafsson).
-        trend = (size / last_size) * (last_error / max(error, 1e-10)) ** (1 / (order + 1))
-        growth *= min(1.0, max(0.3, trend))
-        last_error, last_size = max(error, 1e-3), size
-        if best != order:
-            order, steps_at_order = best, 0
-        if not 1 < growth < 1.1:
-            size *= min(_LARGEST_GROWTH, max(0.2, growth))
+        moment = equation.moment(solver.t, solver.y)
+        yield moment
+        equation.reach = solver.step_size
+        equation.raise_ceiling(moment.z)
 
 
-def _next_order(
-    times: list[float], points: Tensor, order: int, steps_at_order: int, tolerance: float
-) -> tuple[float, int]:
-    """How much longer the next step may be, and at which order: the one of three neighbours that allows
-    the longest.
+@dataclass
+class _Equation:
+    """`dz/dt = 2 g(a)` and its Jacobian, for a solver that works in NumPy; the loss stays on its device.
+
+    No trial value of `|a|` passes a ceiling: a plateau's long step overshoots, and its exponential would
+    explode. `reach` is about the length of a step. The last evaluation and the last Jacobian are kept.
     """
-    orders = [
-        candidate
-        for candidate in (order - 1, order, order + 1)
-        if 1 <= candidate <= MAX_ORDER
-        and len(times) >= candidate + 2
-        and (candidate <= order or steps_at_order > order)
-    ]
-    weights = [error_weights(times, candidate) for candidate in orders]
-    padded = points.new_tensor([row + [0.0] * (len(times) - len(row)) for row in weights])
-    errors = ((padded @ points).abs().amax(1) / tolerance).tolist()
-    growths = [
-        (_SAFETY if candidate == order else 0.9 * _SAFETY) * max(error, 1e-10) ** (-1 / (candidate + 1))
-        for candidate, error in zip(orders, errors, strict=True)
-    ]
-    return max(zip(growths, orders, strict=True))
 
+    loss: Loss
+    coordinates: Coordinates
+    reach: float
+    _ceiling: float = field(default=2.0, init=False)
 
-def _time_to_doorstep(coordinates: Coordinates, z: Tensor, rate: Tensor, doorstep: float) -> float:
-    """The time in which the first inactive coordinate grows, at its present rate, to a size of `doorstep`."""
-    low, high = coordinates.level(doorstep)
-    distance = torch.where(rate > 0, high - z, z - low)
-    return float(torch.where((distance > 0.5) & (rate != 0), distance / rate.abs(), math.inf).min())
+    def raise_ceiling(self, z: Tensor) -> None:
+        """Let trial values go beyond those at `z` by a factor of 4."""
+        self._ceiling = max(self._ceiling, 4 * float(self.coordinates.product(z).abs().max()))
+        self._low, self._high = self.coordinates.level(self._ceiling)
+
+    def longest_step(self, moment: Moment) -> float:
+        """The time in which the first coordinate, at its present rate, would reach the ceiling, or the
+        doorstep of activity where that lies before it: a step of a plateau ends there, not deep inside the
+        transition.
+        """
+        times = [math.inf]
+        for low, high in (self.coordinates.level(_DOORSTEP), (self._low, self._high)):
+            distance = torch.where(moment.rate > 0, high - moment.z, moment.z - low)
+            ahead = (distance > 0.5) & (moment.rate != 0)
+            times += (distance / moment.rate.abs())[ahead].tolist()
+        return min(times)
+
+    def rate(self, _time: float, z: numpy.ndarray) -> numpy.ndarray:
+        self._z = z.copy()
+        self._a = self.coordinates.product(self._clipped(z))
+        value, gradient = self.loss.value_and_gradient(self._a)
+        self._loss, self._rate = value, torch.where(value.isfinite(), -2 * gradient, math.nan)
+        return self._rate.cpu().numpy()
+
+    def jacobian(self, _time: float, z: numpy.ndarray) -> numpy.ndarray | csc_matrix:
+        """Where it is not finite, zero: Newton's method then fails, and the step is made shorter."""
+        clipped = self._clipped(z)
+        slope = self.coordinates.slope(clipped)
+        active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
+        self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype, device=slope.device)
+        if len(active):
+            columns = -2 * slope[active] * self.loss.curvature(self.coordinates.product(clipped), active)
+            self._jacobian[:, active] = columns.nan_to_num(0.0, 0.0, 0.0)
+        found = self._jacobian.cpu().numpy()
+        return found if len(z) < _SPARSE_FROM else csc_matrix(found)
+
+    def moment(self, time: float, z: numpy.ndarray) -> Moment:
+        """What is known at `z`, one small correction of Newton's method after the last evaluation, to first
+        order in that correction.
+        """
+        here = torch.from_numpy(z).to(self._a)
+        rate = self._rate
+        if time > 0:
+            rate = rate + self._jacobian @ (here - torch.from_numpy(self._z).to(here))
+        loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
+        return Moment(time, here, rate, float(loss))
+
+    def _clipped(self, z: numpy.ndarray) -> Tensor:
+        return torch.clamp(torch.from_numpy(z).to(self._low), self._low, self._high)

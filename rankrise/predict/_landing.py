@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._implicit import ImplicitStep
 from rankrise.predict._integrate import StepTooSmall, integrate
 from rankrise.predict._loss import Loss
 
-_ROUGH = {"tolerance": 0.1, "newton": 0.3, "doorstep": 0.05}
+_ROUGH = 0.1
 """The path needs no more accuracy than it takes to stay in its basin."""
 _ALMOST_STILL = 0.1
+_ENDLESS = 1e-12
 _STILL = 1e-7
 _VANISHING = 1e-4
 _CLOSE = 0.3
@@ -39,7 +39,7 @@ def land(loss: Loss, start: Tensor) -> Tensor | None:
     coordinates, z = Coordinates.of_weights(size, size * start.sign())
     pace = 0.0
     try:
-        for count, moment in enumerate(integrate(ImplicitStep(loss, coordinates), z, until=1e300, **_ROUGH)):
+        for count, moment in enumerate(integrate(loss, coordinates, z, until=1e300, tolerance=_ROUGH)):
             point = coordinates.product(moment.z)
             decaying = (point.abs() < _VANISHING * max(1.0, float(point.abs().max()))) & (
                 moment.rate * start < 0
@@ -50,7 +50,7 @@ def land(loss: Loss, start: Tensor) -> Tensor | None:
                 limit = _polish(loss, torch.where(decaying, 0.0, point))
                 if limit is not None:
                     return limit
-            if count >= _MOST_STEPS:
+            if count >= _MOST_STEPS or moving <= _ENDLESS * pace:
                 return None
     except StepTooSmall:
         return None

@@ -56,11 +56,6 @@ class Loss:
         supplied = getattr(self.function, "curvature", getattr(self.function, "hessian", None))
         return self._columns(supplied, a, coordinates)
 
-    @property
-    def whole_curvature(self) -> bool:
-        """Whether all columns of the curvature cost the same as one."""
-        return hasattr(self.function, "curvature") or hasattr(self.function, "hessian")
-
     def restricted(self, support: Tensor) -> "Loss":
         """The loss of the coordinates `support` alone, all others being zero."""
         supplied = getattr(self.function, "restricted", None)
