@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.reading import read_bytes
+
+LARGEST_JSON = 100_000_000
+"""Bytes; an index of the largest model's weights has a few million."""
 
 MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
 _TEMPORARY = re.compile(r"\..*-([0-9a-f]{6})-(\d+)-[a-z0-9_]{8}(\.[^.]*)?")
@@ -125,7 +129,9 @@ def write_json(path: str | Path, value: Any) -> None:
 def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
     """The JSON object in a file, or one sentence: what is wrong with it, and `advice` on what to do."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bytes(path, LARGEST_JSON).decode("utf-8"))
+    except RankriseError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
     if not isinstance(value, dict):

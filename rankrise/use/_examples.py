@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.reading import refuse_special
 from rankrise.use._models import is_causal
 from rankrise.use._sampled import IGNORED
 
@@ -110,7 +111,7 @@ def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> I
     names = sorted(each.name for each in path.iterdir() if each.is_dir())
     classes = _classes(path, names, model)
     try:
-        prepare = transformers.AutoImageProcessor.from_pretrained(checkpoint)
+        prepare = transformers.AutoImageProcessor.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:
         raise RankriseError(
             f"{str(checkpoint)!r} has no image processor ({type(error).__name__}): save one beside the "
@@ -126,8 +127,13 @@ def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> I
     for count, (name, file) in enumerate(rounds):
         if count == at_most:
             return
-        with image.open(file) as opened:
-            pixels = prepare(opened.convert("RGB"), return_tensors="pt")["pixel_values"][0]
+        refuse_special(file)
+        try:
+            with image.open(file) as opened:
+                picture = opened.convert("RGB")
+        except (OSError, SyntaxError, image.DecompressionBombError) as error:
+            raise RankriseError(f"{str(file)!r} cannot be decoded ({error}): remove it.") from error
+        pixels = prepare(picture, return_tensors="pt")["pixel_values"][0]
         yield {"pixel_values": pixels, "labels": torch.tensor(classes[name])}
 
 
@@ -147,7 +153,7 @@ def _classes(path: Path, names: list[str], model: Any) -> dict[str, int]:
 def _tokenizer(checkpoint: str | Path) -> Any:
     transformers = require("transformers", extra="transformers", purpose="A tokenizer")
     try:
-        return transformers.AutoTokenizer.from_pretrained(checkpoint)
+        return transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:
         raise RankriseError(
             f"{str(checkpoint)!r} has no tokenizer that can be read ({type(error).__name__}): save it beside "
@@ -160,6 +166,7 @@ def _length(model: Any) -> int:
 
 
 def _text(path: Path) -> str:
+    refuse_special(path)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -14,6 +14,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
+from rankrise.foundations.reading import refuse_special
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *_PICKLES)
@@ -185,6 +186,7 @@ def form_of(shape: Sequence[int], dtype: str) -> Form:
 
 
 def _safetensors_forms(file: Path) -> dict[str, Form]:
+    refuse_special(file)
     try:
         with safe_open(file, framework="pt") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
@@ -195,6 +197,7 @@ def _safetensors_forms(file: Path) -> dict[str, Form]:
 
 def _unpickled(file: Path) -> dict[str, Tensor]:
     """The tensors of a pickled checkpoint, memory-mapped; no code in the file is run."""
+    refuse_special(file)
     try:
         try:
             loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)

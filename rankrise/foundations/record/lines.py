@@ -12,6 +12,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import finite, is_at, replacing
+from rankrise.foundations.reading import refuse_special
 
 MOST = 2**63
 """Steps are below: they are read as 64-bit numbers."""
@@ -110,6 +111,7 @@ class Lines:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a file; a last line that is being written, or was torn, is left out."""
     try:
+        refuse_special(path)
         data = path.read_bytes()
     except FileNotFoundError:
         return []

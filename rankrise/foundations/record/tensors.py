@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
+from rankrise.foundations.reading import refuse_special
 
 CHECKSUM = "sha256"
 
@@ -37,6 +38,7 @@ def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = 
 
 def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, and its texts; `advice` says what to do where it is damaged."""
+    refuse_special(path)
     try:
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

@@ -8,9 +8,12 @@ import numpy
 import torch
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.reading import read_bytes
 from rankrise.train._data.images import ImageData, ImagePart
 from rankrise.train._data.pickled_batch import read_batch
 
+LARGEST = 200_000_000
+"""Bytes, more than any of the files has."""
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 FILES = {
@@ -77,7 +80,7 @@ def read_cifar(name: str, folder: str | Path, check: bool = True) -> ImageData:
 
 def _content(path: Path, checksum: str | None) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, LARGEST)
     except OSError as error:
         raise RankriseError(f"{path} cannot be read ({error}): download it again from {HOME}.") from error
     found = hashlib.md5(content, usedforsecurity=False).hexdigest() if checksum else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.reading import refuse_special
 
 ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 
@@ -32,9 +33,10 @@ class FolderPictures:
         """The photograph as Pillow has it."""
         path = self._paths[index]
         try:
+            refuse_special(path)
             picture = self._image.open(path)
             picture.load()
-        except (OSError, SyntaxError) as error:
+        except (OSError, SyntaxError, self._image.DecompressionBombError) as error:
             raise RankriseError(
                 f"{path} cannot be decoded ({error}): remove it or unpack it again."
             ) from error

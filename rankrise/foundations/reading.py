@@ -1,0 +1,27 @@
+"""Files read whole, and only files: a pipe would never end, and a device fills the memory."""
+
+from pathlib import Path
+
+from rankrise.foundations.errors import RankriseError
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse what is neither a plain file nor a link to one; what is not there is an OSError.
+
+    >>> refuse_special(Path("/dev/zero"))
+    Traceback (most recent call last):
+    rankrise.RankriseError: /dev/zero is not a plain file: put one in its place.
+    """
+    path.stat()
+    if not path.is_file():
+        raise RankriseError(f"{path} is not a plain file: put one in its place.")
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a plain file of at most so many bytes."""
+    refuse_special(path)
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise RankriseError(f"{path} has more than {most:,} bytes, as no such file has: restore it.")
+    return content

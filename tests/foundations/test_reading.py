@@ -1,0 +1,76 @@
+"""What is not a plain file is refused at once, wherever files are read: nothing waits or fills the memory."""
+
+import os
+from pathlib import Path
+
+import pytest
+from made_runs import tracked
+from PIL import Image
+
+from rankrise.commands import main
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json
+from rankrise.foundations.reading import read_bytes
+from rankrise.train._data import read_cifar, read_image_folder
+
+
+def put(kind: str, path: Path) -> Path:
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    return path
+
+
+KINDS = pytest.mark.parametrize("kind", ["pipe", "device"])
+
+
+@KINDS
+@pytest.mark.parametrize("file", ["run.json", "ranks.jsonl", "steps.jsonl", "stages.json"])
+def test_in_a_run(tmp_path: Path, kind: str, file: str, capsys) -> None:
+    folder = tracked(tmp_path / "run")
+    put(kind, folder / file)
+    if file == "stages.json":  # what was kept is found again
+        main(["watch", str(folder)])
+        return
+    with pytest.raises(SystemExit) as left:
+        main(["watch", str(folder)])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@KINDS
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+def test_in_a_checkpoint(tmp_path: Path, kind: str, file: str, capsys) -> None:
+    put(kind, tmp_path / file)
+    with pytest.raises(SystemExit) as left:
+        main(["compare", str(tmp_path), str(tmp_path)])
+    assert left.value.code == 2
+    assert "is not a plain file" in capsys.readouterr().err
+
+
+@KINDS
+def test_in_data(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "cifar-100-binary").mkdir()
+    put(kind, tmp_path / "cifar-100-binary" / "train.bin")
+    with pytest.raises(RankriseError, match="is not a plain file"):
+        read_cifar("cifar100", tmp_path, check=False)
+
+
+def test_a_picture_of_900_megapixels(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        (tmp_path / part / "ant").mkdir(parents=True)
+        Image.new("1", (30_000, 30_000)).save(tmp_path / part / "ant" / "large.png")
+    train, _, _ = read_image_folder(tmp_path)
+    with pytest.raises(RankriseError, match=r"large.png cannot be decoded .*900000000 pixels"):
+        train.open(0)
+
+
+def test_a_file_larger_than_any_is(tmp_path: Path) -> None:
+    with (tmp_path / "run.json").open("wb") as file:
+        file.truncate(10**12)  # takes no space
+    with pytest.raises(RankriseError, match="has more than 100,000,000 bytes"):
+        read_json(tmp_path / "run.json")
+    (tmp_path / "small").write_bytes(b"12")
+    assert read_bytes(tmp_path / "small", 2) == b"12"
