@@ -6,6 +6,7 @@ from typing import Any
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.record.names import RUN
+from rankrise.foundations.record.shapes import check_shape
 
 FORMAT = "rankrise-run/1"
 
@@ -49,27 +50,10 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
         raise RankriseError(
             f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}."
         )
-    _check(path, info, _SHAPES[str(found[1])], "")
+    check_shape(path, info, _SHAPES[str(found[1])])
     return info
 
 
 def write_run(folder: Path, kind: str, about: dict[str, Any]) -> None:
     """Write run.json, whole or not at all."""
     write_json(folder / RUN, {"format": FORMAT, "kind": kind} | about)
-
-
-def _check(path: Path, value: Any, shape: Any, where: str) -> None:
-    """Refuse a value that is not of its shape, by the first difference."""
-    kind = type(shape) if isinstance(shape, dict | list) else shape
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise RankriseError(f"{path} is damaged ({where or 'it'} is {value!r:.60}): restore it.")
-    if isinstance(shape, list):
-        for place, item in enumerate(value):
-            _check(path, item, shape[0], f"{where}[{place}]")
-    elif isinstance(shape, dict):
-        for name, inner in shape.items():
-            plain = name.removesuffix("?")
-            if plain in value:
-                _check(path, value[plain], inner, f"{where}.{plain}".lstrip("."))
-            elif plain == name:
-                raise RankriseError(f"{path} is damaged ({where or 'it'} has no {plain}): restore it.")

@@ -14,11 +14,13 @@ from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import RUN
 from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.shapes import check_shape, check_tensors
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.shapes import SHAPES, sizes_of
 
 ADVICE = "delete it and start the run again, which redoes what is missing"
 
@@ -58,27 +60,27 @@ class ToyRun:
 
     def check(self, piece: Piece) -> None:
         """Refuse a finished piece whose file cannot be read."""
-        (self._json if piece.file.endswith(".json") else self._tensors)(piece.file)
+        (self._json if piece.file.endswith(".json") else self._tensors)(piece)
 
     def labels(self, seed: int) -> list[str]:
         """The name of each coordinate, such as "VO 7"."""
-        return list(self._json(Piece("stages", seed).file)["labels"])
+        return list(self._json(Piece("stages", seed))["labels"])
 
     def places(self, seed: int) -> list[AttentionEntry]:
         """Layer, head, "KQ" or "VO", and entry of each coordinate."""
-        return [AttentionEntry(*place) for place in self._json(Piece("stages", seed).file)["places"]]
+        return [AttentionEntry(*place) for place in self._json(Piece("stages", seed))["places"]]
 
     def stages(self, seed: int) -> predict.Stages:
         """Algorithm 1's stages."""
         piece = Piece("stages", seed)
-        record, (tensors, _) = self._json(piece.file), self._tensors(f"{piece.name}.safetensors")
+        record, (tensors, _) = self._json(piece), self._tensors(piece, f"{piece.name}.safetensors")
         with self._whole(piece):
             return predict.Stages.from_dict(record, tensors["points"])
 
     def flow(self, seed: int, alpha: str) -> predict.Flow:
         """The exact flow at a scale, as it was solved."""
         piece = Piece("flow", seed, alpha)
-        tensors, texts = self._tensors(piece.file)
+        tensors, texts = self._tensors(piece)
         with self._whole(piece):
             constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
             return predict.Flow(
@@ -94,7 +96,7 @@ class ToyRun:
     def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
         """Plain gradient descent at a scale, with the run's own step or another of its steps."""
         piece = Piece("descent", seed, alpha, step)
-        tensors, texts = self._tensors(piece.file)
+        tensors, texts = self._tensors(piece)
         with self._whole(piece):
             curves = {name: tensors[name] for name in ("times", "values", "losses", "activation_times")}
             taken, log10_alpha = float(texts["step"]), float(texts["log10_alpha"])
@@ -103,7 +105,7 @@ class ToyRun:
     def full(self, seed: int) -> FullWeights:
         """Training of full weight matrices."""
         piece = Piece("full", seed)
-        tensors, texts = self._tensors(piece.file)
+        tensors, texts = self._tensors(piece)
         with self._whole(piece):
             names = ("times", "losses", "singular_values_kq", "singular_values_vo")
             curves = {name: tensors[name] for name in names}
@@ -115,7 +117,7 @@ class ToyRun:
     def perturbations(self, seed: int, kind: str) -> list[PerturbedCurve]:
         """The "strict-minima" or "noise-robustness" experiments, in order of time."""
         piece = Piece(kind, seed)  # type: ignore[arg-type]
-        tensors, texts = self._tensors(piece.file)
+        tensors, texts = self._tensors(piece)
         with self._whole(piece):
             return [
                 PerturbedCurve(
@@ -127,17 +129,25 @@ class ToyRun:
 
     def derived(self, seed: int, kind: str) -> dict[str, Any]:
         """The "comparison" or "assumptions" of a seed."""
-        return self._json(Piece(kind, seed).file)  # type: ignore[arg-type]
+        return self._json(Piece(kind, seed))  # type: ignore[arg-type]
 
-    def _json(self, file: str) -> dict[str, Any]:
-        if file not in self._read:
-            self._read[file] = read_json(self._there(file), ADVICE)
-        found: dict[str, Any] = self._read[file]
+    def _json(self, piece: Piece) -> dict[str, Any]:
+        if piece.file not in self._read:
+            path = self._there(piece.file)
+            self._read[piece.file] = read_json(path, ADVICE)
+            check_shape(path, self._read[piece.file], SHAPES[piece.kind], ADVICE)
+        found: dict[str, Any] = self._read[piece.file]
         return found
 
-    def _tensors(self, file: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def _tensors(self, piece: Piece, file: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
+        file = file or piece.file
         if file not in self._read:
-            self._read[file] = read_tensors(self._there(file), ADVICE)
+            path = self._there(file)
+            tensors, texts = read_tensors(path, ADVICE)
+            with self._whole(piece):
+                for sizes in sizes_of(piece, texts):
+                    check_tensors(path, tensors, sizes, ADVICE)
+            self._read[file] = tensors, texts
         found: tuple[dict[str, Tensor], dict[str, str]] = self._read[file]
         return found
 
@@ -155,6 +165,8 @@ class ToyRun:
         """A piece whose file lacks something, or has something else there, is damaged."""
         try:
             yield
+        except RankriseError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise RankriseError(f"{self.folder / piece.file} is damaged ({error!r}): {ADVICE}.") from error
 

@@ -79,7 +79,8 @@ def sequence() -> Colormap:
 
 def shades(count: int) -> list[Any]:
     """`count` colours of the sequence, from light (the first) to dark (the last)."""
-    return [sequence()(1 - part) for part in np.linspace(0.0, 1.0, count)] if count > 1 else [sequence()(0.0)]
+    parts = np.linspace(0.0, 1.0, count) if count > 1 else np.ones(count)
+    return [sequence()(1 - part) for part in parts]
 
 
 def mark_stages(axes: Axes, times: Sequence[float], until: float, number: bool = True) -> None:

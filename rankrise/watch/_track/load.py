@@ -242,8 +242,11 @@ class TrackedRun:
         self._refuse_unknown(which)
         tensors = self._spectra_of(step)
         if which in self.products:
-            empty = numpy.full((0, 0), numpy.nan, numpy.float32)
-            return [tensors.get(f"{layer['name']}.{which}".lstrip("."), empty) for layer in self.layers]
+            names = [f"{layer['name']}.{which}".lstrip(".") for layer in self.layers]
+            missing = next((name for name in names if name not in tensors), None)
+            if missing is not None:
+                raise NotRecorded(f"{spectra_path(self.folder, step)} has no {missing}: take another step.")
+            return [tensors[name] for name in names]
         return tensors.get(which, numpy.full(0, numpy.nan, numpy.float32))
 
     def steps(self) -> dict[str, Array]:
@@ -281,7 +284,11 @@ class TrackedRun:
     def _steps(self) -> dict[str, Array]:
         rows = _merged(read_lines(self.folder / STEPS))
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
-        found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}
+        try:
+            found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}
+        except (TypeError, ValueError) as error:
+            path = self.folder / STEPS
+            raise RankriseError(f"{path} is damaged ({error}): restore it.") from error
         return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
 
     def _spectra_of(self, step: int | None) -> dict[str, Array]:
@@ -294,6 +301,15 @@ class TrackedRun:
                     else f"{path} is not there: the run has only just begun, or was copied without it."
                 )
             tensors, _ = read_tensors(path, "delete it")
+            heads: dict[str, tuple[int, ...]] = dict.fromkeys(self.matrices, ())
+            for layer in self.layers:
+                names = [f"{layer['name']}.{product}".lstrip(".") for product in self.products]
+                heads |= dict.fromkeys(names, (len(layer["tracked_heads"]),))
+            for name, tensor in tensors.items():
+                fits = name not in heads or (tensor.shape[:-1] == heads[name] and tensor.numel())
+                if not fits or tensor.is_complex():
+                    what = f"{name} is {tensor.dtype} {list(tensor.shape)}"
+                    raise RankriseError(f"{path} is damaged ({what}): delete it.")
             self._spectra[step] = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         return self._spectra[step]
 

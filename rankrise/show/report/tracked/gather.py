@@ -176,4 +176,4 @@ def _stage(stage: FoundStage) -> dict[str, Any]:
 def _short(values: np.ndarray, digits: int = 4) -> list[float]:
     """Values to a few digits, whole ones as whole numbers."""
     rounded = [significant(float(value), digits) for value in values]
-    return [int(value) if value == int(value) else value for value in rounded]
+    return [int(value) if value.is_integer() else value for value in rounded]

@@ -1,0 +1,75 @@
+"""What a record must hold, said as a shape and checked on reading: nothing later meets what it is not."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError
+
+NUMBER = "a number"
+"""The shape of a number, also of one that is not finite, which JSON has as a text."""
+
+_NOT_FINITE = ("inf", "-inf", "nan")
+_FLOATS = (torch.float32, torch.float64)
+
+
+def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", where: str = "") -> None:
+    """Refuse a value of a file that is not of its shape, by the first difference.
+
+    A shape is a type, NUMBER, a list of one shape, a tuple of shapes, or names with shapes: "?" after a name
+    allows its absence, and the name "*" stands for all.
+
+    >>> check_shape(Path("run.json"), {"top": 3}, {"top": int, "note?": str})
+    >>> check_shape(Path("run.json"), {"top": [1, "many"]}, {"top": [NUMBER]})
+    Traceback (most recent call last):
+    rankrise.RankriseError: run.json is damaged (top[1] is 'many'): restore it.
+    """
+    if shape is NUMBER:
+        known = isinstance(value, int | float) or value in _NOT_FINITE
+    elif isinstance(shape, tuple):
+        known = isinstance(value, list) and len(value) == len(shape)
+    else:
+        known = isinstance(value, type(shape) if isinstance(shape, dict | list) else shape)
+    if not known or (isinstance(value, bool) and shape is not bool):
+        raise RankriseError(f"{path} is damaged ({where or 'it'} is {value!r:.60}): {advice}.")
+    if isinstance(shape, list | tuple):
+        shapes = shape if isinstance(shape, tuple) else shape * len(value)
+        for place, (item, inner) in enumerate(zip(value, shapes, strict=True)):
+            check_shape(path, item, inner, advice, f"{where}[{place}]")
+    elif isinstance(shape, dict):
+        named = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
+        for name, inner in named.items():
+            plain = name.removesuffix("?")
+            if plain in value:
+                check_shape(path, value[plain], inner, advice, f"{where}.{plain}".lstrip("."))
+            elif plain == name:
+                raise RankriseError(f"{path} is damaged ({where or 'it'} has no {plain}): {advice}.")
+
+
+def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, str], advice: str) -> None:
+    """Refuse tensors that are not there, are not real numbers, or whose sizes do not fit together.
+
+    `sizes` has a letter per dimension; the same letter is the same size everywhere, and a capital may be 0.
+    "?" after them stands for truth values.
+
+    >>> curve = {"times": torch.zeros(3), "values": torch.zeros(2, 5)}
+    >>> check_tensors(Path("flow.safetensors"), curve, {"times": "n", "values": "np"}, "restore it")
+    Traceback (most recent call last):
+    rankrise.RankriseError: flow.safetensors is damaged (values is torch.float32 [2, 5]): restore it.
+    """
+    known: dict[str, int] = {}
+    for name, letters in sizes.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise RankriseError(f"{path} is damaged (it has no {name}): {advice}.")
+        plain = letters.removesuffix("?")
+        fits = tensor.ndim == len(plain) and all(
+            known.setdefault(letter, size) == size and (size or letter.isupper())
+            for letter, size in zip(plain, tensor.shape, strict=True)
+        )
+        if not fits or tensor.dtype not in (_FLOATS if plain == letters else (torch.bool,)):
+            what = f"{tensor.dtype} {list(tensor.shape)}"
+            raise RankriseError(f"{path} is damaged ({name} is {what}): {advice}.")
