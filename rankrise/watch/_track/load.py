@@ -305,10 +305,12 @@ class TrackedRun:
             for layer in self.layers:
                 names = [f"{layer['name']}.{product}".lstrip(".") for product in self.products]
                 heads |= dict.fromkeys(names, (len(layer["tracked_heads"]),))
+            of_training = step is None or step in self.finite_spectra_steps
             for name, tensor in tensors.items():
                 fits = name not in heads or (tensor.shape[:-1] == heads[name] and tensor.numel())
-                if not fits or tensor.is_complex():
-                    what = f"{name} is {tensor.dtype} {list(tensor.shape)}"
+                finite = not of_training or bool(tensor.isfinite().all())
+                if not fits or not finite or tensor.is_complex():
+                    what = f"{name} is {'' if finite else 'not finite, '}{tensor.dtype} {list(tensor.shape)}"
                     raise RankriseError(f"{path} is damaged ({what}): delete it.")
             self._spectra[step] = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         return self._spectra[step]
