@@ -51,6 +51,8 @@ class Snapshot:
 
     folder: str
     model: str
+    base: str | None
+    adapter_rank: int | None
     finished: str | None
     stopped: str | None
     age: float | None
@@ -93,6 +95,8 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
     return Snapshot(
         folder=str(run.folder),
         model=str(run.info.get("model", "")),
+        base=run.base,
+        adapter_rank=run.adapter_rank,
         finished=run.info.get("finished"),
         stopped=run.info.get("stopped"),
         age=max(0.0, time.time() - max(touched)) if touched else None,
@@ -168,7 +172,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
     loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
     about = [
-        f"{shot.folder}  {shot.model}  {shot.state}",
+        f"{shot.folder}  {shot.model}{_beginning(shot)}  {shot.state}",
         f"step {'none' if shot.last_step is None else shot.last_step}"
         + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
         + f"  {len(shot.losses)} losses and {len(shot.measured)} measurements",
@@ -249,6 +253,14 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     low, high = np.nanmin(means), np.nanmax(means)
     heights = (means - low) / (high - low if high > low else 1.0) * (len(bars) - 1)
     return "".join(" " if np.isnan(height) else bars[round(height)] for height in heights)
+
+
+def _beginning(shot: Snapshot) -> str:
+    """What a fine-tuning or an adapter began from."""
+    base = "" if shot.base is None else f" {shot.base}"
+    if shot.adapter_rank is not None:
+        return f", adapter of rank {shot.adapter_rank}{base and f' on{base}'}"
+    return base and f", fine-tuned from{base}"
 
 
 def _stage_lines(shot: Snapshot) -> list[str]:

@@ -1,5 +1,6 @@
 """The claims: effects and verdicts, and beneath each what was measured, as tables that need no script."""
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
@@ -16,8 +17,8 @@ MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("o
 
 
 def claims_section(claims: Sequence[Claim]) -> str:
-    """Each claim with its effect and verdict on each subject; the measures are folded beneath the reason, and
-    lie open where there is one run or data set."""
+    """How many claims have which verdict, which opens to each claim with its effect and verdict on each
+    subject; the measures are folded beneath the reason, and lie open where there is one run or data set."""
     alone = len({claim.data or claim.runs for claim in claims}) == 1
     parts = []
     for name, same in groupby(claims, key=lambda claim: claim.name):
@@ -35,7 +36,17 @@ def claims_section(claims: Sequence[Claim]) -> str:
             f"<p>{escape(judged[0].statement)} <em>({escape(judged[0].source)}’s claim)</em></p>"
             f'<table class="verdicts"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         )
-    return "".join(parts)
+    sources = dict.fromkeys(claim.source for claim in claims)
+    summary = "; ".join(f"{source}’s claims: {_counts(claims, source)}" for source in sources)
+    return (
+        f"<details><summary>{escape(summary[:1].upper() + summary[1:])}</summary>{''.join(parts)}</details>"
+    )
+
+
+def _counts(claims: Sequence[Claim], source: str) -> str:
+    """How many verdicts of each kind the claims of a source have; never those of two sources together."""
+    counts = Counter(str(claim.verdict) for claim in claims if claim.source == source)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
 
 
 def _effects(claim: Claim) -> str:

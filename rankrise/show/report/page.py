@@ -43,11 +43,12 @@ def render(runs: Sequence[Run], kind: Kind[Any], judge: bool = False) -> str:
     """The page as HTML."""
     script = f"\n{assemble(f'{kind.name}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sections = [("claims", "Claims"), *kind.sections, ("settings", "Settings"), ("cite", "Cite")]
+    sections = [*kind.sections, ("claims", "Claims"), ("settings", "Settings"), ("cite", "Cite")]
     return Template(web_source("page.html")).substitute(
         title=escape(f"{', '.join(run.name for run in runs)} – gradual rank increase"),
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections),
+        first_section=kind.sections[0][0],
         story=story(kind.finding, kind.chapters(runs)),
         claims=claims_section(check_claims(runs, everything=judge)),
         sections=web_source(f"{kind.name}/sections.html"),

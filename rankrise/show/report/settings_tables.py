@@ -60,7 +60,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _facts(facts: Mapping[str, Any]) -> str:
     items = []
     for name, value in facts.items():
-        if value not in (None, ""):
+        if value not in (None, "", []):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             items.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
     return f'<dl class="facts">{"".join(items)}</dl>' if items else ""

@@ -104,6 +104,17 @@ class TrackedRun:
         return str(name) if name else None
 
     @property
+    def base(self) -> str | None:
+        """The model that a fine-tuning or an adapter began from, where the run's maker left its name."""
+        name = self.extra.get("base")
+        return str(name) if name else None
+
+    @property
+    def adapter_rank(self) -> int | None:
+        """The rank of an adapter, where the run's maker left it: no change of a matrix has a higher one."""
+        return int(self._told("adapter_rank", self.extra, 0)) or None
+
+    @property
     def epoch_steps(self) -> int | None:
         """Steps in an epoch, where known."""
         return int(self._told("epoch_steps", self.extra, 0)) or None

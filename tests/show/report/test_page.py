@@ -76,7 +76,7 @@ def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(
     page, claims = visit(run), check_claims([run])
     marks = {"holds": "✓", "does not hold": "✗", "not decided": "?"}
     verdicts = [f"{marks[claim.verdict]} {claim.verdict}" for claim in claims]
-    assert page.locator(".verdicts .verdict").all_inner_texts() == verdicts
+    assert page.locator(".verdicts .verdict").all_text_contents() == verdicts
     rows = page.eval_on_selector_all(
         ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )

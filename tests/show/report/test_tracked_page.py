@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from pages import Open, check_zoom, contrast, luminance, plain, table_of, ticks
+from torch import nn
 from tracked_runs import train
 
 from rankrise import watch
@@ -62,7 +64,7 @@ def test_it_opens_and_tells_the_story_of_the_record(
     first, last = run.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
     assert f"{first:.2f} to {last:.2f}" in told
     assert "not finished" not in told
-    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_inner_texts()]
+    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_text_contents()]
     assert verdicts == [claim.verdict for claim in check_claims(open(tracked["unit"]))]
 
 
@@ -103,6 +105,80 @@ def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
     assert page.evaluate("document.activeElement.id") == "heat-KQ-2-1"
     assert page.locator("#heat-KQ-2-1").get_attribute("aria-pressed") == "true"
     assert "layer 3, head 2" in page.locator("#spectra-here figcaption").first.inner_text()
+
+
+def test_another_rank_can_be_chosen_for_plots_and_heads(
+    open_page: Open, page_path: Path, tracked: dict[str, Path]
+) -> None:
+    page, run = open_page(page_path), watch.load(tracked["unit"])
+    kinds = {f"{share} % energy": run.energy_rank("VO")[..., at] for at, share in enumerate((90, 95, 99))}
+    kinds["entropy"] = run.entropy_rank("VO")
+    assert page.locator("#rank option").all_inner_texts() == ["stable", *kinds]
+    for kind, curves in kinds.items():
+        page.select_option("#rank", kind)
+        cells = page.eval_on_selector_all(
+            ".heat button[id^=heat-VO-]", "all => all.map(one => one.getAttribute('aria-label'))"
+        )
+        shown = [plain(cell.split(f"{kind} rank ")[1]) for cell in cells]
+        assert shown == pytest.approx(curves[-1].ravel(), rel=6e-3)
+        titles = page.locator("#ranks-here h4").all_inner_texts()
+        assert all(title.lower().startswith(f"{kind} rank of") for title in titles)
+        assert f"{curves[-1].mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
+
+
+def test_time_can_be_played(open_page: Open, page_path: Path) -> None:
+    page = open_page(page_path)
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
+    page.locator("#play").click()
+    assert page.locator("#play").inner_text() == "Pause"
+    assert page.input_value("#step") == "0"  # from the end it begins again
+    page.clock.run_for(7000)
+    assert 20 < int(page.input_value("#step")) < 40  # of 60, in 15 seconds
+    slide(page, 5)
+    assert page.locator("#play").inner_text() == "Play"
+    page.locator("#play").click()
+    page.clock.run_for(20_000)
+    assert (page.input_value("#step"), page.locator("#play").inner_text()) == ("59", "Play")
+
+
+def test_plots_come_before_claims_which_are_folded(open_page: Open, page_path: Path) -> None:
+    page = open_page(page_path)
+    plots = page.locator(PLOTS).first.bounding_box()
+    claims = page.locator("#claims").bounding_box()
+    assert plots is not None
+    assert claims is not None
+    assert plots["y"] < claims["y"]
+    assert not page.locator(".verdicts").first.is_visible()
+    page.locator("#claims > details > summary").click()
+    assert page.locator(".verdicts").first.is_visible()
+
+
+def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
+    open_page: Open, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
+    matrices = ["encoder.layers.0.linear1.weight"]
+    extra = {"base": "t5-<b>tiny</b>", "adapter_rank": 3}
+    with watch.RankTracker(model, tmp_path / "run", matrices=matrices, extra=extra) as tracker:
+        for step in range(1, 4):
+            for weight in model.parameters():
+                weight.data += 0.1 * torch.randn_like(weight)
+            tracker.step(step, loss=1.0 / step)
+    run = watch.load(tmp_path / "run")
+    page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
+    names = ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
+    titles = [f"layer {number} ({name})" for number, name in enumerate(names, start=1)]
+    assert page.locator("#layer option").all_inner_texts() == ["all layers", *titles]
+    assert page.locator("#ranks-here figure").first.locator(".plot-key span").all_inner_texts() == titles
+    figure = page.locator("#ranks-here figure").nth(2)
+    assert figure.locator(".plot-key span").all_inner_texts() == run.matrices
+    last = run.stable_rank(run.matrices[0])[-1]
+    assert f"1 matrix: {last:.3g} at the end" in figure.locator("figcaption").inner_text()
+    told = page.locator(".story").inner_text()
+    assert "an adapter of rank 3" in told
+    assert "on top of t5-<b>tiny</b>" in told
 
 
 def test_the_spectra_are_the_record_s_at_the_step_nearest_to_the_slider(
@@ -183,6 +259,7 @@ def test_a_claim_has_its_verdict_on_each_data_set_with_the_numbers_folded_away(
     open_page: Open, page_of_all: Path, tracked: dict[str, Path]
 ) -> None:
     page, claims = open_page(page_of_all), check_claims(open(list(tracked.values())))
+    page.locator("#claims > details > summary").click()
     rows = page.eval_on_selector_all(
         ".judged",
         """all => all.flatMap(one => [...one.querySelectorAll(".verdicts > tbody > tr")].map(

@@ -60,7 +60,10 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch:
         def stable_rank(self, product: str) -> np.ndarray:
             return np.full((4000, 32, 32), np.pi)
 
-        noise_share = stable_rank
+        entropy_rank = noise_share = stable_rank
+
+        def energy_rank(self, product: str) -> np.ndarray:
+            return np.full((4000, 32, 32, 3), 128.0)
 
         def spectrum(self, product: str, step: int | None = None) -> list[np.ndarray]:
             return [np.full((32, 128 if step is None else 256), np.pi)] * 32

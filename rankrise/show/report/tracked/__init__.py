@@ -16,6 +16,9 @@ def _settings(member: TrackedRun) -> dict[str, object]:
         "width": sorted({layer["d_model"] for layer in layers}),
         "size of a head": sorted({layer["d_head"] for layer in layers}),
         "products": member.products,
+        "other matrices": member.matrices,
+        "base": member.base,
+        "adapter rank": member.adapter_rank,
     }
     return {**tracked, **member.recipe}
 

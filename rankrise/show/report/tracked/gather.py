@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
+from rankrise.show.layer_names import layer_titles
+from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.thin import significant
 from rankrise.watch.types import FoundStage
 
-RANK_NUMBERS = 200_000
-"""Of all runs together; a number takes about six bytes of the page, which is to stay below 5 MB."""
+RANK_NUMBERS = 300_000
+"""Of all runs together; a number takes three to six bytes of the page, which is to stay below 5 MB."""
 
 SPECTRUM_NUMBERS = 300_000
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
@@ -33,7 +35,10 @@ def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
 def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, Any]:
     """One run, in a share of the page's room."""
     curves = sum(len(layer["tracked_heads"]) for layer in member.layers) * max(1, len(member.products))
-    moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, int(share * RANK_NUMBERS / curves))))
+    ranks = {name: rank_kinds(member, name) for name in member.products}
+    kinds = list(dict.fromkeys(kind for of_product in ranks.values() for kind in of_product))
+    room = share * RANK_NUMBERS / (len(kinds) * (curves + len(member.matrices)))
+    moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, int(room))))
     return {
         "name": member.name,
         "study": study.label,
@@ -44,13 +49,20 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         "epoch_steps": member.epoch_steps,
         "products": member.products,
         "layers": [
-            {"name": layer["name"], "heads": layer["tracked_heads"], "size": layer["d_head"]}
-            for layer in member.layers
+            {"name": layer["name"], "title": title, "heads": layer["tracked_heads"], "size": layer["d_head"]}
+            for layer, title in zip(member.layers, layer_titles(_names(member)), strict=True)
         ],
         "notes": member.notes,
         "steps": member.finite_steps[moments].tolist(),
-        "ranks": {name: _heads(member, member.ranks[name][moments]) for name in member.products},
         "noise": _noise(member, moments),
+        "kinds": {
+            kind: {
+                name: _heads(member, of_product[kind][member.finite][moments])
+                for name, of_product in ranks.items()
+            }
+            for kind in kinds
+        },
+        "matrices": [_matrix(member, name, moments) for name in member.matrices],
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in found_stages(member)],
@@ -63,7 +75,20 @@ def _spread(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, max(0, count - 1), min(most, count)).round().astype(int))
 
 
-def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float]]]:
+def _names(member: TrackedRun) -> list[str]:
+    return [layer["name"] for layer in member.layers]
+
+
+def _matrix(member: TrackedRun, name: str, moments: np.ndarray) -> dict[str, Any]:
+    """The ranks of a matrix that belongs to no head, by kind."""
+    ranks = rank_kinds(member, name).items()
+    return {
+        "name": name,
+        "kinds": {kind: _short(curve[member.finite][moments]) for kind, curve in ranks},
+    }
+
+
+def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float | None]]]:
     """Ranks [moments, layers, heads] by layer and head."""
     return [
         [_short(ranks[:, place, head]) for head in range(len(layer["tracked_heads"]))]
@@ -71,7 +96,7 @@ def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float]]]:
     ]
 
 
-def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, list[list[float]]] | None:
+def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, list[list[float | None]]] | None:
     """By product and layer, the share of the change that rounding explains, mean over heads; None for a run
     that was tracked while it trained."""
     shares = {name: member.mean_noise_share(name)[member.finite][moments] for name in member.products}
@@ -96,7 +121,7 @@ def _spectra(member: TrackedRun, numbers: int) -> dict[str, Any]:
         wanted = np.geomspace(steps[0], steps[-1], moments)
         steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
 
-    def carried(name: str, step: int | None) -> tuple[list[list[list[float]]], list[list[float]]]:
+    def carried(name: str, step: int | None) -> tuple[Any, list[list[float | None]]]:
         """By layer and head, values and how many of all are above a tenth of the largest."""
         layers = [np.asarray(spectrum, dtype=float) for spectrum in member.spectrum(name, step)]
         counts = [(spectrum > TENTH * spectrum[:, :1]).sum(axis=1) for spectrum in layers]
@@ -173,7 +198,7 @@ def _stage(stage: FoundStage) -> dict[str, Any]:
     }
 
 
-def _short(values: np.ndarray, digits: int = 4) -> list[float]:
-    """Values to a few digits, whole ones as whole numbers."""
+def _short(values: np.ndarray, digits: int = 4) -> list[float | None]:
+    """Values to a few digits, whole ones as whole numbers; None for what is not known."""
     rounded = [significant(float(value), digits) for value in values]
-    return [int(value) if value.is_integer() else value for value in rounded]
+    return [None if np.isnan(value) else int(value) if value.is_integer() else value for value in rounded]

@@ -7,6 +7,7 @@ import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.moments import moment
+from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
 
 FINDING = """Take what training has changed in an attention head’s products
@@ -16,6 +17,8 @@ rises gradually as training goes on. The <em>stable rank</em>,
 ‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², counts the directions that matter: 1 if there is a
 single one."""
 
+ENERGY = "95 % energy"
+"""The rank that is told beside the stable rank."""
 CLEARLY = 1.1
 """A course is told with its highest value where that is so many times the higher of its ends, and with its
 lowest where the lower of them is so many times that."""
@@ -40,8 +43,17 @@ def _trained(study: Study) -> str:
     on = f" on {escape(study.data)}" if study.data else ""
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     notes = "".join(f" Note: {escape(note)}." for note in first.notes)
-    trained = f"{model} ({shape}), trained{on}{_how_long(first)}.{runs}"
+    trained = f"{model} ({shape}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
     return f"<strong>{escape(study.label)}</strong>: {trained}{notes}"
+
+
+def _kind_of_training(member: TrackedRun) -> str:
+    """Trained, fine-tuned from a base, or an adapter of some rank, which none of its changes exceeds."""
+    base = "" if member.base is None else f" {escape(member.base)}"
+    if member.adapter_rank is not None:
+        ceiling = f"of rank {member.adapter_rank}, which no change of a matrix exceeds,"
+        return f"an adapter {ceiling} trained{base and f' on top of{base}'}"
+    return f"fine-tuned from{base}" if base else "trained"
 
 
 def _how_long(member: TrackedRun) -> str:
@@ -81,7 +93,7 @@ def _came_out(study: Study) -> list[str]:
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
             f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {course[0]:.2f}"
-            f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads)."
+            f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads).{_energy(first, name)}"
         )
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.steps().get(metric, np.array([]))
@@ -90,6 +102,14 @@ def _came_out(study: Study) -> list[str]:
             last = written.format(known[-1]).replace("%", "\u00a0%")
             sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
     return [*sentences, _stages(first)]
+
+
+def _energy(member: TrackedRun, product: str) -> str:
+    """How long the tail is, which the stable rank hides; nothing where it was not recorded."""
+    last = rank_kinds(member, product).get(ENERGY, np.zeros(0))[-1:]
+    if not np.isfinite(last).any():
+        return ""
+    return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {np.nanmean(last):.3g} directions."
 
 
 def _stages(run: TrackedRun) -> str:

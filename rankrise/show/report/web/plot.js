@@ -52,10 +52,18 @@ export class Plot {
     this.stage = h("div", { class: "stage" }, this.svg, this.tip);
     this.summary = h("figcaption", { id: `${this.id}-summary` });
     this.data = h("details", { class: "data", ontoggle: () => fillPlotData(this) }, h("summary", {}, "Data"));
-    const heading = h("div", { class: "plot-title" }, h("h4", {}, title), this.reset);
+    this.heading = h("h4", {}, title);
+    const heading = h("div", { class: "plot-title" }, this.heading, this.reset);
     this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !this.options.key });
     this.figure = h("figure", { class: "plot" }, heading, this.legend, this.stage, this.summary, this.data);
     this.listen();
+  }
+
+  /** Another name and title, where the plot shows another quantity now. */
+  rename(name, title) {
+    this.options.name = name;
+    this.svg.setAttribute("aria-label", name);
+    this.heading.replaceChildren(...[title].flat());
   }
 
   show(content) {

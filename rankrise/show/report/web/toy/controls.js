@@ -2,6 +2,7 @@
 
 import { checkbox, zoomButtons } from "../choices.js";
 import { fixed, h, scaleText } from "../dom.js";
+import { playButton } from "../play.js";
 import { choose, state, watch } from "../state.js";
 import { timeZoom } from "./clock.js";
 
@@ -76,34 +77,11 @@ function timeChoice(plateaus) {
     "div",
     { class: "time" },
     button("before", "To the plateau before", "‹", jump(false)),
-    playButton(end),
+    playButton(SECONDS_TO_PLAY, () => state.time / end, (share) => ({ time: share * end })),
     button("after", "To the next plateau", "›", jump(true)),
     slider,
     shown,
   );
-}
-
-function playButton(end) {
-  const button = h("button", { type: "button", id: "play" });
-  let before = null;
-  const tick = (stamp) => {
-    if (!state.playing) return;
-    const time = state.time + ((before === null ? 0 : stamp - before) / 1000) * (end / SECONDS_TO_PLAY);
-    before = stamp;
-    choose({ time: Math.min(time, end), playing: time < end });
-    requestAnimationFrame(tick);
-  };
-  button.addEventListener("click", () => {
-    before = null;
-    choose({ playing: !state.playing, time: !state.playing && state.time >= end ? 0 : state.time });
-    requestAnimationFrame(tick);
-  });
-  watch(["playing"], () => {
-    const label = state.playing ? "Pause" : "Play";
-    button.replaceChildren(label);
-    button.setAttribute("aria-pressed", state.playing);
-  });
-  return button;
 }
 
 function viewChoices() {

@@ -2,11 +2,14 @@
 
 import { checkbox, zoomButtons } from "../choices.js";
 import { h } from "../dom.js";
+import { playButton } from "../play.js";
 import { choose, state, watch } from "../state.js";
 import { timeZoom } from "./clock.js";
 import { here, present } from "./runs.js";
 
-Object.assign(state, { run: 0, layer: -1, head: -1, place: 0, logTime: true, logLoss: false, normalised: true, logValues: false });
+const SECONDS_TO_PLAY = 15;
+
+Object.assign(state, { run: 0, rank: "stable", layer: -1, head: -1, place: 0, playing: false, logTime: true, logLoss: false, normalised: true, logValues: false });
 
 export function controls(runs, first) {
   present(runs);
@@ -16,7 +19,7 @@ export function controls(runs, first) {
     timeZoom.full = [state.logTime ? (times[0] ?? 0.1) : 0, times[times.length - 1] ?? 1];
     timeZoom.set(null);
   });
-  document.getElementById("choices").append(...runChoice(runs), layerChoice(), headChoice(), stepChoice());
+  document.getElementById("choices").append(...runChoice(runs), ...rankChoice(runs), layerChoice(), headChoice(), stepChoice());
   document.getElementById("view").append(...viewChoices());
 }
 
@@ -31,6 +34,16 @@ function runChoice(runs) {
   });
   watch(["run"], () => (select.value = state.run));
   return [h("label", {}, "Run ", select)];
+}
+
+/** Which rank the plots show, where a run has others beside the stable rank. */
+function rankChoice(runs) {
+  if (runs.every((run) => Object.keys(run.kinds).length < 2)) return [];
+  const select = h("select", { id: "rank" });
+  select.addEventListener("change", () => choose({ rank: select.value }));
+  watch(["run"], () => select.replaceChildren(...Object.keys(here().kinds).map((kind) => h("option", { value: kind }, kind))));
+  watch(["run", "rank"], () => (select.value = here().kind));
+  return [h("label", {}, "Rank ", select)];
 }
 
 function layerChoice() {
@@ -62,7 +75,7 @@ function headChoice() {
 function stepChoice() {
   const slider = h("input", { type: "range", id: "step", min: 0, step: 1, "aria-label": "Measured step" });
   const shown = h("output", { for: "step" });
-  slider.addEventListener("input", () => choose({ place: Number(slider.value) }));
+  slider.addEventListener("input", () => choose({ place: Number(slider.value), playing: false }));
   watch(["run"], () => (slider.max = Math.max(0, here().steps.length - 1)));
   watch(["run", "place"], () => {
     const words = here().empty ? "not measured yet" : here().moment(here().steps[state.place]);
@@ -70,7 +83,13 @@ function stepChoice() {
     slider.setAttribute("aria-valuetext", words);
     shown.replaceChildren(words);
   });
-  return h("div", { class: "time steps" }, slider, shown);
+  const last = () => Math.max(1, here().steps.length - 1);
+  const play = playButton(
+    SECONDS_TO_PLAY,
+    () => state.place / last(),
+    (share) => ({ place: Math.min(Math.round(share * last()), Math.max(0, here().steps.length - 1)) }),
+  );
+  return h("div", { class: "time steps" }, play, slider, shown);
 }
 
 function viewChoices() {

@@ -7,7 +7,7 @@ import { here } from "./runs.js";
 
 export function heads() {
   const holder = h("div", { class: "pair" });
-  watch(["run", "place", "layer", "head"], () => {
+  watch(["run", "rank", "place", "layer", "head"], () => {
     const run = here();
     if (run.empty) return holder.replaceChildren(absent("Nothing has been measured yet."));
     const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
@@ -17,22 +17,23 @@ export function heads() {
   document.getElementById("heads-here").append(h("div", { class: "run" }, holder));
 }
 
-/** The largest stable rank of either product anywhere, so that colours keep their meaning as the step moves. */
+/** The largest rank of either product anywhere, so that colours keep their meaning as the step moves. */
 function highestRank(run) {
-  run.highest ??= run.products.flatMap((product) => run.ranks[product].flat(2)).reduce((a, b) => Math.max(a, b), 1.01);
-  return run.highest;
+  run.highest ??= {};
+  return (run.highest[run.kind] ??= run.products.flatMap((product) => run.ranks[product].flat(2)).reduce((a, b) => Math.max(a, b), 1.01));
 }
 
 function heatMap(run, product) {
   const widest = run.layers.reduce((most, layer) => Math.max(most, layer.heads.length), 0);
-  const columns = Array.from({ length: widest }, (_, slot) => h("th", { scope: "col" }, String(slot + 1)));
+  const { heads } = run.layers.find((layer) => layer.heads.length === widest);
+  const columns = heads.map((head) => h("th", { scope: "col" }, String(head + 1)));
   const rows = run.layers.map((layer, index) => {
     const cells = layer.heads.map((_, slot) => heatCell(run, product, index, slot, widest));
-    return h("tr", {}, h("th", { scope: "row", title: layer.name }, String(index + 1)), cells);
+    return h("tr", {}, h("th", { scope: "row", title: layer.name }, layer.title.replace("layer ", "")), cells);
   });
-  const caption = h("caption", {}, "Stable rank of Δ", fullProduct(product), ` at ${run.moment(run.steps[state.place])}, layers down, heads across`);
+  const caption = h("caption", {}, `${run.rankTitle} of Δ`, fullProduct(product), ` at ${run.moment(run.steps[state.place])}, layers down, heads across`);
   const made = h("table", { class: `heat${widest > 16 ? " small" : ""}` }, caption, h("thead", {}, h("tr", {}, h("td", {}), columns)), h("tbody", {}, rows));
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Stable rank of every head, ${product}` }, made);
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${run.rankTitle} of every head, ${product}` }, made);
 }
 
 function heatCell(run, product, layer, slot, widest) {
@@ -45,7 +46,7 @@ function heatCell(run, product, layer, slot, widest) {
       type: "button",
       id: `heat-${product}-${layer}-${slot}`,
       "aria-pressed": String(chosen),
-      "aria-label": `${run.layerName(layer)}, ${run.headName(layer, slot)}: stable rank ${number(value, 3)}`,
+      "aria-label": `${run.layerName(layer)}, ${run.headName(layer, slot)}: ${run.rankName} ${number(value, 3)}`,
       title: `${run.layerName(layer)}, ${run.headName(layer, slot)}: ${number(value, 3)}`,
       onclick: () => choose(chosen ? { layer: -1, head: -1 } : { layer, head: slot }),
     },

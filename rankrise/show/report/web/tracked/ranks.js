@@ -1,4 +1,4 @@
-// Stable rank through training: at a glance, and layer by layer.
+// Rank through training, stable or another: at a glance, layer by layer, and of matrices that belong to no head.
 
 import { valueAt } from "../curves.js";
 import { h, number, plural } from "../dom.js";
@@ -10,6 +10,7 @@ import { here, mean } from "./runs.js";
 
 export const LOOKS = { KQ: "kq", VO: "vo dashed" };
 const MOST_HEADS = 24;
+const MOST_KEYED = 12;
 
 /** Both products, mean over every head of the run. */
 export function glance(runs) {
@@ -23,9 +24,10 @@ export function glance(runs) {
     height: 250,
     tip: rankTip,
   });
-  watch(["run", "logTime"], () => {
+  watch(["run", "rank", "logTime"], () => {
     const run = here();
     plot.options.xLabel = run.clock;
+    plot.rename(`${run.rankTitle} of the change, all heads`, `${run.rankTitle} of what was learned, all heads`);
     const lines = run.empty ? [] : run.products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...run.over(run.ranks[product].flat()) }));
     const whose = runs.length > 1 ? `${run.name}: ` : "";
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`);
@@ -41,15 +43,33 @@ function rankTip(moment, line) {
   const place = run.nearest(moment);
   const value = valueAt(line, moment);
   const spread = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - value, 2)} over heads` : "";
-  return [line.module ? `${line.name}, ${line.module}` : line.name, `stable rank ${number(value, 3)}${spread}`, run.moment(run.steps[place])];
+  return [line.module ? `${line.name}, ${line.module}` : line.name, `${run.rankName} ${number(value, 3)}${spread}`, run.moment(run.steps[place])];
 }
 
 /** A plot for each product: every layer's mean, or one layer with its band and its heads. */
 export function ranks() {
   const holder = h("div", { class: "pair" });
   const plots = new Map(["KQ", "VO"].map((product) => [product, rankPlot(product)]));
-  watch(["run"], () => holder.replaceChildren(...here().products.map((product) => plots.get(product).figure)));
+  const matrices = matrixPlot();
+  watch(["run"], () => holder.replaceChildren(...here().products.map((product) => plots.get(product).figure), ...(here().matrices.length ? [matrices.figure] : [])));
   document.getElementById("ranks-here").append(h("div", { class: "run" }, holder));
+}
+
+/** A line for each tracked matrix that belongs to no head. */
+function matrixPlot() {
+  const plot = new Plot({ ...timePlot, name: "Rank of the change of other matrices", title: "", xLabel: "", key: true, floor: 0, height: 290, tip: rankTip });
+  watch(["run", "rank", "logTime"], () => {
+    const run = here();
+    plot.options.xLabel = run.clock;
+    plot.rename(`${run.rankTitle} of the change of other matrices`, `${run.rankTitle} of the change of other matrices`);
+    const drawn = run.matrices.map(({ name, kinds }) => ({ name, ...run.line(kinds[run.kind] ?? []) })).filter((line) => line.xs.length);
+    const lines = drawn.map((line, index) => ({ ...line, shade: spread(index, drawn.length), unkeyed: drawn.length > MOST_KEYED }));
+    const ends = lines.map((line) => line.ys[line.ys.length - 1]);
+    const range = lines.length > 1 ? `from ${number(Math.min(...ends), 3)} to ${number(Math.max(...ends), 3)}` : number(ends[0], 3);
+    plot.show({ lines, rules: run.rules, summary: lines.length ? `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${run.ruleNote}` : `The ${run.rankName} of these matrices is not recorded.` });
+  });
+  follow(plot);
+  return plot;
 }
 
 function rankPlot(product) {
@@ -64,9 +84,10 @@ function rankPlot(product) {
     height: 290,
     tip: rankTip,
   });
-  watch(["run", "layer", "head", "logTime"], () => {
+  watch(["run", "rank", "layer", "head", "logTime"], () => {
     const run = here();
     plot.options.xLabel = run.clock;
+    plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of Δ`, ...fullProduct(product)]);
     if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
     plot.show({ lines: state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer), rules: run.rules, summary: `${rankSummary(run, product)}${run.ruleNote}` });
   });
@@ -77,21 +98,20 @@ function rankPlot(product) {
 function layerLines(run, product) {
   return run.layers.map((layer, index) => {
     const { xs, ys } = run.over(run.ranks[product][index]);
-    return { name: run.layerName(index), module: layer.name, label: run.layerName(index), shade: spread(index, run.layers.length), direct: true, xs, ys };
+    return { name: run.layerName(index), module: layer.name, label: `layer ${index + 1}`, shade: spread(index, run.layers.length), direct: true, xs, ys };
   });
 }
 
 function headLines(run, product, layer) {
   const curves = run.ranks[product][layer];
   const line = { name: `${run.layerName(layer)}, mean over heads`, label: "mean", style: LOOKS[product], direct: true, weight: Infinity, ...run.over(curves) };
-  const heads = curves.length > MOST_HEADS && state.head < 0 ? [] : curves.map((ys, slot) => ({
+  const heads = curves.length > MOST_HEADS && state.head < 0 ? [] : curves.map((curve, slot) => ({
     name: `${run.layerName(layer)}, ${run.headName(layer, slot)}`,
     label: run.headName(layer, slot),
     style: slot === state.head ? "chosen" : "thin",
     direct: slot === state.head,
     unkeyed: slot !== state.head,
-    xs: run.times,
-    ys,
+    ...run.line(curve),
   }));
   return [line, ...heads.filter((_, slot) => curves.length <= MOST_HEADS || slot === state.head)];
 }

@@ -13,7 +13,7 @@ export function runList(runs) {
   const scores = ["accuracy", "perplexity"].filter((metric) => runs.some((run) => run.training[metric]));
   const rows = runs.map((run, index) => {
     const last = run.steps.length - 1;
-    const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(run.ranks[product].flat().map((curve) => curve[last])), 3));
+    const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(run.kinds.stable[product].flat().map((curve) => curve[last])), 3));
     const final = (metric) => run.training[metric]?.values.at(-1);
     const pick = h("button", { type: "button", onclick: () => choose({ run: index, place: Math.max(0, last), layer: -1, head: -1 }) }, "show");
     return [run.name, run.study, run.scale === null ? "–" : number(run.scale), run.seed ?? "–", run.finished ? "yes" : "no", run.last, rank("KQ"), rank("VO"), number(final("loss"), 3), ...scores.map((metric) => number(final(metric), 3)), pick];
@@ -31,7 +31,7 @@ export function runList(runs) {
 const allHeads = {
   name: "Stable rank of the change by initialisation scale, all heads",
   title: "At the end, by initialisation scale",
-  lines: (alike) => here().products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...byScale(alike, (run) => run.ranks[product]?.flat()) })),
+  lines: (alike) => here().products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...byScale(alike, (run) => run.kinds.stable[product]?.flat()) })),
 };
 
 /** One product, a line a layer. */
@@ -43,10 +43,10 @@ function layersOf(product) {
     lines: (alike) =>
       here().layers.map((_, layer) => ({
         name: here().layerName(layer),
-        label: here().layerName(layer),
+        label: `layer ${layer + 1}`,
         shade: spread(layer, here().layers.length),
         direct: true,
-        ...byScale(alike, (run) => run.ranks[product]?.[layer]),
+        ...byScale(alike, (run) => run.kinds.stable[product]?.[layer]),
       })),
   };
 }

@@ -9,9 +9,28 @@ export class Run {
     this.empty = !record.steps.length;
   }
 
-  /** "layer 3", counted from 1 as in the paper. */
+  /** "layer 3", counted from 1 as in the paper, with its name where that says more. */
   layerName(layer) {
-    return `layer ${layer + 1}`;
+    return this.layers[layer].title;
+  }
+
+  /** The rank that is shown: the one chosen, where this run has it. */
+  get kind() {
+    return state.rank in this.kinds ? state.rank : "stable";
+  }
+
+  get rankName() {
+    return `${this.kind} rank`;
+  }
+
+  /** "Stable rank", as titles begin. */
+  get rankTitle() {
+    return this.rankName[0].toUpperCase() + this.rankName.slice(1);
+  }
+
+  /** By product, layer and head: curves of the rank that is shown. */
+  get ranks() {
+    return this.kinds[this.kind];
   }
 
   headName(layer, slot) {
@@ -39,18 +58,26 @@ export class Run {
   }
 
   get times() {
-    return this.steps.map((step) => this.at(step));
+    return (this.moments ??= this.steps.map((step) => this.at(step)));
   }
 
   /** Mean and standard deviation over some heads' curves, as a line with a band. */
   over(curves) {
     const known = curves.filter((curve) => curve.some((value) => value > 0));
-    const columns = this.steps.map((_, place) => (known.length ? known : curves).map((curve) => curve[place]));
+    const values = (place) => (known.length ? known : curves).map((curve) => curve[place]).filter((value) => value !== null);
+    const places = this.steps.map((_, place) => place).filter((place) => values(place).length);
+    const columns = places.map(values);
     const means = columns.map(mean);
     const stds = columns.map((values, place) => Math.sqrt(mean(values.map((value) => (value - means[place]) ** 2))));
     const low = means.map((value, place) => value - stds[place]);
     const high = means.map((value, place) => value + stds[place]);
-    return { xs: this.times, ys: means, band: { low, high } };
+    return { xs: places.map((place) => this.times[place]), ys: means, band: { low, high } };
+  }
+
+  /** A curve as a line through what is known of it. */
+  line(curve) {
+    const places = this.steps.map((_, place) => place).filter((place) => (curve[place] ?? null) !== null);
+    return { xs: places.map((place) => this.times[place]), ys: places.map((place) => curve[place]) };
   }
 
   /** The mean over a layer's heads at a place of time. */
@@ -72,8 +99,10 @@ export class Run {
   }
 }
 
+/** Of the values that are known. */
 export function mean(values) {
-  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+  const known = values.filter((value) => value !== null);
+  return known.reduce((sum, value) => sum + value, 0) / Math.max(1, known.length);
 }
 
 const shown = [];
