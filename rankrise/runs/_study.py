@@ -26,6 +26,9 @@ FAMILIES = {
 }
 """The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
 
+MODELS = {"GPT2LMHeadModel": "GPT-2"}
+"""Models that a figure names beside their data, by their class."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -48,10 +51,16 @@ class Study:
         return FAMILIES.get(plain) or name or self.members[0].name
 
     @property
+    def title(self) -> str:
+        """The data set as a figure's title has it: with the model, unless that is the paper's for images."""
+        model = MODELS.get(self.members[0].info["model"])
+        return f"{model} on {self.label}" if model else self.label
+
+    @property
     def main_label(self) -> str:
-        """The data set, and where runs differ in their initialisation scale, that of `main`."""
+        """The title, and where runs differ in their initialisation scale, that of `main`."""
         several = len({one.scale for one in self.members}) > 1
-        return f"{self.label}, scale {self.main[0].scale:g}" if several else self.label
+        return f"{self.title}, scale {self.main[0].scale:g}" if several else self.title
 
     @cached_property
     def main(self) -> tuple[TrackedRun, ...]:

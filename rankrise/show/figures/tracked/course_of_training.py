@@ -64,7 +64,7 @@ def draw_course(study: Study) -> Drawn:
     if len(records) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
-    figure.suptitle(f"{plain(study.label)}: the course of training{stage_note(study.main[0])}")
+    figure.suptitle(f"{plain(study.title)}: the course of training{stage_note(study.main[0])}")
     return figure, table(("run", "quantity", "step", "value"), rows)
 
 

@@ -56,7 +56,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
     panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("stable rank after training")
     panels[-1].legend(loc="upper left")
-    figure.suptitle(f"{plain(study.label)}: stable rank of the change, mean and std over heads, by scale")
+    figure.suptitle(f"{plain(study.title)}: stable rank of the change, mean and std over heads, by scale")
     header = ("product", "scale", "layer", "seeds", "heads", "mean_over_heads", "std_over_heads")
     return figure, table(header, rows)
 

@@ -57,7 +57,7 @@ def draw_singular_values(study: Study) -> Drawn:
     marks = f"{stage_note(*members)}{noise_note(*members)}{_sparse_note(first)}"
     notes = f"{until.pop() if len(until) == 1 else ''}{marks}"
     figure.suptitle(
-        f"{plain(study.label)}: every singular value of the change of a head in {layer_title(first, layer)}"
+        f"{plain(study.title)}: every singular value of the change of a head in {layer_title(first, layer)}"
         f"{_seed(study, first)}{notes}"
     )
     header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")
