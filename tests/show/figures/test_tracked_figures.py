@@ -14,6 +14,7 @@ from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.foundations.files import write_json
+from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import ToyRun, open, studies
 from rankrise.show.figures import FIGURES, draw_figures, planned
 from rankrise.show.figures.figure import shown_of
@@ -158,7 +159,7 @@ def test_a_record_without_energy_ranks_has_no_figure_of_them(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "old")
-    lines = [json.loads(line) for line in (run / "ranks.jsonl").read_text().splitlines()]
+    lines = read_lines(run / "ranks.jsonl")
     for line in lines:
         for product in ("KQ", "VO"):
             del line[product]["energy_rank"], line[product]["entropy_rank"]
