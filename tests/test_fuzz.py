@@ -24,7 +24,7 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
     assert finding is None, str(finding)
 
 
-@pytest.mark.parametrize("seed", [4, 21, 36, 47, 64, 75, 184])
+@pytest.mark.parametrize("seed", [4, 21, 36, 47, 64, 75, 184, 271, 313, 317, 824])
 def test_what_was_found_once_is_a_sentence(subjects: Subjects, seed: int) -> None:
     finding = hostile_call(subjects, seed)
     assert finding is None, str(finding)

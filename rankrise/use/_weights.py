@@ -199,6 +199,8 @@ def _equal(before: Tensor, after: Tensor) -> bool:
 
 def _is_new_head(matrix: Matrix, found: tuple[int, ...]) -> bool:
     """Whether a layer has as many inputs as before and other outputs: another number of classes."""
+    if len(found) != 2:
+        return False
     out, into = found[::-1] if matrix.transposed else found
     return into == matrix.into and out != matrix.out
 

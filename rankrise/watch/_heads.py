@@ -81,10 +81,16 @@ class Layers(Sequence[Layer]):
         if isinstance(index, slice):
             return Layers(self.names[index], self._modules[index], self._loaded)
         name, module = self.names[index], self._modules[index]
-        with _naming(name), self._loaded(module, name):
-            attention = recognise(module)
-            assert attention is not None
-            return _layer(name, attention)
+        try:
+            with _naming(name), self._loaded(module, name):
+                attention = recognise(module)
+                assert attention is not None
+                return _layer(name, attention)
+        except Unreadable as refusal:
+            raise RankriseError(
+                f"{name} cannot be read, since the values are not of the model's shapes: {refusal}. Restore the "
+                "checkpoint, or the adapter."
+            ) from refusal
 
 
 def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:

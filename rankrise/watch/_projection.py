@@ -61,6 +61,8 @@ class Projection:
             widths = (self.width // widths[0],) * widths[0]
         if sum(widths) != self.width or min(widths) < 1:
             raise Unreadable(f"its projection of width {self.width} cannot be split into widths {widths}")
+        if self.bias is not None and self.bias.shape[-1] != self.width:
+            raise Unreadable(f"its projection of width {self.width} has a bias of {self.bias.shape[-1]}")
         weights = self.weight.split(widths, dim=-1)
         biases = (None,) * len(widths) if self.bias is None else self.bias.split(widths, dim=-1)
         return tuple(Projection(weight, bias) for weight, bias in zip(weights, biases, strict=True))

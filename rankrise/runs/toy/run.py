@@ -74,6 +74,11 @@ class ToyRun:
         """Algorithm 1's stages."""
         piece = Piece("stages", seed)
         record, (tensors, _) = self._json(piece), self._tensors(piece, f"{piece.name}.safetensors")
+        if tensors["points"].shape != (len(record["stages"]), len(record["labels"])):
+            raise RankriseError(
+                f"{self.folder}: the points of seed {seed} are {list(tensors['points'].shape)} for "
+                f"{len(record['stages'])} stages of {len(record['labels'])} coordinates: restore the files."
+            )
         with self._whole(piece):
             return predict.Stages.from_dict(record, tensors["points"])
 

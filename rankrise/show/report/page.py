@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -63,8 +64,18 @@ def render(runs: Sequence[Run], kind: Kind[Any], judge: bool = False) -> str:
 def embedded(value: Any) -> str:
     """JSON that can stand inside a script element: no text in it can end the element.
 
-    >>> embedded({"name": "</script>"})
-    '{"name":"\\\\u003c/script\\\\u003e"}'
+    A number that is not finite is null, which the page shows as a dash.
+
+    >>> embedded({"name": "</script>", "loss": float("nan")})
+    '{"name":"\\\\u003c/script\\\\u003e","loss":null}'
     """
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_finite_or_null(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite_or_null(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite_or_null(item) for name, item in value.items()}
+    return [_finite_or_null(item) for item in value] if isinstance(value, list | tuple) else value
