@@ -88,8 +88,8 @@ class Layers(Sequence[Layer]):
                 return _layer(name, attention)
         except Unreadable as refusal:
             raise RankriseError(
-                f"{name} cannot be read, since the values are not of the model's shapes: {refusal}. Restore the "
-                "checkpoint, or the adapter."
+                f"{name} cannot be read, since its values are not of the model's shapes: {refusal}. Restore "
+                "the checkpoint, or the adapter."
             ) from refusal
 
 
