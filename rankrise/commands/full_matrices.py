@@ -81,7 +81,10 @@ def flow_matrices(
         return
     print_matrix_stages(stages, loss.label, solved)
     print(f"{solved.message} {solved.steps} steps, {solved.gradients} gradients.")
-    print(f"Largest error of a stage time: {comparison.largest_time_error:.2%}.")
+    if comparison.stages:
+        print(f"Largest error of a stage time: {comparison.largest_time_error:.2%}.")
+    else:
+        print("No plateau has its middle within the flow: raise --until to compare stage times.")
     for path in paths:
         print(path)
 

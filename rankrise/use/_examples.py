@@ -153,12 +153,15 @@ def _classes(path: Path, names: list[str], model: Any) -> dict[str, int]:
 def _tokenizer(checkpoint: str | Path) -> Any:
     transformers = require("transformers", extra="transformers", purpose="A tokenizer")
     try:
-        return transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:
         raise RankriseError(
             f"{str(checkpoint)!r} has no tokenizer that can be read ({type(error).__name__}): save it beside "
             "the model."
         ) from error
+    if not tokenizer("a text")["input_ids"]:  # where its files are missing, transformers makes an empty one
+        raise RankriseError(f"{str(checkpoint)!r} has no tokenizer: save it beside the model.")
+    return tokenizer
 
 
 def _length(model: Any) -> int:

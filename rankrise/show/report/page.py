@@ -33,8 +33,8 @@ def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -
     path = Path(path)
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
-    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise RankriseError(f"{path} exists and is not a page: pass a name that ends in .html.")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise RankriseError(f"{path} would not open as a page: pass a name that ends in .html.")
     runs = of_one_kind(opened)
     write_text(path, render(runs, KINDS[type(runs[0])], judge))
     return path

@@ -79,7 +79,7 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch:
 
 def test_a_page_replaces_nothing_but_a_page(tracked: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(RankriseError, match=r"run.json exists and is not a page: pass a name that ends in"):
+    with pytest.raises(RankriseError, match=r"run.json would not open as a page: pass a name that ends in"):
         write_report(open(tracked["unit"]), tmp_path / "run.json")
     assert (tmp_path / "run.json").read_text() == "{}"
 
