@@ -14,7 +14,7 @@ def watch(
 
     Args:
         run: folder written by watch.RankTracker, or by 'rankrise train'.
-        once: print one frame and end, as happens where the output is not a terminal and when a run is finished.
+        once: print one frame and end, as happens where the output is not a terminal or the run is finished.
         json: print the numbers of one frame as JSON.
         every: seconds between frames.
         keep_stages: write the stages that were found into stages.json in the run's folder, from which figures
