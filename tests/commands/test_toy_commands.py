@@ -57,7 +57,7 @@ def test_claims_of_two_runs_are_told_claim_by_claim(
     printed = capsys.readouterr().out
     assert printed.count("full weights (the paper's): With full weight matrices") == 1
     judged = [line.split(", ")[0] for line in printed.splitlines() if "hold" in line or "decided" in line]
-    assert judged == [tiny.folder.name] * 3 + ["other"] * 3
+    assert judged == [tiny.folder.name] * 4 + ["other"] * 4
 
 
 def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

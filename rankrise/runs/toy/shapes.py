@@ -8,6 +8,7 @@ from rankrise.foundations.record.shapes import NUMBER
 from rankrise.predict.types import Coordinates
 from rankrise.runs.toy.pieces import Piece
 
+_ASSUMPTION = {"margin": NUMBER, "margins": [NUMBER]}
 _STAGE = {"time": NUMBER, "coordinate": int, "sign": int, "loss": NUMBER, "left": [int], "tied": [int]}
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -19,7 +20,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "ending": str,
         "message": str,
     },
-    "assumptions": {"*": {"margin": NUMBER, "margins": [NUMBER]}},
+    "assumptions": {  # without a stage, a sentence on why there is nothing to check
+        "nondegeneracy?": _ASSUMPTION,
+        "strict_minima?": _ASSUMPTION,
+        "noise_robustness?": _ASSUMPTION,
+    },
     "comparison": {"*": {"largest_time_error": NUMBER}},
 }
 """By kind of piece, of its JSON."""
