@@ -154,9 +154,19 @@ class TrainSettings:
         return replaced(self, given, source, "a training run")
 
 
+def settings_of_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that a run's record means. One that it lacks is what it was before it became a setting;
+    one that is not known here is kept.
+
+    >>> settings_of_record({"layers": 2})["initialisation"], TrainSettings().initialisation
+    ('normal', 'linear')
+    """
+    earlier = {name: one.earlier for name, one in meanings(TrainSettings).items() if one.earlier is not None}
+    return {**as_json(TrainSettings()), **earlier, **recipe}
+
+
 def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What runs must agree in to be alike: the settings in a run's record that are of science. One that the
-    record lacks is what it was before it became a setting; one that is not known here counts too.
+    """What runs must agree in to be alike: the settings that a run's record means and that are of science.
 
     >>> science_of({"layers": 2, "workers": 4, "mine": 1})["mine"]
     1
@@ -164,9 +174,7 @@ def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     True
     """
     others = names_of(TrainSettings, "computation", "record", "machine")
-    earlier = {name: one.earlier for name, one in meanings(TrainSettings).items() if one.earlier is not None}
-    whole = {**as_json(TrainSettings()), **earlier, **recipe}
-    return {name: value for name, value in whole.items() if name not in others}
+    return {name: value for name, value in settings_of_record(recipe).items() if name not in others}
 
 
 def out_of_place(settings: TrainSettings) -> Iterator[str]:

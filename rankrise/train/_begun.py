@@ -14,7 +14,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import INITIAL
 from rankrise.foundations.record.run_file import read_run
-from rankrise.recipes.train_settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.train._checkpoint import latest_checkpoint
 from rankrise.train._language_model import language_model
 from rankrise.train._task import Task
@@ -23,10 +23,10 @@ from rankrise.train._vision_model import vision_transformer
 
 def settings_of(folder: str | Path) -> TrainSettings:
     """The settings that a run was made with."""
-    recipe = read_run(folder, "tracked").get("extra", {}).get("recipe")
-    if recipe is None:
+    recipe = watch.TrackedRun(Path(folder), read_run(folder, "tracked")).recipe
+    if not recipe:
         raise RankriseError(f"{folder} is not a run of 'rankrise train': it has no recipe.")
-    return TrainSettings().changed(recipe, f"the run {folder}")
+    return TrainSettings().changed(settings_of_record(recipe), f"the run {folder}")
 
 
 def last_checkpoint(folder: str | Path) -> Path:

@@ -4,7 +4,7 @@ import pytest
 
 from rankrise import RankriseError
 from rankrise.foundations.settings import meanings, names_of
-from rankrise.recipes.train_settings import TrainSettings, science_of
+from rankrise.recipes.train_settings import TrainSettings, science_of, settings_of_record
 
 SEEN_IN_RECORDS = {
     "data", "data_name", "stream", "tokenizer", "sequence_length", "image_size", "augmentation", "patch_size",
@@ -35,6 +35,14 @@ def test_a_record_of_an_earlier_version_is_alike_where_its_missing_settings_were
     assert science_of(earlier) == science_of(now | {"initialisation": "normal", "qkv_bias": True})
     assert science_of(earlier) != science_of(now)
     assert science_of(now | {"compile": "none", "measurements": 3, "data_folder": "x"}) == science_of(now)
+
+
+def test_a_record_keeps_what_it_says_and_means_the_earlier_value_of_what_it_lacks() -> None:
+    now, said = TrainSettings().to_dict(), {"qkv_bias": False, "seed": 3, "mine": 1}
+    meant = settings_of_record(said)
+    assert meant.keys() == meanings(TrainSettings).keys() | said.keys()
+    assert {name: meant[name] for name in now | said} == now | {"initialisation": "normal"} | said
+    assert settings_of_record(now).items() >= now.items()
 
 
 @pytest.mark.parametrize(
