@@ -26,7 +26,7 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     panels[0, 2].plot(diagonal, descent.losses, color=BLUE, label="gradient descent")
     panels[0, 2].plot(times, losses, color=INK, linewidth=0.6, linestyle=DASHES, label="Algorithm 1")
     panels[0, 2].set_title("(c) loss", pad=11)
-    panels[0, 2].legend(loc="upper right")
+    panels[0, 2].legend(loc="upper right", handlelength=1.2)
     rescaled = full.rescaled_times.numpy()
     singular = {"VO": full.singular_values_vo.numpy(), "KQ": full.singular_values_kq.numpy()}
     predicted = {"VO": full.predicted_vo.tolist(), "KQ": full.predicted_kq.tolist()}
