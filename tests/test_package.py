@@ -63,11 +63,11 @@ def test_the_wheel_has_types_and_the_page_s_files_and_nothing_beside_the_package
     assert {"rankrise/py.typed", "rankrise/show/report/web/page.html"} <= set(names)
 
 
-def test_the_source_archive_can_be_tested_and_leaves_the_records_out(built: Path) -> None:
+def test_the_source_archive_has_the_package_and_leaves_out_records_and_what_needs_them(built: Path) -> None:
     with tarfile.open(str(*built.glob("*.tar.gz"))) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
-    assert {"README.md", "LICENSE", "pyproject.toml", "Makefile", "tests/test_package.py"} <= names
-    assert not [name for name in names if name.startswith(("results/", "docs/images/"))]
+    assert {"README.md", "LICENSE", "pyproject.toml", "rankrise/py.typed"} <= names
+    assert not [name for name in names if name.startswith(("docs/", "mkdocs.yml", "results/", "tests/"))]
 
 
 def test_the_first_example_of_the_readme_runs_from_the_wheel(environment: Path, tmp_path: Path) -> None:
