@@ -11,6 +11,8 @@
 The types that these return are in `rankrise.watch.types`.
 """
 
+from typing import TYPE_CHECKING
+
 from rankrise.foundations.deprecation import moved
 from rankrise.watch._change import change
 from rankrise.watch._check import check
@@ -75,14 +77,15 @@ __all__ = [
     "wandb",
 ]
 
-__getattr__ = moved(
-    __name__,
-    {
-        "Comparison": "rankrise.watch.types:ModelComparison",
-        "Layer": "rankrise.watch.types:Layer",
-        "Row": "rankrise.watch.types:MatrixChange",
-        "SingularVectors": "rankrise.watch.types:SingularVectors",
-        "Stage": "rankrise.watch.types:FoundStage",
-        "Step": "rankrise.watch.types:FoundStep",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__ = moved(
+        __name__,
+        {
+            "Comparison": "rankrise.watch.types:ModelComparison",
+            "Layer": "rankrise.watch.types:Layer",
+            "Row": "rankrise.watch.types:MatrixChange",
+            "SingularVectors": "rankrise.watch.types:SingularVectors",
+            "Stage": "rankrise.watch.types:FoundStage",
+            "Step": "rankrise.watch.types:FoundStep",
+        },
+    )
