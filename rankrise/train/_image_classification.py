@@ -27,7 +27,6 @@ class ImageClassification:
     """Classes of images by a vision transformer and cross-entropy."""
 
     name = "image classification"
-    unit = "images"
     units_per_example = 1
 
     def __init__(self, settings: TrainSettings, source: ImageSource) -> None:

@@ -27,7 +27,6 @@ class NextTokenPrediction:
     """The next token of a text by GPT-2 and cross-entropy."""
 
     name = "next-token prediction"
-    unit = "tokens"
 
     def __init__(self, settings: TrainSettings, source: TokenBlocks) -> None:
         self.examples, self.units_per_example = source.examples, settings.sequence_length

@@ -17,9 +17,8 @@ class Task(Protocol):
     """What the loop asks of a task. All of its training batches have the same shapes."""
 
     name: str
-    unit: str
-    """What its rate is counted in: images, tokens."""
     units_per_example: int
+    """Images or tokens, in which its rate is counted."""
     examples: int
     """Training examples: one epoch."""
 
