@@ -2,6 +2,7 @@
 
 import os
 import stat
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -53,6 +54,10 @@ def find(recipe: str | Path) -> Path:
         return FOLDER / f"{recipe}.yaml"
     path = Path(recipe)
     if not os.path.lexists(path):
+        if path in [Path("recipes", f"{name}.yaml") for name in names()]:  # where they once lay
+            message = f"{recipe} is now the recipe {path.stem}: the old path goes with the next version."
+            warnings.warn(message, FutureWarning, stacklevel=2)
+            return FOLDER / path.name
         meant = nearest(path.stem, names())
         advice = f"did you mean {meant}?" if meant else f"pass a YAML file, or one of {', '.join(names())}."
         raise RankriseError(f"{str(recipe)!r} is not a recipe: {advice}")

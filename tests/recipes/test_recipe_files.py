@@ -25,6 +25,27 @@ def test_a_recipe_is_found_by_name_from_any_folder_and_by_path(
     assert find("vit-digits") != find("mine.yaml")
 
 
+def test_a_recipe_s_old_path_is_read_as_its_name_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(FutureWarning, match=r"recipes/vit-digits\.yaml is now the recipe vit-digits: "):
+        assert read_recipe("recipes/vit-digits.yaml") == read_recipe("vit-digits")
+    for other in ("recipes/vit-digit.yaml", "recipes/vit-digits", "mine/vit-digits.yaml"):
+        with pytest.raises(RankriseError, match="is not a recipe: did you mean vit-digits"):
+            find(other)
+
+
+def test_a_user_s_own_file_at_a_recipe_s_old_path_is_read_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "vit-digits.yaml").write_text("layers: 3\n")
+    monkeypatch.chdir(tmp_path)
+    assert settings_in("recipes/vit-digits.yaml") == {"layers": 3}
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_says_what_it_reproduces_and_its_command(name: str) -> None:
     said = about(name)
