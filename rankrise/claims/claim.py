@@ -182,7 +182,7 @@ def judge(statement: Statement[Subject], subject: Subject, everything: bool = Fa
             claims.append(claim("not judged", excuse, shown, part))
         else:
             verdict, reason = _verdict(mine)
-            claims.append(claim(verdict, reason + named, mine, part))
+            claims.append(claim(verdict, f"{reason}{named}.", mine, part))
     return claims
 
 

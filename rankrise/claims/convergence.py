@@ -20,7 +20,7 @@ EXPONENT = 0.5
 def convergence(run: ToyRun) -> list[Measure]:
     """Theorem 4.5 on the two smallest scales of a run, the worst of its seeds."""
     if len(run.settings.alphas) < 2:
-        raise NotRecorded("the run has one initialisation scale, and a trend takes two")
+        raise NotRecorded("the run has one initialisation scale, and a trend takes two.")
     measures = [_measures(run, seed) for seed in run.settings.seeds]
     return [worst_seed(same) for same in zip(*measures, strict=True)]
 
@@ -37,7 +37,7 @@ def _measures(run: ToyRun, seed: int) -> list[Measure]:
     ]
     if not pairs:
         raise NotRecorded(
-            f"Algorithm 1 has no plateau that ends before rescaled time {run.settings.until:g}; raise until"
+            f"Algorithm 1 has no plateau that ends before rescaled time {run.settings.until:g}; raise until."
         )
     ratio = smaller.log_inverse_alpha / larger.log_inverse_alpha
     limits = [
@@ -68,10 +68,10 @@ def _measures(run: ToyRun, seed: int) -> list[Measure]:
             "the same, for the mean distance from the plateau points over rescaled time",
         ),
         at_most(
-            "coordinates that became active beyond one a stage",
+            "coordinates that became active beyond one per stage",
             excess,
             0,
-            "Theorem 4.5: at most one a stage; counted in the middle of the plateaus that the flow resolves",
+            "Theorem 4.5: at most one per stage; counted midway through the plateaus that the flow resolves",
         ),
         told("median error of a stage time at the smallest alpha", errors[1], "relative to T_k"),
         told("mean distance from the staircase at the smallest alpha", distances[1], "relative to its size"),
@@ -108,7 +108,7 @@ def staircase_distance(stages: predict.Stages, flow: predict.Flow, until: float)
 
 
 def support_excess(stages: predict.Stages, flow: predict.Flow) -> tuple[float | None, int]:
-    """By how many coordinates the flow's support outgrew one a stage, and how many plateaus it resolves.
+    """By how many coordinates the flow's support outgrew one per stage, and how many plateaus it resolves.
 
     A plateau is resolved where it lasts at least twice as long as the flow is ever off a stage time: the
     theorem speaks of a time within a plateau as alpha falls, and a shorter one is, at this alpha, none yet.

@@ -21,7 +21,7 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
     ]
     if alike[0] != alike[1]:
         raise NotRecorded(
-            "the two data sets were trained with other layers, heads or epochs: train them alike"
+            "the two data sets were trained with other layers, heads or epochs: train them alike."
         )
     measures: list[Measure] = []
     for product in easy[0].products:

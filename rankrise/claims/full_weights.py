@@ -31,12 +31,12 @@ def full_weights(run: ToyRun) -> list[Measure]:
     counts = [int(learned(curve).sum()) for curve in curves]
     if min(counts) < 3:
         few = f"only {min(counts)} singular values were learned by the end"
-        raise NotRecorded(f"{few}, and an order takes three; raise full_until")
+        raise NotRecorded(f"{few}, and an order takes three; raise full_until.")
     if max(map(late_fall, curves)) > LATE_FALL:
-        raise NotRecorded("the loss is still falling fast at the end: raise full_until")
+        raise NotRecorded("the loss is still falling fast at the end: raise full_until.")
     if max(map(rise, curves)) > RISE:
         raise NotRecorded(
-            "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step"
+            "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step."
         )
     order, loss = {"part": "one after another"}, {"part": "plateaus and drops"}
     together, count = max((in_transition(curve), int(learned(curve).sum())) for curve in curves)

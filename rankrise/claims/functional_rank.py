@@ -35,7 +35,7 @@ def truncated(study: Study) -> Sequence[TrackedRun]:
 def _functional(run: TrackedRun, product: str) -> float:
     found = _curve(run, product)["functional_rank"]
     if found is None:
-        raise NotRecorded(f"the loss of {run.name} does not fall by what {product} learned")
+        raise NotRecorded(f"the loss of {run.name} does not fall by what {product} learned.")
     return float(found)
 
 
@@ -53,4 +53,4 @@ def _curve(run: TrackedRun, product: str) -> dict[str, Any]:
     for curve in (run.truncation or {}).get("curves", ()):
         if curve["group"] == product and curve["method"] == "plain":
             return dict(curve)
-    raise NotRecorded(f"{run.name} was truncated without {product}: run 'rankrise truncate' on it again")
+    raise NotRecorded(f"{run.name} was truncated without {product}: run 'rankrise truncate' on it again.")

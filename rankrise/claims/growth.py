@@ -115,7 +115,7 @@ def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
         since = "its first epoch" if run.epoch_steps else f"the first {EARLY:.0%} of training"
         raise NotRecorded(
             f"{run.folder} has {len(ranks)} of its {len(run.finite_steps)} measurements after {since}, "
-            f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often"
+            f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
         )
     return np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
 

@@ -20,14 +20,14 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
     if own:
         return (
             f"{' and '.join(own)} came without a recipe, like a fine-tuning, an adapter or a run of one's "
-            "own; the claim is about training from random weights, and --judge asks for a verdict"
+            "own; the claim is about training from random weights, and --judge asks for a verdict."
         )
     for run in tracked:
         for first, last in losses([run]):
             if last > HARDLY * first > 0:
                 return (
                     f"{run.name} has hardly learned: its training loss fell from {first:.3g} to {last:.3g}, "
-                    f"and runs are judged below {HARDLY:g} of the first; --judge asks for a verdict"
+                    f"and runs are judged below {HARDLY:g} of the first; --judge asks for a verdict."
                 )
     return ""
 

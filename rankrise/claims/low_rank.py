@@ -22,7 +22,7 @@ def low_rank(study: Study) -> list[Measure]:
     if min(sizes) < SMALLEST_HEAD:
         raise NotRecorded(
             f"a tenth of the head size {min(sizes)} is below 2, where only rank one would pass: "
-            f"train heads of size {SMALLEST_HEAD} or more"
+            f"train heads of size {SMALLEST_HEAD} or more."
         )
     measures: list[Measure] = []
     for product in first.products:

@@ -65,7 +65,7 @@ def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_
     curves = [curve for seed in run.settings.seeds for curve in run.perturbations(seed, kind)]
     left = [parts for parts in map(remaining, curves) if parts is not None]
     if not left:
-        raise NotRecorded("at no time of the run was there a weight large enough to perturb")
+        raise NotRecorded("at no time of the run was there a weight large enough to perturb.")
     checked = [run.derived(seed, "assumptions") for seed in run.settings.seeds]
     margins = [float(one[assumption]["margin"]) for one in checked if assumption in one]
     skipped = len(curves) - len(left)

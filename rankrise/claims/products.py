@@ -13,7 +13,7 @@ def vo_exceeds_kq(study: Study) -> list[Measure]:
     """The two changes of the same head at the end of training, pair by pair."""
     tracked = study.main[0].products
     if set(tracked) != {"KQ", "VO"}:
-        raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed")
+        raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
     at_the_end(study.main, "KQ")
     ratios = heads_of(study.main, _ratios, "KQ and VO")
     name = "stable rank of VO over that of KQ"

@@ -16,7 +16,7 @@ MOST_PAIRS = 0.75
 def falls_with_scale(study: Study) -> list[Measure]:
     """Heads of the same layer at two scales, every pair: does the smaller scale have the lower rank?"""
     if len(study.scales) < 2:
-        raise NotRecorded("there is one initialisation scale: pass runs at several, alike otherwise")
+        raise NotRecorded("there is one initialisation scale: pass runs at several, alike otherwise.")
     logs = np.log(list(study.scales))
     weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
     measures: list[Measure] = []

@@ -63,10 +63,10 @@ def spectra_decay(study: Study) -> list[Measure]:
 
 def _last(run: TrackedRun) -> int:
     if not len(run.finite_spectra_steps):
-        raise NotRecorded(f"{run.folder} has no full spectra yet")
+        raise NotRecorded(f"{run.folder} has no full spectra yet.")
     last, end = int(run.finite_spectra_steps[-1]), run.last_step
     if last < LATE * end:
-        raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end")
+        raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end.")
     return last
 
 

@@ -12,7 +12,7 @@ def support_grows(run: ToyRun) -> list[Measure]:
     stages = [stage for seed in run.settings.seeds for stage in run.stages(seed)]
     if not stages:
         raise NotRecorded(
-            f"Algorithm 1 has no stage before rescaled time {run.settings.until:g}: raise until"
+            f"Algorithm 1 has no stage before rescaled time {run.settings.until:g}: raise until."
         )
     left = sum(len(stage.left) for stage in stages)
     return [
@@ -27,7 +27,7 @@ def nondegeneracy(run: ToyRun) -> list[Measure]:
     known = [one["nondegeneracy"] for one in checked if "nondegeneracy" in one]
     if not known:
         raise NotRecorded(
-            f"Algorithm 1 has no stage before rescaled time {run.settings.until:g}: raise until"
+            f"Algorithm 1 has no stage before rescaled time {run.settings.until:g}: raise until."
         )
     gaps = sorted(float(gap) for one in known for gap in one["margins"])
     return [

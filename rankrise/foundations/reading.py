@@ -23,5 +23,5 @@ def read_bytes(path: Path, most: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise RankriseError(f"{path} has more than {most:,} bytes, as no such file has: restore it.")
+        raise RankriseError(f"{path} has more than {most:,} bytes, more than any such file: restore it.")
     return content

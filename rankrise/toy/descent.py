@@ -23,8 +23,8 @@ def gradient_descent(
 ) -> Descent:
     """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`.
 
-    It is Euler's method on the flow. On a plateau a weight grows by `1 + step*g` a step where the flow grows
-    it by `exp(step*g)`, so that each stage comes late by a part `step*g/2`, which halves with the step.
+    It is Euler's method on the flow. On a plateau a weight grows by `1 + step*g` per step where the flow
+    grows it by `exp(step*g)`, so that each stage comes late by a part `step*g/2`, which halves with the step.
 
     >>> from rankrise import predict
     >>> network = predict.diagonal_head(dimension=2, tokens=3, samples=20)

@@ -25,7 +25,7 @@ def train_full_weights(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> FullWeights:
-    """Gradient descent on four d x d matrices a head, from Gaussian entries of std `10**log10_scale`.
+    """Gradient descent on four d x d matrices per head, from Gaussian entries of std `10**log10_scale`.
 
     The data and the teacher are those of the diagonal network, so that both learn the same function. Singular
     vectors are free, so which direction comes next is no longer a choice among coordinates. For a single head

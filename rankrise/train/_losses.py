@@ -13,7 +13,7 @@ class NonFiniteLoss(RankriseError):
 
 
 class RecentLosses:
-    """A loss a step, gathered without waiting for the device.
+    """One loss per step, gathered without waiting for the device.
 
     They are gathered in windows. A loss that is not finite is noticed when the window after it closes, and
     named by its step.
@@ -78,5 +78,5 @@ def _stop_if_not_finite(values: list[float], steps: range) -> None:
         if loss - loss != 0.0:
             raise NonFiniteLoss(
                 f"the loss is {loss} at step {step}: lower learning_rate or raise warm_up_epochs, and train "
-                "in a new folder"
+                "in a new folder."
             )

@@ -52,7 +52,7 @@ class DeviceImages:
         if size != (settings.image_size, settings.image_size):
             raise RankriseError(
                 f"image_size is {settings.image_size}, but the images of {data.name} are "
-                f"{size[1]} x {size[0]}: pass --image_size {size[0]}"
+                f"{size[1]} x {size[0]}: pass --image_size {size[0]}."
             )
         if settings.augmentation == "resized-crop-flip":
             raise RankriseError(

@@ -28,7 +28,7 @@ class TokenBlocks:
         if self.examples < 1 or any(len(one.tokens) < 2 for one in validation_sets):
             raise RankriseError(
                 f"{train.name} has {len(train.tokens)} tokens, and validation sets need 2: pass a longer "
-                f"text, or a shorter sequence_length than {length}"
+                f"text, or a shorter sequence_length than {length}."
             )
         self.validation_sets = validation_sets
         self._seed, self._length, self._device, self._stream = (

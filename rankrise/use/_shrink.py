@@ -101,12 +101,12 @@ def _checked(stored: StoredAdapter, model: nn.Module) -> tuple[Matrix, ...]:
     for name, (left, right) in stored.factors.items():
         if name not in layers:
             module = dict(model.named_modules()).get(name)
-            what = "no linear layer" if module is None or is_transposed(module) is None else "a tied layer"
-            raise RankriseError(f"{stored.folder} is no adapter of this base: {name} is {what} in it.")
+            what = "not a linear layer" if module is None or is_transposed(module) is None else "a tied layer"
+            raise RankriseError(f"{stored.folder} is not an adapter of this base: {name} is {what} in it.")
         shape, has = (left.shape[0], right.shape[1]), (layers[name].out, layers[name].into)
         if shape != has:
             raise RankriseError(
-                f"{stored.folder} is no adapter of this base: {name} is {list(shape)} in the adapter and "
+                f"{stored.folder} is not an adapter of this base: {name} is {list(shape)} in the adapter and "
                 f"{list(has)} in the base."
             )
     return tuple(matrix for name, matrix in layers.items() if name in stored.factors)

@@ -137,7 +137,7 @@ def weight_files(path: Path) -> list[Path]:
         if path.suffix not in SUFFIXES:
             expected = ", ".join(SUFFIXES)
             raise RankriseError(
-                f"{path.name!r} is no checkpoint: expected one of {expected}, or a folder with them."
+                f"{path.name!r} is not a checkpoint: expected one of {expected}, or a folder with them."
             )
         return [path]
     for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of `A B` for two symmetric positive semidefinite matrices a head, without a
+"""The largest eigenvalue of `A B` for two symmetric positive semidefinite matrices per head, without a
 decomposition.
 
 For Gram matrices A and B of two factors it is the squared spectral norm of their product. Two ways: vectors

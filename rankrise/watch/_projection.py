@@ -133,7 +133,7 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
         return _project(source, bias)
     module: Any = _find_linear(source)
     if module is None:
-        raise Unreadable(f"a {type(source).__name__} is no linear layer that is known here")
+        raise Unreadable(f"a {type(source).__name__} is not a linear layer that is known here")
     if is_adapter(module):
         module = merged_adapter(module)
     if _is_packed(module):

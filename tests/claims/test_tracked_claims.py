@@ -78,7 +78,7 @@ def test_the_interval_decides_three_ways() -> None:
 def test_a_verdict_that_another_choice_would_turn_says_so(tracked: dict[str, Path]) -> None:
     claim = verdict("low rank", tracked["unit"], part="VO")
     assert claim.reason.endswith(
-        "; by another choice: holds with a threshold of 0.2, holds with a threshold of 0.3"
+        "; by another choice: holds with a threshold of 0.2, holds with a threshold of 0.3."
     )
     spectra = verdict("spectra", tracked["unit"], part="VO")
     assert [one.choice for one in spectra.choices] == [
@@ -163,7 +163,7 @@ def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: di
     assert heads.value == 2 * 3 * 2
     assert heads.why == "in 3 layers, 2 seeds"
     assert claim.runs == ("unit", "again")
-    assert claim.reason.endswith("; judged on 2 of 3 runs: unit and again")
+    assert claim.reason.endswith("; judged on 2 of 3 runs: unit and again.")
 
 
 def test_how_much_was_learned_stands_beside_a_low_rank(tracked: dict[str, Path], tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
     one_product = changed(tracked["hard"], tmp_path / "hard", settings={"products": ["VO"]})
     claims = check_claims(open([tracked["unit"], one_product]), ["products"])
     assert [claim.verdict for claim in claims] == ["holds", "not decided"]
-    assert claims[1].reason == "only VO was tracked: both products are needed"
+    assert claims[1].reason == "only VO was tracked: both products are needed."
 
 
 def test_data_sets_are_compared_where_both_are_there(tracked: dict[str, Path]) -> None:
@@ -330,7 +330,7 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
     printed = capsys.readouterr().out
     assert printed.count("products (the reproduction's): What is learned in VO") == 1
     assert (
-        "\nCIFAR-10  holds: it passes on 2 of 2 measures\n  stable rank of VO over that of KQ: layer 1"
+        "\nCIFAR-10  holds: it passes on 2 of 2 measures.\n  stable rank of VO over that of KQ: layer 1"
         in printed
     )
     assert "\nwander  not judged: wander came without a recipe" in printed
@@ -371,9 +371,9 @@ def test_a_reason_says_what_is_not_clear_and_what_is_not_known() -> None:
 
     clear, wide = at_most("clear", 0.1, 0.5, ""), at_most("wide", Estimate(0.4, 0.3, 0.6), 0.5, "")
     unknown, failing = at_most("unknown", None, 0.5, ""), at_most("failing", 0.7, 0.5, "")
-    assert reason(clear) == ("holds", "it passes on 1 of 1 measures")
-    assert reason(clear, unknown) == ("not decided", "the run does not determine: unknown")
-    assert reason(clear, wide, unknown) == ("not decided", "the threshold lies within the interval of: wide")
-    assert reason(wide, failing) == ("does not hold", "it fails on: failing")
+    assert reason(clear) == ("holds", "it passes on 1 of 1 measures.")
+    assert reason(clear, unknown) == ("not decided", "the run does not determine: unknown.")
+    assert reason(clear, wide, unknown) == ("not decided", "the threshold lies within the interval of: wide.")
+    assert reason(wide, failing) == ("does not hold", "it fails on: failing.")
     turned = at_most("wide", 0.2, 0.5, "", choice="another way")
-    assert reason(wide, turned)[1].endswith("; by another choice: holds with another way")
+    assert reason(wide, turned)[1].endswith("; by another choice: holds with another way.")

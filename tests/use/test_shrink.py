@@ -85,7 +85,7 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
             use.shrink(folder, **({"rank": 2} | given))
 
     refused("has no adapter_config.json", tmp_path)
-    refused("is no adapter of this base: model.layers.0", base=made("gpt2"))
+    refused("is not an adapter of this base: model.layers.0", base=made("gpt2"))
     refused("pass base", evaluate=lambda model: 0.0)
     refused("none of them is given", rank=None)
     other = made("llama")

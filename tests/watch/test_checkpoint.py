@@ -322,4 +322,4 @@ def test_folder_without_checkpoint(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "holds a PEFT adapter alone" in refusal(tmp_path)
     (tmp_path / "notes.txt").write_text("")
-    assert "'notes.txt' is no checkpoint" in refusal(tmp_path / "notes.txt")
+    assert "'notes.txt' is not a checkpoint" in refusal(tmp_path / "notes.txt")

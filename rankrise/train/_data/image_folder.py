@@ -57,7 +57,7 @@ def read_image_folder(folder: str | Path) -> tuple[FolderPictures, FolderPicture
     if missing or not classes:
         raise RankriseError(
             f"{validation} has no folder {missing[0] if missing else 'at all'}: it needs one for every class "
-            f"of {train}"
+            f"of {train}."
         )
     parts = FolderPictures(train, classes), FolderPictures(validation, classes)
     for path, part in zip((train, validation), parts, strict=True):

@@ -43,7 +43,7 @@ def run_sweep(
     """Train `settings` at every combination of the values in `sets`, for every seed, into `folder`.
 
     Runs that are finished there are skipped, interrupted and failed ones go on. The `executor` is any of
-    `concurrent.futures`, its workers share this file system; None is a process a run, on this machine.
+    `concurrent.futures`, its workers share this file system; None is one process per run, on this machine.
 
         settings = read_recipe("vit-digits")
         run_sweep(settings, "runs/scales", {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3)

@@ -126,7 +126,7 @@ def _cleaned(
     clock, values = np.asarray(times, dtype=np.float64), np.asarray(curve, dtype=np.float64)
     if clock.ndim != 1 or clock.shape != values.shape:
         raise RankriseError(
-            f"times are of shape {clock.shape} and the curve of {values.shape}: pass two rows of one length"
+            f"times are of shape {clock.shape} and the curve of {values.shape}: pass two rows of one length."
         )
     usable = np.isfinite(values) & np.isfinite(clock) & (clock > 0)
     if scale == "log":

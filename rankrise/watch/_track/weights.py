@@ -218,7 +218,7 @@ def _layer_reader(
     def read(module: nn.Module) -> Tensors:
         attention = recognise(module)
         if attention is None:
-            raise RankriseError(f"a {type(module).__name__} is no attention that is known here any more.")
+            raise RankriseError(f"a {type(module).__name__} is not an attention that is known here any more.")
         return {role: _rows(_by_head(attention, role), _numbers(role)) for role in roles}
 
     def _numbers(role: str) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ class ToySeed:
         alphas = [piece.alpha for piece in pieces_of(self.run.settings) if piece.kind == "descent"]
         if not alphas:
             raise NotRecorded(
-                f"{self.run.folder} has no gradient descent: run it with the experiment 'descent'"
+                f"{self.run.folder} has no gradient descent: run it with the experiment 'descent'."
             )
         return min(alphas, key=log10_of)
 

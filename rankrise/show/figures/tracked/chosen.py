@@ -15,7 +15,7 @@ WRITTEN = {"KQ": r"W_K W_Q^\top", "VO": r"W_V W_O^\top"}
 def measured(member: TrackedRun) -> TrackedRun:
     """The run, if it has been measured at all."""
     if not len(member.finite_steps):
-        raise NotRecorded(f"{member.folder} has no measured step with finite weights yet")
+        raise NotRecorded(f"{member.folder} has no measured step with finite weights yet.")
     return member
 
 
@@ -76,7 +76,7 @@ def spread_steps(member: TrackedRun, count: int = 5) -> list[int]:
     """Steps with full spectra, about evenly on a logarithmic clock: ends of epochs where there are enough."""
     steps = member.finite_spectra_steps
     if not len(steps):
-        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some")
+        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some.")
     epoch = member.epoch_steps or 1
     for preferred in (steps[steps % epoch == 0], steps[steps >= epoch]):
         if len(preferred) >= count:

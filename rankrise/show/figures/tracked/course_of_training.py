@@ -36,7 +36,7 @@ def draw_course(study: Study) -> Drawn:
     titles = TITLES | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
     shown = [name for name in titles if any(_known(record, name).any() for _, record in records)]
     if not shown:
-        raise NotRecorded(f"{study.label} has no record of loss or metrics: pass them to tracker.step")
+        raise NotRecorded(f"{study.label} has no record of loss or metrics: pass them to tracker.step.")
     columns = columns_for(len(shown)) if len(shown) != 4 else 2
     lines = -(-len(shown) // columns)
     figure = new_figure(0.4 + 2.1 * lines)
@@ -73,7 +73,10 @@ def _place(member: TrackedRun) -> tuple[float, int]:
 
 
 def _looks(members: Sequence[TrackedRun]) -> list[tuple[Any, Any]]:
-    """Colour and line of each, in their order: a colour a scale and a line a seed, or of one scale a run."""
+    """Colour and line of each, in their order: one colour per scale and one line per seed.
+
+    At a single scale there is one colour per run.
+    """
     places = sorted(map(_place, members))
     scales, seeds = (list(dict.fromkeys(one)) for one in zip(*places, strict=True))
     if len(scales) > 1:

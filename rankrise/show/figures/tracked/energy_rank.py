@@ -42,7 +42,7 @@ def draw_energy_rank(study: Study) -> Drawn:
     ranks = {name: rank_kinds(member, name) for name in member.products}
     shares = [kind for kind in next(iter(ranks.values()), {}) if kind.endswith("energy")]
     if not shares:
-        raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them")
+        raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them.")
     layers = shown_layers(len(member.layers))
     columns = columns_for(len(layers))
     lines = -(-len(layers) // columns)

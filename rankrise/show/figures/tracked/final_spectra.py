@@ -22,7 +22,7 @@ CUT_NOTE = "\nvalues below a thousandth of the axis's upper end are cut off"
 
 
 def draw_final_spectra(study: Study) -> Drawn:
-    """A row a product, a column a layer: all heads thin, the middle one thick; and the data."""
+    """One row per product, one column per layer: all heads thin, the middle one thick; and the data."""
     member = study.main[0]
     last = spread_steps(member)[-1]
     layers = paper_layers(len(member.layers))

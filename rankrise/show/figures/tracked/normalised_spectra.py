@@ -32,7 +32,7 @@ LEADING = ("data", "product", "layer", "heads", "step", "index")
 
 
 def draw_normalised_spectra(study: Study) -> Drawn:
-    """A panel a layer and product: the mean over heads; at initialisation and at the end with their range."""
+    """One panel per layer and product: the mean over heads, first and last with their range."""
     member = study.main[0]
     steps = spread_steps(member)
     layers = shown_layers(len(member.layers))

@@ -22,7 +22,7 @@ MOST_SCALES = 4
 
 
 def draw_singular_values(study: Study) -> Drawn:
-    """A column a scale, a row a product; the same head in all; and the data."""
+    """One column per scale, one row per product; the same head in all; and the data."""
     members = _members(study)
     first = members[0]
     layer = min(ALONE, len(first.layers) - 1)
@@ -97,7 +97,7 @@ def singular_value_curves(
     """
     steps = member.finite_spectra_steps
     if not len(steps):
-        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some")
+        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some.")
     spectra = np.stack([member.spectrum(name, int(step))[layer][head] for step in steps])
     top = member.top(name)[member.finite, layer, head]
     dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.finite_steps, steps))

@@ -38,7 +38,7 @@ HEADER = (
 
 
 def draw_stable_rank(study: Study) -> Drawn:
-    """A panel a layer: mean and standard deviation over heads, never over time; and the data.
+    """One panel per layer: mean and standard deviation over heads, never over time; and the data.
 
     Of further seeds there is the mean alone.
     """
@@ -58,7 +58,7 @@ def draw_stable_rank(study: Study) -> Drawn:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     heads = member.layers[0]["heads"]
     figure.suptitle(
-        f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} heads a layer"
+        f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} heads per layer"
         f"{_seed_note([study])}{stage_note(member)}{noise_note(member)}"
     )
     return figure, table(HEADER, _rows(study))

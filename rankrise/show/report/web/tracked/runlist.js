@@ -34,7 +34,7 @@ const allHeads = {
   lines: (alike) => here().products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...byScale(alike, (run) => run.kinds.stable[product]?.flat()) })),
 };
 
-/** One product, a line a layer. */
+/** One product, one line per layer. */
 function layersOf(product) {
   return {
     name: `Stable rank of the change of ${product} by initialisation scale`,
