@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import wraps
-from typing import Any, Literal, ParamSpec
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ _SAME_POINT = 1e-3
 """How far apart, as a part of the largest weight, two ends count as the same point."""
 
 P = ParamSpec("P")
-Name = Literal["nondegeneracy", "strict minima", "noise robustness"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Assumption:
     A margin above zero means that the assumption holds; what it measures is said by `meaning`.
     """
 
-    name: Name
+    name: str
     holds: bool
     margin: float
     margins: tuple[float, ...]
@@ -108,13 +107,13 @@ def check_assumptions(
     checked = checked_loss(loss, size, stages[0].point.device)
     source = torch.Generator().manual_seed(seed)
     return Assumptions(
-        _assumption("nondegeneracy", _gaps(checked, stages), "relative gap in time to the runner-up"),
-        _assumption(
+        judged("nondegeneracy", _gaps(checked, stages), "relative gap in time to the runner-up"),
+        judged(
             "strict minima",
             _curvatures(checked, stages),
             "smallest eigenvalue of the Hessian in u on the support",
         ),
-        _assumption(
+        judged(
             "noise robustness",
             _returns(checked, stages, noise, trials, source),
             "1 less the distance of stage B's end from its point, in thousandths of the largest weight",
@@ -122,7 +121,8 @@ def check_assumptions(
     )
 
 
-def _assumption(name: Name, margins: list[float], meaning: str) -> Assumption:
+def judged(name: str, margins: list[float], meaning: str) -> Assumption:
+    """An assumption that holds where its smallest margin is above zero."""
     smallest = min(margins)
     return Assumption(name, smallest > 0, smallest, tuple(margins), meaning)
 

@@ -131,6 +131,15 @@ def checked_loss(loss: LossFunction, size: int | None, device: torch.device | st
             f"loss failed on a float64 tensor of size {size} on {device} ({first}): check size, "
             "and that loss takes one tensor."
         ) from error
+    refuse_unfit(value, probe, "a")
+    return Loss(loss, size)
+
+
+def refuse_unfit(value: object, probe: Tensor, argument: str) -> None:
+    """Refuse what a loss returned near zero unless it is a finite float64 scalar that depends on `probe`.
+
+    `argument` is what the loss is a function of, in words.
+    """
     if not isinstance(value, Tensor) or value.shape != ():
         found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise RankriseError(
@@ -142,11 +151,10 @@ def checked_loss(loss: LossFunction, size: int | None, device: torch.device | st
         )
     if not torch.isfinite(value):
         raise RankriseError(
-            f"loss returned {value.item()} near a = 0: it must be finite where training starts."
+            f"loss returned {value.item()} near zero: it must be finite where training starts."
         )
     slope = torch.autograd.grad(value, probe, allow_unused=True)[0] if value.requires_grad else None
     if slope is None or not slope.any():
         raise RankriseError(
-            "loss does not depend on a: its gradient is zero; compute it from a with torch operations."
+            f"loss does not depend on {argument}: its gradient is zero; compute it with torch operations."
         )
-    return Loss(loss, size)

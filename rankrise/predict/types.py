@@ -10,7 +10,6 @@ from rankrise.predict._loss import LossFunction
 from rankrise.predict._matrices import (
     FullHead,
     LinearNetwork,
-    MatrixAssumption,
     MatrixAssumptions,
     MatrixComparison,
     MatrixConvergence,
@@ -48,7 +47,6 @@ __all__ = [
     "FullHead",
     "LinearNetwork",
     "LossFunction",
-    "MatrixAssumption",
     "MatrixAssumptions",
     "MatrixComparison",
     "MatrixConvergence",

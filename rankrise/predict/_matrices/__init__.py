@@ -1,7 +1,6 @@
 """Full weight matrices: their stages, their flow, and networks that have them."""
 
 from rankrise.predict._matrices.assumptions import (
-    MatrixAssumption,
     MatrixAssumptions,
     check_matrix_assumptions,
 )
@@ -25,7 +24,6 @@ from rankrise.predict._matrices.networks import (
 __all__ = [
     "FullHead",
     "LinearNetwork",
-    "MatrixAssumption",
     "MatrixAssumptions",
     "MatrixComparison",
     "MatrixConvergence",

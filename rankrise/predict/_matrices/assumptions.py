@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.predict._assumptions import Assumption, judged
 from rankrise.predict._matrices.active import Linearised, here_at
 from rankrise.predict._matrices.factors import FactorSpace
 from rankrise.predict._matrices.greedy import MatrixStage, MatrixStages
@@ -15,27 +16,13 @@ from rankrise.predict._matrices.loss import MatrixLoss, MatrixLossFunction, chec
 
 
 @dataclass(frozen=True)
-class MatrixAssumption:
-    """One assumption: whether it holds, its smallest `margin` over the stages, and the margin of each stage.
-
-    A margin above zero means that the assumption holds; what it measures is said by `meaning`.
-    """
-
-    name: str
-    holds: bool
-    margin: float
-    margins: tuple[float, ...]
-    meaning: str
-
-
-@dataclass(frozen=True)
 class MatrixAssumptions:
     """What the prediction assumes, along the stages that were found."""
 
-    gradient_at_zero: MatrixAssumption
-    nondegeneracy: MatrixAssumption
-    strict_minima: MatrixAssumption
-    mixing: MatrixAssumption
+    gradient_at_zero: Assumption
+    nondegeneracy: Assumption
+    strict_minima: Assumption
+    mixing: Assumption
 
     def to_dict(self) -> dict[str, Any]:
         """The four as JSON has them."""
@@ -72,28 +59,23 @@ def check_matrix_assumptions(loss: MatrixLossFunction, stages: MatrixStages) -> 
     _, gradient = checked.value_and_gradient(checked.zero())
     largest = max(float(torch.linalg.matrix_norm(part, 2)) for part in checked.split(gradient))
     return MatrixAssumptions(
-        _assumption("gradient at zero", [largest], "largest singular value of a gradient at zero"),
-        _assumption(
+        judged("gradient at zero", [largest], "largest singular value of a gradient at zero"),
+        judged(
             "nondegeneracy",
             [0.0 if stage.tied else stage.gap / stage.time for stage in stages],
             "relative gap in time to the runner-up",
         ),
-        _assumption(
+        judged(
             "strict minima",
             [_curvature(checked, stage) for stage in stages],
             "smallest eigenvalue of the Hessian in the factors, modulo gauge",
         ),
-        _assumption(
+        judged(
             "mixing",
             [stage.mixing for stage in stages],
             "weakest link between the directions of a product in a transition, as a part of the gradient",
         ),
     )
-
-
-def _assumption(name: str, margins: list[float], meaning: str) -> MatrixAssumption:
-    smallest = min(margins)
-    return MatrixAssumption(name, smallest > 0, smallest, tuple(margins), meaning)
 
 
 def _curvature(loss: MatrixLoss, stage: MatrixStage) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.predict._loss import refuse_unfit
 
 MatrixLossFunction = Callable[..., Tensor]
 Shape = tuple[int, int]
@@ -126,24 +127,7 @@ def checked_matrix_loss(
             f"loss failed on float64 matrices of shapes {checked.shapes} on {device} ({first}): "
             "check shapes, and that loss takes one matrix per product."
         ) from error
-    if not isinstance(value, Tensor) or value.shape != ():
-        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise RankriseError(
-            f"loss returned {found}: it must return a scalar tensor, its sum or mean for instance."
-        )
-    if value.dtype != torch.float64:
-        raise RankriseError(
-            f"loss returned {value.dtype}: it must be computed in float64; convert its data with .double()."
-        )
-    if not torch.isfinite(value):
-        raise RankriseError(
-            f"loss returned {value.item()} near zero: it must be finite where training starts."
-        )
-    slope = torch.autograd.grad(value, probe, allow_unused=True)[0] if value.requires_grad else None
-    if slope is None or not slope.any():
-        raise RankriseError(
-            "loss does not depend on its products: compute it from them with torch operations."
-        )
+    refuse_unfit(value, probe, "its products")
     return checked
 
 
