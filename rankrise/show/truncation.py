@@ -36,10 +36,13 @@ def kept_curves(folder: Path, about: dict[str, Any]) -> "list[Curve]":
             f"{path} was measured with {different[0]} {found.get(different[0])!r}, not "
             f"{about[different[0]]!r}: pass another folder."
         )
-    return [
-        Curve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
-        for curve in found["curves"]
-    ]
+    try:
+        return [
+            Curve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
+            for curve in found["curves"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise RankriseError(f"{path} is damaged ({error}): delete it to measure again.") from error
 
 
 def save_truncation(truncation: "Truncation", folder: Path, about: dict[str, Any]) -> list[Path]:
