@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
     from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
-# With more rows than this, the terminal shows one line for each layer.
 ROWS_SHOWN = 48
+"""With more rows than this, the terminal shows one line for each layer."""
+PLAIN: dict[str, Any] = {"box": None, "padding": (0, 1, 0, 0), "title_justify": "left"}
 
 LEGEND = (
-    "change: size of the change over that of the weights before. stable, effective: ranks of the change "
-    "(means over heads, ± over heads). 90%, 95%, 99%: how many singular values hold that part of its energy. "
-    ">: how many exceed that part of the largest, of as many as there are. Layers and heads are counted "
-    "from 1."
+    "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
+    "90%, 95%, 99%: how many singular values hold that share of its energy. >: how many exceed that fraction "
+    "of the largest, of as many as there are. Layers and heads are counted from 1."
 )
+MEANS = "Numbers are means over heads; ±: standard deviation of the stable rank over heads."
 OVERLAP_LEGEND = (
     "left (keys or values), right (queries or outputs): the share of one change's leading directions that "
     "lies in the other's, mean over heads; chance: what random directions would have."
@@ -85,9 +86,11 @@ def compare(
         print(to_json(as_json(comparison, shared)))
         return
     console = safe_console()
-    for table in _tables(comparison):
+    tables = _tables(comparison)
+    for table in tables:
         console.print(Fitting(table))
-    console.print(LEGEND, style="dim")
+    means = any(column.header == "±" for table in tables for column in table.columns)
+    console.print(f"{LEGEND} {MEANS}" if means else LEGEND, style="dim")
     if shared is not None:
         console.print(Fitting(_overlap_table(shared)))
         console.print(OVERLAP_LEGEND, style="dim")
@@ -99,7 +102,7 @@ def compare(
 
 def _tables(comparison: "ModelComparison") -> "list[Table]":
     """A table for each kind of layer; a line for each head, or for each layer where there are many heads."""
-    from rich.table import Table
+    from rankrise.show.table import table_of
 
     each = sum(row.head is not None for row in comparison.rows) <= ROWS_SHOWN
     numbers = _layer_numbers(row.layer for row in comparison.rows if row.head is not None)
@@ -108,16 +111,14 @@ def _tables(comparison: "ModelComparison") -> "list[Table]":
         lines = kinds.setdefault(_kind(row.layer), {})
         number = numbers[row.layer] if row.head is not None else _own_numbers(row.layer)
         lines.setdefault((number, row.matrix, row.head if each else None), []).append(row)
-    titles = ["layer", "matrix", "head", "change", "stable", "±", "effective", "90%", "95%", "99%"]
-    titles += [f">{comparison.threshold:g}", "of"]
     tables = []
     for kind, lines in kinds.items():
-        table = Table(title=kind, box=None, padding=(0, 1, 0, 0), title_justify="left")
-        for title in titles:
-            table.add_column(title, justify="left" if title in ("layer", "matrix") else "right")
-        for (number, matrix, _), rows in lines.items():
-            table.add_row(number, matrix, *_numbers(rows))
-        tables.append(table)
+        cells = [
+            {"layer": number, "matrix": matrix} | _numbers(rows, comparison.threshold)
+            for (number, matrix, _), rows in lines.items()
+        ]
+        columns = {title: [line[title] for line in cells] for title in cells[0]}
+        tables.append(table_of(columns, left=("layer", "matrix"), title=kind, **PLAIN))
     return tables
 
 
@@ -127,7 +128,7 @@ def _overlap_table(shared: "ModelOverlap") -> "Table":
 
     from rich.table import Table
 
-    table = Table(title="overlap of learned directions", box=None, padding=(0, 1, 0, 0), title_justify="left")
+    table = Table(title="overlap of learned directions", **PLAIN)
     for title in ("layer", "matrix", "heads", "directions", "left", "chance", "right", "chance"):
         table.add_column(title, justify="left" if title in ("layer", "matrix") else "right")
     numbers = _layer_numbers(row.layer for row in shared.rows)
@@ -172,26 +173,25 @@ def _kind(name: str) -> str:
     return re.sub(r"\d+", "*", name)
 
 
-def _numbers(rows: "list[MatrixChange]") -> list[str]:
-    """The heads, means over them, and the standard deviation of their stable ranks."""
+def _numbers(rows: "list[MatrixChange]", threshold: float) -> dict[str, str]:
+    """The heads, means over them, and the standard deviation of their stable ranks, by column."""
     from statistics import fmean, pstdev
 
     first, last = rows[0].head, rows[-1].head
     stable = [row.stable_rank for row in rows]
-    counts = ("energy_rank_90", "energy_rank_95", "energy_rank_99", "rank_above")
-    return [
-        ""
-        if first is None or last is None
-        else f"{first + 1}"
-        if first == last
-        else f"{first + 1}-{last + 1}",
-        f"{fmean(row.relative_change for row in rows):.1e}",
-        f"{fmean(stable):.2f}",
-        f"{pstdev(stable):.2f}" if len(rows) > 1 else "",
-        f"{fmean(row.effective_rank for row in rows):.2f}",
-        *(f"{fmean(getattr(row, name) for row in rows):.3g}" for name in counts),
-        str(rows[0].full_rank),
-    ]
+    heads = "" if first is None or last is None else f"{first + 1}" + f"-{last + 1}" * (first != last)
+    return {
+        "head": heads,
+        "change": f"{fmean(row.relative_change for row in rows):.1e}",
+        "stable": f"{fmean(stable):.2f}",
+        "±": f"{pstdev(stable):.2f}" if len(rows) > 1 else "",
+        "effective": f"{fmean(row.effective_rank for row in rows):.2f}",
+        "90%": f"{fmean(row.energy_rank_90 for row in rows):.3g}",
+        "95%": f"{fmean(row.energy_rank_95 for row in rows):.3g}",
+        "99%": f"{fmean(row.energy_rank_99 for row in rows):.3g}",
+        f">{threshold:g}": f"{fmean(row.rank_above for row in rows):.3g}",
+        "of": str(rows[0].full_rank),
+    }
 
 
 def _split(note: str) -> tuple[str, str]:

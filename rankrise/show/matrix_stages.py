@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing
 from rankrise.predict import MatrixFlow, MatrixStages
+from rankrise.show.stage_table import print_columns
 
 Label = Callable[[int], str]
 
@@ -24,24 +25,8 @@ MEANINGS = {
 
 def print_matrix_stages(stages: MatrixStages, label: Label, flow: MatrixFlow | None = None) -> None:
     """Print one line per stage, what the columns mean, and why there are no more stages."""
-    from rich import box
-    from rich.table import Table
-
-    from rankrise.show.console import safe_console
-    from rankrise.show.table import Fitting
-
-    console = safe_console(highlight=False, soft_wrap=True)
-    columns = _columns(stages, label, flow)
-    table = Table(title="Stages of full weight matrices", box=box.SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("product", "lost") else "right")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    console.print(Fitting(table))
-    for name in columns:
-        if name in MEANINGS:
-            console.print(f"{name}: {MEANINGS[name]}")
-    console.print(f"Why no more stages: {stages.message}")
+    title = "Stages of full weight matrices"
+    console = print_columns(title, _columns(stages, label, flow), MEANINGS, stages)
     rule = {
         "ordered": "transitions mix directions, so ordered exponents add.",
         "tracked": "directions fall into blocks, so exponents ride on them.",
@@ -52,7 +37,7 @@ def print_matrix_stages(stages: MatrixStages, label: Label, flow: MatrixFlow | N
 
 
 def _columns(stages: MatrixStages, label: Label, flow: MatrixFlow | None) -> dict[str, list[str]]:
-    """The cells of each column; a column that would be empty is left out."""
+    """The cells of each column."""
     columns = {
         "stage": [str(number) for number in range(1, len(stages) + 1)],
         "T_k": [f"{stage.time:.4f}" for stage in stages],
@@ -63,8 +48,7 @@ def _columns(stages: MatrixStages, label: Label, flow: MatrixFlow | None) -> dic
     columns["rank"] = [str(stage.rank) for stage in stages]
     columns["gap"] = [f"{stage.gap:.3g}" for stage in stages]
     columns["loss"] = [f"{stage.loss:.5g}" for stage in stages]
-    if any(stage.dropped for stage in stages):
-        columns["lost"] = [" ".join(label(product) for product in stage.dropped) for stage in stages]
+    columns["lost"] = [" ".join(label(product) for product in stage.dropped) for stage in stages]
     return columns
 
 

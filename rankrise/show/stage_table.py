@@ -1,9 +1,16 @@
 """Algorithm 1's stages as a table on the terminal, beside the flow's times where there is a flow."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rankrise.predict import Flow, Stages
+from rankrise.predict import Flow, MatrixStages, Stages
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WORDS = ("coordinate", "left", "product", "lost")
+"""Columns of words, which begin at the left; the others hold numbers."""
 
 MEANINGS = {
     "T_k": "the rescaled time t / log(1/alpha) at which the coordinate of stage k becomes active.",
@@ -15,32 +22,39 @@ MEANINGS = {
 
 def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None = None) -> None:
     """Print one line per stage, what the columns mean, and why there are no more stages."""
-    from rich import box
-    from rich.table import Table
-
-    from rankrise.show.console import safe_console
-    from rankrise.show.table import Fitting
-
-    console = safe_console(highlight=False, soft_wrap=True)
-    columns = _columns(stages, label, flow)
     title = "Algorithm 1" if flow is None else "Algorithm 1 and the flow"
-    table = Table(title=title, box=box.SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("coordinate", "left") else "right")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    console.print(Fitting(table))
-    for name in columns:
-        if name in MEANINGS:
-            console.print(f"{name}: {MEANINGS[name]}")
-    console.print(f"Why no more stages: {stages.message}")
+    console = print_columns(title, _columns(stages, label, flow), MEANINGS, stages)
     for number in stages.ties:
         names = ", ".join(label(other) for other in stages[number].tied)
         console.print(f"Stage {number + 1} is tied with {names}: the theorem does not cover it.")
 
 
+def print_columns(
+    title: str,
+    columns: Mapping[str, Sequence[str]],
+    meanings: Mapping[str, str],
+    stages: Stages | MatrixStages,
+) -> "Console":
+    """Print stages line by line, what those columns mean that are not empty, and why there are no more; give
+    the console for what is to be said after that."""
+    from rich import box
+
+    from rankrise.show.console import safe_console
+    from rankrise.show.table import Fitting, table_of
+
+    console = safe_console(highlight=False, soft_wrap=True)
+    table = table_of(columns, left=WORDS, title=title, box=box.SIMPLE_HEAD)
+    console.print(Fitting(table))
+    for column in table.columns:
+        if column.header in meanings:
+            console.print(f"{column.header}: {meanings[str(column.header)]}")
+    more = " Raise --until to see it." if stages.ending == "until" else ""
+    console.print(f"Why no more stages: {stages.message}{more}")
+    return console
+
+
 def _columns(stages: Stages, label: Callable[[int], str], flow: Flow | None) -> dict[str, list[str]]:
-    """The cells of each column; a column that would be empty is left out."""
+    """The cells of each column."""
     columns = {
         "stage": [str(number) for number in range(1, len(stages) + 1)],
         "T_k": [f"{stage.time:.4f}" for stage in stages],
@@ -50,8 +64,7 @@ def _columns(stages: Stages, label: Callable[[int], str], flow: Flow | None) -> 
     columns["coordinate"] = [label(stage.coordinate) for stage in stages]
     columns["sign"] = ["+" if stage.sign > 0 else "-" for stage in stages]
     columns["loss"] = [f"{stage.loss:.5g}" for stage in stages]
-    if any(stage.left for stage in stages):
-        columns["left"] = [" ".join(label(coordinate) for coordinate in stage.left) for stage in stages]
+    columns["left"] = [" ".join(label(coordinate) for coordinate in stage.left) for stage in stages]
     return columns
 
 

@@ -1,12 +1,33 @@
 """Tables for terminals of any width."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
+
+
+def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], **options: Any) -> "Table":
+    """A rich table of columns by their titles, without those that are empty; those in `left` begin there.
+
+    >>> from rich.console import Console
+    >>> columns = {"stage": ["1", "2"], "coordinate": ["VO 3", "KQ 1"], "left": ["", ""]}
+    >>> Console(width=40).print(table_of(columns, left=("coordinate", "left"), box=None))
+     stage  coordinate
+         1  VO 3
+         2  KQ 1
+    """
+    from rich.table import Table
+
+    shown = {title: cells for title, cells in columns.items() if not cells or any(cells)}
+    table = Table(**options)
+    for title in shown:
+        table.add_column(title, justify="left" if title in left else "right")
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
+    return table
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,12 @@ def test_the_table_fits_80_columns(tmp_path, capsys, monkeypatch, heads, layers,
     assert "…" not in "".join(printed)
     assert printed[0].strip() == "transformer.h.*.attn"
     assert sum(line.split()[1:2] in (["KQ"], ["VO"]) for line in printed) == lines
+    of_heads, *of_matrices = (line.split() for line in printed if line.startswith("layer"))
+    assert (
+        ("±" in of_heads) == ("±: standard deviation" in " ".join(" ".join(printed).split())) == (heads == 16)
+    )
+    assert "head" in of_heads
+    assert not any("head" in titles for titles in of_matrices)
     if heads == 16:
         assert printed[2].split()[:3] == ["1", "KQ", "1-16"]
     assert any(line.startswith("transformer.h.*.mlp.c_fc.weight") for line in printed)

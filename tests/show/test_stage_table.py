@@ -18,7 +18,10 @@ def test_the_table_says_what_its_columns_mean_and_why_it_ends(capsys):
     printed = capsys.readouterr().out
     assert ["1", "0.5000", "b", "-", "0.5"] in [line.split() for line in printed.splitlines()]
     assert "T_k: the rescaled time" in printed
-    assert "Why no more stages: The next stage begins after rescaled time 0.75." in printed
+    assert (
+        "Why no more stages: The next stage begins after rescaled time 0.75. Raise --until to see it.\n"
+        in printed
+    )
     assert "left" not in printed  # no coordinate leaves: there is nothing to explain
     assert "flow" not in printed
 
