@@ -9,6 +9,13 @@ if TYPE_CHECKING:
 
     from rankrise.claims import Claim, Measure
 
+LEGEND = (
+    "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
+    "known. -: for information, it decides nothing. [low, high]: the interval that holds 90 % of what other "
+    "draws of heads, and of seeds where there are several, would give."
+)
+WHY = "Pass --why for the reason behind each threshold."
+
 
 def claims(
     runs: list[str],
@@ -42,8 +49,9 @@ def claims(
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(recorded.open(runs), names, everything=judge)
-    if out is not None or names is None:
-        write_claims(out or Path(runs[0]) / "claims.json", checked)
+    kept = out or (Path(runs[0]) / "claims.json" if names is None else None)
+    if kept is not None:
+        write_claims(kept, checked)
     if json:
         print(to_json([claim.to_dict() for claim in checked]))
         return
@@ -61,6 +69,10 @@ def claims(
                 console.print(Padding(f"{claim.effects[0].name}: {line}", (0, 0, 0, 2)), highlight=False)
             if claim.measures:
                 console.print(Padding(_table(claim, why), (0, 0, 0, 2)))
+    if any(claim.measures for claim in checked):
+        console.print(f"\n{LEGEND}{'' if why else f' {WHY}'}", style="dim", markup=False, highlight=False)
+    if kept is not None:
+        console.print(f"Written: {kept}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(claim: "Claim", why: bool) -> "Table":

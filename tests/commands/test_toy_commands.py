@@ -1,6 +1,7 @@
 """The commands toy, figures and claims, as a user types them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -34,7 +35,12 @@ def test_a_flag_replaces_a_recipe(folder: Path, tmp_path: Path) -> None:
 
 def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
     main(["claims", str(tiny.folder)])
-    assert "holds" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "holds: it passes on its one measure." in printed
+    assert "[low, high]: the interval" in printed
+    assert f"Pass --why for the reason behind each threshold. Written: {tiny.folder}/claims.json" in printed
+    main(["claims", str(tiny.folder), "--why"])
+    assert "Pass --why" not in " ".join(capsys.readouterr().out.split())
     main(["claims", str(tiny.folder), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert list(dict.fromkeys(claim["name"] for claim in printed)) == [
@@ -56,7 +62,7 @@ def test_claims_of_two_runs_are_told_claim_by_claim(
     main(["claims", str(tiny.folder), str(other), "--only", "full weights"])
     printed = capsys.readouterr().out
     assert printed.count("full weights (the paper's): With full weight matrices") == 1
-    judged = [line.split(", ")[0] for line in printed.splitlines() if "hold" in line or "decided" in line]
+    judged = [line.split(", ")[0] for line in printed.splitlines() if re.search("(holds?|decided):", line)]
     assert judged == [tiny.folder.name] * 4 + ["other"] * 4
 
 
