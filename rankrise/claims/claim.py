@@ -208,7 +208,8 @@ def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
     elif unknown:
         reason = f"the run does not determine: {'; '.join(unknown)}"
     else:
-        reason = f"it passes on {len(deciding)} of {len(deciding)} measures"
+        which = {1: "its one measure", 2: "both measures"}
+        reason = f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}"
     turned = []
     for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
         otherwise = deciding | {one.name: one for one in measures if one.choice == choice}

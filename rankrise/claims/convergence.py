@@ -7,6 +7,7 @@ import torch
 
 from rankrise import predict
 from rankrise.claims.claim import Measure, at_least, at_most, told, worst_seed
+from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 
@@ -80,7 +81,9 @@ def _measures(run: ToyRun, seed: int) -> list[Measure]:
             float(len(stages.ties)),
             "the theorem assumes none; the heads of a layer start tied, being exchangeable",
         ),
-        told("plateaus resolved at the smallest alpha", float(resolved), f"of {len(stages)} stages"),
+        told(
+            "plateaus resolved at the smallest alpha", float(resolved), f"of {counted(len(stages), 'stage')}"
+        ),
     ]
 
 

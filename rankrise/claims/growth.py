@@ -7,6 +7,7 @@ import numpy as np
 from rankrise.claims.claim import Measure, at_least, told
 from rankrise.claims.heads import heads_of, judged_at
 from rankrise.claims.statistics import Heads, spearman
+from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
 EARLY = 0.01
@@ -114,8 +115,8 @@ def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
     if len(ranks) < FEWEST_STEPS:
         since = "its first epoch" if run.epoch_steps else f"the first {EARLY:.0%} of training"
         raise NotRecorded(
-            f"{run.folder} has {len(ranks)} of its {len(run.finite_steps)} measurements after {since}, "
-            f"and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
+            f"{run.folder} has {len(ranks)} of its {counted(len(run.finite_steps), 'measurement')} "
+            f"after {since}, and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
         )
     return np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
 

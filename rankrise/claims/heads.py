@@ -6,6 +6,7 @@ import numpy as np
 
 from rankrise.claims.claim import Measure, told
 from rankrise.claims.statistics import Heads
+from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
 
@@ -41,8 +42,8 @@ def judged_at(study: Study) -> list[Measure]:
     """From how many heads and seeds, and where a run is not finished, up to which step."""
     main = study.main
     heads = sum(len(layer["tracked_heads"]) for one in main for layer in one.layers)
-    seeds = f"{len(main)} {'seed' if len(main) == 1 else 'seeds'}"
-    measures = [told("heads judged", float(heads), f"in {len(main[0].layers)} layers, {seeds}")]
+    seeds = counted(len(main), "seed")
+    measures = [told("heads judged", float(heads), f"in {counted(len(main[0].layers), 'layer')}, {seeds}")]
     if not all(one.finished for one in main):
         last = min(one.last_finite_step for one in main)
         why = "the run is not finished, and the verdict is of now"

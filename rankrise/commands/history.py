@@ -132,7 +132,9 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
 
 
 def _summary(run: dict[str, Any]) -> str:
-    lines = [f"Written: {run['folder']}, {len(run['measured'])} checkpoints.", *run["notes"]]
+    from rankrise.foundations.counted import counted
+
+    lines = [f"Written: {run['folder']}, {counted(len(run['measured']), 'checkpoint')}.", *run["notes"]]
     return "\nNote: ".join(lines) + f"\nSee it with 'rankrise watch {run['folder']}'."
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
@@ -82,7 +83,7 @@ def greedy(
                 found,
                 initial_loss,
                 "max stages",
-                f"Stopped after {max_stages} stages: raise max_stages for more.",
+                f"Stopped after {counted(max_stages, 'stage')}: raise max_stages for more.",
             )
 
         close = (waiting <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()

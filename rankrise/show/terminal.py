@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankrise.foundations.counted import counted
 from rankrise.show.layer_names import short_names
 from rankrise.watch import StagesFound, TrackedRun
 
@@ -175,7 +176,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         f"{shot.folder}  {shot.model}{_beginning(shot)}  {shot.state}",
         f"step {'none' if shot.last_step is None else shot.last_step}"
         + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
-        + f"  {len(shot.losses)} losses and {len(shot.measured)} measurements",
+        + f"  {counted(len(shot.losses), 'loss', 'losses')} and {counted(len(shot.measured), 'measurement')}",
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
         "ranks are over measured steps (log-spaced), the loss over steps",
         f"stable rank of the change, mean {plus_minus} std over heads"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
@@ -42,7 +43,7 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
     else:
         found = list(_blocks(path, model, checkpoint, at_most))
     if len(found) < 2:
-        raise RankriseError(f"{str(path)!r} holds {len(found)} examples: at least 2 are needed.")
+        raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: at least 2 are needed.")
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._families import from_known_library, note_proof, recognise
 from rankrise.watch._heads import find_layers, heads, unwrap
@@ -45,7 +46,7 @@ class LayoutCheck:
 
     def __str__(self) -> str:
         open_ones = [f"{layer.layer}: {layer.reason}" for layer in self.layers if not layer.proved]
-        count = f"{len(self.layers) - len(open_ones)} of {len(self.layers)} layouts are proved"
+        count = f"{len(self.layers) - len(open_ones)} of {counted(len(self.layers), 'layout')} proved"
         return "; ".join([count, *open_ones]) + "."
 
 

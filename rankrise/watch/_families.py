@@ -13,6 +13,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from rankrise.foundations.counted import counted
 from rankrise.watch import _roles as roles
 from rankrise.watch._marks import marks, refuse, unread_parts
 from rankrise.watch._projection import Projection, Unreadable, composed, is_linear, joined, linear
@@ -265,7 +266,8 @@ def standard(module: Any) -> Attention | None:
     said = roles.head_size(holder)
     if said is not None and query.width != heads * said:
         raise Unreadable(
-            f"it says it has {heads} heads of size {said}, and its query projection has width {query.width}"
+            f"it says it has {counted(heads, 'head')} of size {said}, and its query projection has "
+            f"width {query.width}"
         )
     notes = marks(holder) + unread_parts(holder, (*inputs, last))
     guess = (

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from torch import Tensor, nn
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.watch._families import FAMILIES, Attention, is_guess, looks_like_attention, recognise
@@ -49,7 +50,7 @@ class Layer:
 
     def __repr__(self) -> str:
         heads, width, size = self.query.shape
-        parts = [f"{heads} heads of size {size} on {width}", *self.notes]
+        parts = [f"{counted(heads, 'head')} of size {size} on {width}", *self.notes]
         return f"Layer({self.name}: {'; '.join(parts)})"
 
 

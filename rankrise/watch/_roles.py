@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from rankrise.foundations.counted import counted
 from rankrise.watch._projection import Projection, Unreadable, is_linear
 
 
@@ -88,7 +89,7 @@ def heads_of(module: Any, output: Projection) -> int:
             f"it does not say how many heads it has: none of {', '.join(HEADS)} is an attribute of it"
         )
     if heads < 1 or width % heads:
-        raise Unreadable(f"it says it has {heads} heads, and its output projection takes {width}")
+        raise Unreadable(f"it says it has {counted(heads, 'head')}, and its output projection takes {width}")
     return heads
 
 

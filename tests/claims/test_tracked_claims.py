@@ -307,7 +307,7 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     assert json.loads((tmp_path / "sweep" / "claims.json").read_text()) == kept
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("products (the reproduction's): What is learned in VO")
-    assert any(line.startswith("CIFAR-10  holds: it passes on 2 of 2 measures; judged on") for line in lines)
+    assert any(line.startswith("CIFAR-10  holds: it passes on both measures; judged on") for line in lines)
 
 
 def test_verdicts_replace_nothing_but_verdicts(
@@ -330,7 +330,7 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
     printed = capsys.readouterr().out
     assert printed.count("products (the reproduction's): What is learned in VO") == 1
     assert (
-        "\nCIFAR-10  holds: it passes on 2 of 2 measures.\n  stable rank of VO over that of KQ: layer 1"
+        "\nCIFAR-10  holds: it passes on both measures.\n  stable rank of VO over that of KQ: layer 1"
         in printed
     )
     assert "\nwander  not judged: wander came without a recipe" in printed
@@ -371,7 +371,7 @@ def test_a_reason_says_what_is_not_clear_and_what_is_not_known() -> None:
 
     clear, wide = at_most("clear", 0.1, 0.5, ""), at_most("wide", Estimate(0.4, 0.3, 0.6), 0.5, "")
     unknown, failing = at_most("unknown", None, 0.5, ""), at_most("failing", 0.7, 0.5, "")
-    assert reason(clear) == ("holds", "it passes on 1 of 1 measures.")
+    assert reason(clear) == ("holds", "it passes on its one measure.")
     assert reason(clear, unknown) == ("not decided", "the run does not determine: unknown.")
     assert reason(clear, wide, unknown) == ("not decided", "the threshold lies within the interval of: wide.")
     assert reason(wide, failing) == ("does not hold", "it fails on: failing.")

@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._matrices.loss import (
     MatrixLossFunction,
@@ -195,7 +196,9 @@ def greedy_matrices(
         if time + wait > until:
             return end("until", f"The next stage begins after rescaled time {until:g}.")
         if len(found) >= max_stages:
-            return end("max stages", f"Stopped after {max_stages} stages: raise max_stages for more.")
+            return end(
+                "max stages", f"Stopped after {counted(max_stages, 'stage')}: raise max_stages for more."
+            )
         runner_up = time + queue[1][0] if len(queue) > 1 else math.inf
         time += wait
         plateau.modes = [modes.wait(wait) for modes in plateau.modes]

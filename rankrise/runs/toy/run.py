@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from rankrise import predict
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import RUN
@@ -37,7 +38,8 @@ class ToyRun:
     _read: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
-        return f"ToyRun({self.folder}: {len(self.settings.seeds)} seeds, {len(self.missing)} pieces missing)"
+        seeds, missing = len(self.settings.seeds), len(self.missing)
+        return f"ToyRun({self.folder}: {counted(seeds, 'seed')}, {counted(missing, 'piece')} missing)"
 
     @property
     def name(self) -> str:

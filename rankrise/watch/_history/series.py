@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._checkpoint import Checkpoint, Wanted
 from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints
@@ -83,8 +84,8 @@ def find_series(
     if len(entries) < 2:
         names = ", ".join(source.name for source in found[:5]) or "none"
         raise RankriseError(
-            f"{described} has {len(entries)} checkpoints whose names tell a step (found: {names}): pass a "
-            "series of two or more, and --steps with a pattern or a table where names are odd."
+            f"{described} has {counted(len(entries), 'checkpoint')} with a step in the name ({names}): "
+            "pass a series of two or more, and --steps with a pattern or a table where names are odd."
         )
     return Series(described, tuple(entries), left_out)
 

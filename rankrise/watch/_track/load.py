@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy
 from numpy.typing import NDArray
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.notes import gathered
@@ -42,11 +43,11 @@ class TrackedRun:
     _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
-        steps = f"{len(self.measured)} measured steps"
+        steps = counted(len(self.measured), "measured step")
         if len(self.measured):
             steps += f" up to {self.measured[-1]}"
         state = "finished" if self.finished else "unfinished"
-        about = f"{self.folder}: {self.info['model']}, {len(self.layers)} layers, {steps}, {state}"
+        about = f"{self.folder}: {self.info['model']}, {counted(len(self.layers), 'layer')}, {steps}, {state}"
         return f"TrackedRun({'; '.join([about, *self.notes])})"
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import distributed, nn
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.provenance import now
@@ -189,8 +190,8 @@ class RankTracker:
         layers = [unit for unit in self._units if unit.is_layer]
         products = " and ".join(dict.fromkeys(name for unit in layers for name, _ in unit.products))
         heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
-        parts = [f"{products} of {heads} heads in {len(layers)} layers"] * bool(layers)
-        parts += [f"{others} other matrices"] * bool(others)
+        parts = [f"{products} of {counted(heads, 'head')} in {counted(len(layers), 'layer')}"] * bool(layers)
+        parts += [counted(others, "other matrix", "other matrices")] * bool(others)
         model = type(unwrap(self._model)).__name__
         off = self._off or (self._on and self._record.gone)
         state = f", off: {off}" if off else ", closed" * self._closed

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._families import Attention, recognise
 from rankrise.watch._heads import heads, unwrap
@@ -194,7 +195,8 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         count = attention.query.blocks
         chosen = tuple(range(count)) if choice.heads is None else choice.heads
         if not 0 <= chosen[0] <= chosen[-1] < count:
-            raise RankriseError(f"heads is {list(chosen)}, but {name} has {count} heads, counted from 0.")
+            has = counted(count, "head")
+            raise RankriseError(f"heads is {list(chosen)}, but {name} has {has}, counted from 0.")
         group = tuple(head // (count // attention.key.blocks) for head in chosen)
         yield Unit(
             name,

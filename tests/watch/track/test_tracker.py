@@ -280,7 +280,7 @@ def test_a_run_says_what_it_is(tmp_path):
 def test_it_says_what_it_tracks(tmp_path, caplog):
     caplog.set_level(logging.INFO, "rankrise")
     watch.RankTracker(tiny(), tmp_path, matrices=["head.weight"]).close()
-    assert "KQ and VO of 4 heads in 2 layers and 1 other matrices of Tiny" in caplog.text
+    assert "KQ and VO of 4 heads in 2 layers and 1 other matrix of Tiny" in caplog.text
 
 
 def test_streams_get_means(tmp_path):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from rankrise.foundations.counted import counted
 from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
@@ -58,8 +59,8 @@ def draw_stable_rank(study: Study) -> Drawn:
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     heads = member.layers[0]["heads"]
     figure.suptitle(
-        f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} heads per layer"
-        f"{_seed_note([study])}{stage_note(member)}{noise_note(member)}"
+        f"{plain(study.main_label)}: stable rank of the change, mean and std over "
+        f"{counted(heads, 'head')} per layer{_seed_note([study])}{stage_note(member)}{noise_note(member)}"
     )
     return figure, table(HEADER, _rows(study))
 

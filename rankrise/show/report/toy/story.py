@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from rankrise.foundations.counted import counted
 from rankrise.runs import ToyRun
 from rankrise.runs.toy.pieces import Piece
 from rankrise.show.report.kind import Chapter
@@ -43,14 +44,14 @@ def _did(run: ToyRun) -> str:
         f"one attention head with diagonal weights of dimension {settings.dimension}"
         if heads == 1
         else f"a diagonal transformer of dimension {settings.dimension}, "
-        f"{settings.layers} layers and {settings.heads} heads"
+        f"{counted(settings.layers, 'layer')} and {counted(settings.heads, 'head')} per layer"
     )
     scales = ", ".join(map(scale_html, settings.alphas))
     seeds = f" for each of {len(settings.seeds)} seeds" if len(settings.seeds) > 1 else ""
     return (
         f"This run trained {network}, {2 * settings.dimension * heads} coordinates in all, "
-        f"on {settings.samples} samples of {settings.tokens} tokens taught by a random network of that form, "
-        f"from weights of size <var>α</var> = {scales}{seeds}."
+        f"on {counted(settings.samples, 'sample')} of {counted(settings.tokens, 'token')} taught by a random "
+        f"network of that form, from weights of size <var>α</var> = {scales}{seeds}."
     )
 
 
