@@ -106,6 +106,11 @@ class TrainSettings:
     """Steps between two lines of the record, each with the mean loss since the last."""
     checkpoint_every: float = setting(50.0, kind="record", at_least=1e-6)
     """Epochs between checkpoints."""
+    keep_series: int = setting(0, kind="record", at_least=0, at_most=10**4)
+    """How many checkpoints of the weights alone are kept for good, in the folder series of the run, at steps
+    that are measured: the beginning, the end, half of them dense early and half evenly spread; 0: none."""
+    series_precision: Precision = setting("fp32", kind="record")
+    """fp32, or bf16, in which most models are published: what the weights of the series are rounded to."""
     measurements: int = setting(250, kind="record", at_least=1, at_most=10**6)
     """Steps at which stable ranks are measured: dense early, then evenly spread."""
     spectra_epochs: tuple[float, ...] = setting(

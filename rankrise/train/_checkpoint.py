@@ -8,6 +8,8 @@ The model's part, with its configuration, is also a checkpoint that transformers
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from rankrise.foundations.record.names import CHECKPOINTS, checkpoint_path
 from rankrise.foundations.record.tensors import save, sha256
 
 FORMAT = "rankrise-checkpoint/1"
+UNFINISHED = ".unfinished-"
 WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
 REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
 WHOLE = StateDictOptions(full_state_dict=True)
@@ -47,9 +50,7 @@ def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimiser: Any, accelerator: Any, losses: Tensor
 ) -> None:
     """Write a checkpoint as a folder of its own, then remove the earlier ones."""
-    weights = get_model_state_dict(model, options=ON_MAIN)
-    for name in _tied(model):
-        weights.pop(name, None)
+    weights = weights_of(model)
     optimiser_state: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
@@ -57,14 +58,10 @@ def save_checkpoint(
         state["random_gpu"] = accelerator.gather(
             torch.cuda.get_rng_state().to(accelerator.device)[None]
         ).cpu()
-    network = accelerator.unwrap_model(model)
-    configuration = network.config.to_dict() | {"architectures": [type(network).__name__]}
     if accelerator.is_main_process:
-        place = folder / CHECKPOINTS
-        make_folder(place)
-        temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place))
-        try:
-            save(temporary / WEIGHTS, _contiguous(weights))
+        final = checkpoint_path(folder, step)
+        with whole_folder(final) as temporary:
+            save(temporary / WEIGHTS, weights)
             moments = {
                 f"{name}/{key}": value
                 for name, each in optimiser_state["state"].items()
@@ -74,20 +71,42 @@ def save_checkpoint(
             save(temporary / STATE, _contiguous(state))
             for name in (WEIGHTS, MOMENTS, STATE):
                 sync(temporary / name)
-            write_json(temporary / "config.json", configuration)
+            write_json(temporary / "config.json", configuration_of(accelerator.unwrap_model(model)))
             sums = {name: sha256(temporary / name) for name in (WEIGHTS, MOMENTS, STATE)}
             write_json(temporary / "state.json", {"format": FORMAT, "step": step, "sha256": sums})
-            temporary.chmod(0o755)
-            final = checkpoint_path(folder, step)
-            temporary.rename(final)
-            sync(place)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        for other in place.iterdir():
+        for other in final.parent.iterdir():
             if other != final:
                 shutil.rmtree(other, ignore_errors=True)
     accelerator.wait_for_everyone()
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The weights, each once and by its own name; every process takes part, and the main one gets them."""
+    weights = get_model_state_dict(model, options=ON_MAIN)
+    for name in _tied(model):
+        weights.pop(name, None)
+    return _contiguous(weights)
+
+
+def configuration_of(network: nn.Module) -> dict[str, Any]:
+    """The config.json with which transformers builds the network again."""
+    described: dict[str, Any] = network.config.to_dict()  # type: ignore[operator, union-attr]
+    return described | {"architectures": [type(network).__name__]}
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `final`, which gets that name once all is in it."""
+    make_folder(final.parent)
+    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=final.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        temporary.rename(final)
+        sync(final.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator: Any) -> tuple[int, Tensor]:

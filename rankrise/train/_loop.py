@@ -24,6 +24,7 @@ from rankrise.train._checkpoint import load_checkpoint, save_checkpoint
 from rankrise.train._kernels import chosen_kernels
 from rankrise.train._losses import RecentLosses
 from rankrise.train._rate import rate_at, set_rate
+from rankrise.train._series import forget_series_after, keep_in_series
 from rankrise.train._sources import Batch
 from rankrise.train._step import Step, compiled, eager_score, eager_step, graphed, optimiser_of
 from rankrise.train._task import Task, task_of
@@ -132,13 +133,19 @@ def train(
             evaluated=times.evaluates(step),
         )
 
+    def keep(step: int) -> None:
+        if times.keeps(step):
+            keep_in_series(folder, step, model, accelerator, settings.series_precision)
+
     with tracker, _signals_noted() as signals, chosen_kernels(settings):
         _refuse_losses(tracker)
         # Where it left off.
         last, open_window = load_checkpoint(folder, model, optimiser, accelerator)
         losses.resume(open_window)
+        forget_series_after(folder, last, accelerator)
         if last == 0:
             tracker.step(0)
+            keep(0)
         batches = _batches(task, settings, times, accelerator, first=last)
 
         for step in range(last + 1, times.total + 1):
@@ -156,6 +163,7 @@ def train(
             if schedule.due(step):
                 tracker.wait()  # so that none is left out, however fast the steps are
             tracker.step(step, **numbers)
+            keep(step)
             if numbers and progress is not None and accelerator.is_main_process:
                 progress(where(step))
 

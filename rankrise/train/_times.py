@@ -1,6 +1,7 @@
 """When what happens: epochs turned into steps."""
 
 import math
+from collections.abc import Sequence
 
 import numpy
 
@@ -30,6 +31,11 @@ class Times:
         self._settings = settings
         self._evaluations = {self.epoch_steps, *self._every(settings.evaluate_every)}
         self._saves = self._every(settings.checkpoint_every)
+        half = settings.measurements // 2
+        self._often = sorted({round(aim) for aim in _aims(half, half + 1, self.total)})
+        spectra = {self.step(epoch) for epoch in settings.spectra_epochs}
+        self._seldom = sorted({step for step in spectra if step < self.total} | {self.total})
+        self._kept = nearest_of(sorted({*self._often, *self._seldom}), settings.keep_series)
 
     def step(self, epoch: float) -> int:
         """The step at which so many epochs are over, at least 1."""
@@ -51,21 +57,41 @@ class Times:
         """Whether a checkpoint is due here."""
         return step in self._saves
 
+    def keeps(self, step: int) -> bool:
+        """Whether the weights here belong to the series that is kept."""
+        return step in self._kept
+
     def schedule(self) -> Schedule:
         """Stable ranks at steps that are dense early (half of them on a logarithmic clock) and then evenly
         spread; full spectra at the epochs that were asked for, and at the end.
         """
-        count = self._settings.measurements // 2
-        early = numpy.geomspace(1, self.total, count)
-        even = numpy.linspace(0, self.total, count + 1)
-        often = {0, *numpy.concatenate([early, even]).round().astype(int).tolist(), self.total}
-        spectra = {self.step(epoch) for epoch in self._settings.spectra_epochs}
-        return Schedule(
-            often=sorted(often), seldom=sorted({step for step in spectra if step < self.total} | {self.total})
-        )
+        return Schedule(often=self._often, seldom=self._seldom)
 
     def _every(self, epochs: float) -> set[int]:
         if epochs * self.epoch_steps < 1:
             return set(range(1, self.total + 1))
         times = math.ceil(self.total / self.epoch_steps / epochs)
         return {min(self.step(number * epochs), self.total) for number in range(1, times + 1)}
+
+
+def nearest_of(measured: Sequence[int], count: int) -> set[int]:
+    """So many of the measured steps, dense early and then evenly spread, with the first and the last.
+
+    >>> sorted(nearest_of(range(101), 8)), sorted(nearest_of([0, 3, 100], 8)), nearest_of([0, 3, 100], 0)
+    ([0, 1, 5, 22, 25, 50, 75, 100], [0, 3, 100], set())
+    """
+    left = list(measured)
+    chosen: set[int] = set()
+    for aim in _aims(count // 2, count - count // 2 + 1, measured[-1])[:count]:
+        if left:
+            nearest = min(left, key=lambda step: abs(step - aim))
+            left.remove(nearest)
+            chosen.add(nearest)
+    return chosen
+
+
+def _aims(early: int, even: int, total: int) -> list[float]:
+    """The beginning and the end, then so many times that are dense early, on a logarithmic clock, and so many
+    that are evenly spread."""
+    times = [0.0, float(total), *numpy.geomspace(1, total, early), *numpy.linspace(0, total, even)]
+    return list(dict.fromkeys(map(float, times)))

@@ -13,6 +13,8 @@ TRUNCATION = "truncation.json"
 SWEEP = "sweep.json"
 """In the folder of a sweep, beside the folders of its runs."""
 CHECKPOINTS = "checkpoint"
+SERIES = "series"
+"""The checkpoints of weights alone that `rankrise train --keep_series` keeps."""
 LOCK = ".lock"
 
 BEGUN = {INITIAL, STEPS, RANKS}
@@ -37,9 +39,9 @@ def spectra_steps(folder: Path) -> list[int]:
     return [step for step in steps if spectra_path(folder, step).is_file()]
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """The folder of a checkpoint."""
-    return folder / CHECKPOINTS / f"step-{step:010d}"
+def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
+    """The folder of a checkpoint, or of one in the series that is kept."""
+    return folder / kind / f"step-{step:010d}"
 
 
 def toy_piece(seed: int, kind: str, alpha: str = "", step: float | None = None) -> str:

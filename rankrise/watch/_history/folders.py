@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.names import CHECKPOINTS, SERIES
+from rankrise.foundations.record.run_file import has_run
 from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
 
 # A fingerprint reads the beginning of each file, where safetensors have names and places, and so many pieces
@@ -43,18 +45,20 @@ class LocalCheckpoint:
 
 
 def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
-    """The checkpoints in a folder: its folders with weights; where there are none, its files with weights."""
+    """The checkpoints in a folder: its folders with weights; where there are none, its files with weights. Of
+    a run of ours, the series that it kept, or its checkpoints."""
     folder = folder.expanduser()
     if not folder.is_dir():
         raise RankriseError(
             f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or the "
             "name of a model on the Hugging Face Hub."
         )
+    if has_run(folder):
+        own = [folder / name for name in (SERIES, CHECKPOINTS) if (folder / name).is_dir()]
+        return local_checkpoints(own[0]) if own else []
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     folders = [path for path in inside if path.is_dir() and _has_weights(path)]
     files = [path for path in inside if path.is_file() and path.suffix in SUFFIXES]
-    if not folders and (folder / "checkpoint").is_dir():  # of a run of ours
-        return local_checkpoints(folder / "checkpoint")
     return [LocalCheckpoint(path) for path in folders or files]
 
 
