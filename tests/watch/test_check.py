@@ -91,7 +91,7 @@ def test_the_usual_layout_is_proved(rotary, norm, kernel):
     model = Block(Fused("thirds", rotary, norm, kernel))
     result = watch.check(model, x())
     assert result.proved
-    assert str(result) == "1 of 1 layouts are proved."
+    assert str(result) == "1 of 1 layout proved."
     assert "a forward pass agrees" in quietly(model)[0].notes[0]
 
 
