@@ -32,9 +32,10 @@ from rankrise.train._image_classification import ImageClassification
 from rankrise.train._kernels import chosen_kernels
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
+from rankrise.train._optimiser import optimiser_of
 from rankrise.train._rate import set_rate
 from rankrise.train._sources import DeviceImages
-from rankrise.train._step import compiled, eager_step, graphed, optimiser_of
+from rankrise.train._step import compiled, eager_step, graphed
 from rankrise.train._task import Task
 from rankrise.train._times import Times
 from rankrise.train._token_blocks import TokenBlocks

@@ -16,6 +16,7 @@ TEXT = ("text", "made-text", "hugging-face-text")
 """Those that are text; the others are images."""
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 Initialisation = Literal["linear", "normal", "truncated-normal"]
+Optimiser = Literal["adamw", "sgd", "lion", "muon", "random-walk"]
 Precision = Literal["fp32", "bf16"]
 Compile = Literal["none", "model", "max-autotune"]
 AttentionKernel = Literal["auto", "flash", "cudnn", "efficient", "math", "short"]
@@ -80,12 +81,18 @@ class TrainSettings:
     """Examples in a step, over all processes together."""
     micro_batch_size: int = setting(0, kind="computation", at_least=0, at_most=2**30)
     """Examples that a process takes at once, where its share of a batch does not fit; 0: all of them."""
+    optimiser: Optimiser = "adamw"
+    """adamw (Adam where weight_decay is 0), sgd, lion (signs of a mean gradient), muon (orthogonal steps for
+    the layers' matrices, as large as AdamW's; AdamW for the rest), or random-walk (AdamW's steps with every
+    sign drawn at random, which learns nothing)."""
     learning_rate: float = setting(1e-4, above=0)
-    """Adam's learning rate after the warm-up."""
+    """The learning rate after the warm-up."""
     final_learning_rate: float = setting(0.0, at_least=0)
     """What the learning rate falls to at the end."""
     weight_decay: float = setting(0.0, at_least=0)
-    """AdamW's decoupled weight decay, on matrices only."""
+    """Weight decay, on matrices only: decoupled from the gradient, but of sgd a part of it."""
+    momentum: float = setting(0.9, at_least=0, at_most=0.9999)
+    """Of sgd, lion and muon: how much of the past gradients a step keeps; 0 makes of lion sign descent."""
     clip: float = setting(0.0, at_least=0)
     """Largest norm of the gradient; 0: any."""
     precision: Precision = "bf16"

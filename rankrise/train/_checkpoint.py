@@ -128,9 +128,10 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     rates = [group["lr"] for group in optimiser.param_groups]
     weights |= {name: weights[first] for name, first in _tied(model).items()}
     set_model_state_dict(model, weights, options=WHOLE)
-    set_optimizer_state_dict(
-        model, optimiser.optimizer, {"state": moments, "param_groups": groups}, options=WHOLE
-    )
+    if moments:  # SGD without momentum has none
+        set_optimizer_state_dict(
+            model, optimiser.optimizer, {"state": moments, "param_groups": groups}, options=WHOLE
+        )
     for group, rate in zip(optimiser.param_groups, rates, strict=True):
         group["lr"] = rate
     rank = accelerator.process_index

@@ -23,10 +23,11 @@ from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._checkpoint import load_checkpoint, save_checkpoint
 from rankrise.train._kernels import chosen_kernels
 from rankrise.train._losses import RecentLosses
+from rankrise.train._optimiser import optimiser_of
 from rankrise.train._rate import rate_at, set_rate
 from rankrise.train._series import forget_series_after, keep_in_series
 from rankrise.train._sources import Batch
-from rankrise.train._step import Step, compiled, eager_score, eager_step, graphed, optimiser_of
+from rankrise.train._step import Step, compiled, eager_score, eager_step, graphed
 from rankrise.train._task import Task, task_of
 from rankrise.train._times import Times
 
@@ -84,6 +85,11 @@ def train(
         raise RankriseError(
             f"batch_size is {settings.batch_size}, which {accelerator.num_processes} processes cannot share "
             "equally: pass a multiple."
+        )
+    if settings.optimiser == "random-walk" and accelerator.num_processes > 1:
+        raise RankriseError(
+            f"optimiser is random-walk, and each of {accelerator.num_processes} processes would walk its own "
+            "way: train on one."
         )
 
     # What is trained, and when what happens.

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._sources import Batch
@@ -28,20 +27,6 @@ def compiled(settings: TrainSettings, task: Task, plain: bool) -> tuple[Any, Any
     mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
     task = task.compiled(partial(torch.compile, fullgraph=plain, dynamic=False, mode=mode))
     return task.loss, task.score
-
-
-def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device) -> Optimizer:
-    """Adam; with a weight decay, AdamW that decays the matrices and leaves biases and layer norms alone."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    if device.type != "cuda":
-        return torch.optim.AdamW(groups, lr=settings.learning_rate)
-    rate = torch.tensor(settings.learning_rate, device=device)  # a CUDA graph reads it at every replay
-    return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)
 
 
 def eager_step(

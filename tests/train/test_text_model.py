@@ -12,7 +12,8 @@ from torch import nn
 from rankrise.train._data import Tokens
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
-from rankrise.train._step import compiled, eager_score, eager_step, optimiser_of
+from rankrise.train._optimiser import optimiser_of
+from rankrise.train._step import compiled, eager_score, eager_step
 from rankrise.train._token_blocks import TokenBlocks
 
 VOCABULARY = 100

@@ -3,14 +3,21 @@
 import os
 import signal
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
+from accelerate import Accelerator
 from tiny_text import TINY_TEXT
 from tiny_training import TINY, same_run
 
+from rankrise.recipes.train_settings import Optimiser
 from rankrise.train import Interrupted, Reached, train
-from rankrise.train._step import graphed
+from rankrise.train._kernels import chosen_kernels
+from rankrise.train._optimiser import optimiser_of
+from rankrise.train._rate import set_rate
+from rankrise.train._step import eager_step, graphed
+from rankrise.train._task import task_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 kinds = pytest.mark.parametrize("settings", [replace(TINY, head_size=16), TINY_TEXT], ids=["images", "text"])
@@ -36,6 +43,30 @@ def test_graphs_that_share_their_memory_give_what_their_functions_give():
     for number, batch in enumerate(batches):
         both = [pair[number % 3 == 2]((batch,)).clone() for pair in (plain, replayed)]
         torch.testing.assert_close(both[0], both[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("optimiser", get_args(Optimiser))
+def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(optimiser):
+    asked = replace(TINY, optimiser=optimiser, weight_decay=0.1)
+    accelerator = Accelerator(mixed_precision="no")
+    weights = []
+    for replayed in (False, True):
+        task = task_of(asked, accelerator.device)
+        model = task.model().to(accelerator.device)
+        model, chosen = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
+        step = eager_step(asked, accelerator, model, chosen, task.loss)
+        if replayed:
+            (step,) = graphed(step, before_capture=lambda: None)
+        with chosen_kernels(asked):
+            for number, batch in enumerate(task.batches(0, 0, 100, slice(None))):
+                set_rate(chosen, 1e-3 * (number + 1))
+                step(batch)
+        weights.append([weight.detach().clone() for weight in model.parameters()])
+    if optimiser != "random-walk":  # a graph has random numbers of its own
+        for plain, graph in zip(*weights, strict=True):
+            torch.testing.assert_close(plain, graph, rtol=0, atol=0)
+    begun = task_of(asked, accelerator.device).model().parameters()
+    assert not any(one.cpu().equal(other) for one, other in zip(weights[1], begun, strict=True))
 
 
 @kinds

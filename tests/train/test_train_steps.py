@@ -15,10 +15,11 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.train import train
 from rankrise.train._augmentation import cut
 from rankrise.train._kernels import chosen_kernels
+from rankrise.train._optimiser import optimiser_of
 from rankrise.train._order import epoch_plan
 from rankrise.train._rate import rate_at
 from rankrise.train._sources import DeviceImages
-from rankrise.train._step import eager_step, optimiser_of
+from rankrise.train._step import eager_step
 from rankrise.train._task import task_of
 from rankrise.train._times import Times
 
