@@ -39,6 +39,11 @@ COMMANDS = (
     "history",
 )
 
+EPILOG = (
+    "'rankrise help COMMAND' explains a command, and so does --help after it. --run is the folder of a run, "
+    "which is resumed if it is there; --out is where a command writes what it made of runs or models."
+)
+
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Troubles that come without the name of a file: no space, no more than a quota, read-only, broken."""
 
@@ -49,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
+        if words[:1] == ["help"]:
+            words = [*words[1:2], "--help"]
         if not words or words[0].startswith("-"):
             _introduce(words)
         else:
@@ -102,7 +109,7 @@ def _output_is_closed() -> bool:
 
 def _introduce(words: Sequence[str]) -> None:
     """Answer `rankrise` alone, `rankrise --help` and `rankrise --version`."""
-    parser = Parser(prog="rankrise", description=main.__doc__, epilog="Every command has --help.")
+    parser = Parser(prog="rankrise", description=main.__doc__, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"rankrise {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name in COMMANDS:

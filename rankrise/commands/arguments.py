@@ -1,8 +1,8 @@
 """The arguments of a command: a typed function with a docstring is its flags and its help.
 
-A parameter without a default is a word of the command line, one with a default is a flag, `list[str]` takes
-any number of words, and `Annotated[Mapping[str, Any], SomeSettings]` has a flag for every field of a settings
-dataclass: the parameter gets those that were given.
+A parameter without a default is a word of the command line, one with a default is a flag (before a `/`, a
+word that may be left out), `list[str]` takes any number of words, and `Annotated[Mapping[str, Any],
+SomeSettings]` has a flag for every field of a settings dataclass: the parameter gets those that were given.
 """
 
 import argparse
@@ -28,6 +28,10 @@ Command = Callable[..., None]
 REQUIRED = inspect.Parameter.empty
 """The default of what has none."""
 
+PLACES = ("run", "out")
+"""Where a run is kept, to be resumed and read, and where all else is written: one is asked for by the other's
+name."""
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -40,11 +44,8 @@ class Argument:
     text: str
     parameter: str
     """The function's parameter: its own name, or that of the parameter that takes the settings."""
-
-    @property
-    def is_word(self) -> bool:
-        """Whether it is passed without a name."""
-        return self.default is REQUIRED
+    is_word: bool = False
+    """Whether it is passed without a name."""
 
     @property
     def is_setting(self) -> bool:
@@ -71,14 +72,18 @@ class Argument:
         """What it is, and its default where that is a value."""
         text = " ".join(self.text.split())
         text = text[:1].upper() + text[1:]
-        if self.is_word or self.is_switch or self.default in (None, "", ()):
+        if self.default is REQUIRED or self.is_switch or self.default in (None, "", ()):
             return text.replace("%", "%%")
         return f"{text} (default: {in_words(self.default)})".replace("%", "%%")
 
 
 def call(name: str, command: Command, words: Sequence[str]) -> None:
     """Call a command with what words of the command line say."""
-    command(**parsed(name, command, words))
+    given = parsed(name, command, words)
+    parameters = inspect.signature(command).parameters.values()
+    unnamed = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in given]
+    values = [given.pop(one) for one in unnamed]
+    command(*values, **given)
 
 
 def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
     long = docstring_parser.parse(command.__doc__ or "").long_description
     description = "\n\n".join(filter(None, (summary(command), long)))
     arguments = list(arguments_of(command))
-    words = [f"{one.spelling}..." if one.is_many else one.spelling for one in arguments if one.is_word]
+    words = [_usage(one) for one in arguments if one.is_word]
     parser = Parser(
         prog=f"rankrise {name}",
         usage=" ".join(["%(prog)s", *words, "[flags]"]),
@@ -124,8 +129,9 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
     settings = None
     for argument in arguments:
         if argument.is_word:
-            many: Any = {"nargs": "+"} if argument.is_many else {}
-            parser.add_argument(argument.name, metavar=argument.name.upper(), help=argument.help, **many)
+            count: Any = {"nargs": "+"} if argument.is_many else {"nargs": "?"}
+            count = {} if argument.default is REQUIRED and not argument.is_many else count
+            parser.add_argument(argument.name, metavar=argument.spelling, help=argument.help, **count)
             continue
         if argument.is_setting and settings is None:
             recipe = any(one.name == "recipe" for one in arguments)
@@ -156,7 +162,8 @@ def arguments_of(command: Command) -> Iterator[Argument]:
             for field in fields(settings):
                 yield Argument(field.name, of_fields[field.name], field.default, meant[field.name], name)
         else:
-            yield Argument(name, _without_none(wanted), parameter.default, texts.get(name, ""), name)
+            is_word = parameter.default is REQUIRED or parameter.kind is parameter.POSITIONAL_ONLY
+            yield Argument(name, _without_none(wanted), parameter.default, texts.get(name, ""), name, is_word)
 
 
 class Parser(argparse.ArgumentParser):
@@ -197,17 +204,24 @@ def _spelled(words: Sequence[str], arguments: dict[str, Argument], prog: str) ->
             spelled.append(word)
         elif word.startswith("--"):
             if name not in known:
-                meant = nearest(name, known)
-                advice = f"did you mean --{meant}?" if meant else f"see '{prog} --help'."
-                if "set" in known and name in meanings(TrainSettings):
-                    advice = f"pass --set {name}=VALUE."
-                raise RankriseError(f"--{name} is not a flag of '{prog}': {advice}")
+                raise RankriseError(f"--{name} is not a flag of '{prog}': {_meant(name, arguments, prog)}")
             spelled.append(f"--{name}{equals}{value}")
         elif spelled and re.fullmatch(r"--\w+", spelled[-1]) and re.match(r"-[\d.]", word):
             spelled[-1] += f"={word}"
         else:
             spelled.append(word)
     return spelled
+
+
+def _meant(name: str, arguments: dict[str, Argument], prog: str) -> str:
+    """What to pass instead of a flag that a command does not have."""
+    if "set" in arguments and name in meanings(TrainSettings):
+        return f"pass --set {name}=VALUE."
+    place = next((one for one in PLACES if one in arguments), None) if name in PLACES else None
+    meant = arguments.get(nearest(name, arguments) or place or "")
+    if meant is None:
+        return f"see '{prog} --help'."
+    return f"pass {meant.spelling} without a flag." if meant.is_word else f"did you mean {meant.spelling}?"
 
 
 def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> Any:
@@ -223,6 +237,13 @@ def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> A
         parser.error(f"{argument.spelling} is {given!r}, which is not UTF-8: pass another name")
     except RankriseError as error:
         parser.error(str(error).removesuffix("."))
+
+
+def _usage(word: Argument) -> str:
+    """A word in the first line of the help."""
+    if word.default is not REQUIRED:
+        return f"[{word.spelling}]"
+    return f"{word.spelling}..." if word.is_many else word.spelling
 
 
 def _placeholder(argument: Argument) -> str:

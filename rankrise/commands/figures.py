@@ -17,11 +17,12 @@ def figures(
 
     Args:
         runs: folders of runs, or of sweeps; one toy run at most.
-        only: some of the figures, such as 6,7,descent or stable-rank (all that the runs have the data for).
+        only: some of the figures, such as 6,7,descent or figure-6 (all that the runs have the data for).
         seed: which of a toy run's seeds to draw (its first).
         out: folder for the files (figures in the first run's).
         json: print the paths as JSON.
     """
+    import re
     import sys
 
     from rankrise import runs as recorded
@@ -30,7 +31,8 @@ def figures(
     from rankrise.show.progress import bar
 
     opened = recorded.open(runs)
-    names = None if only is None else [name.strip() for name in only.split(",")]
+    prefix = re.compile(r"figure[\s-]*", re.IGNORECASE)  # as files and the list of figures have it
+    names = None if only is None else [prefix.sub("", name.strip(), count=1) for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
         drawn, skipped = draw_figures(opened, out or Path(runs[0]) / "figures", names, seed, move_to)
     for run in opened:

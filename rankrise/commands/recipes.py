@@ -1,31 +1,43 @@
 """`rankrise recipes`: the experiments that come with the package."""
 
 
-def recipes(json: bool = False) -> None:
+def recipes(recipe: str | None = None, /, json: bool = False) -> None:
     """List the recipes: what each reproduces, how long it takes and the number it should reach.
 
     Pass a recipe's name to 'rankrise train' or 'rankrise sweep', or to 'rankrise toy --recipe'.
 
     Args:
+        recipe: one of them, or a YAML file of your own, to be shown with its settings.
         json: print them as JSON.
     """
     from dataclasses import asdict
+    from typing import Any
 
     from rich.padding import Padding
     from rich.text import Text
 
     from rankrise.foundations.files import to_json
-    from rankrise.recipes.files import about, find, names
+    from rankrise.foundations.settings import in_words
+    from rankrise.recipes.files import about, find, names, settings_in
     from rankrise.show.console import safe_console
 
-    found = {name: about(name) for name in names()}
+    rows = []
+    for name in names() if recipe is None else [recipe]:
+        said = about(name)
+        row: dict[str, Any] = {
+            "name": name,
+            "path": str(find(name)),
+            **({} if said is None else asdict(said)),
+        }
+        rows.append(row if recipe is None else row | {"settings": settings_in(name)})
     if json:
-        described = {name: {} if said is None else asdict(said) for name, said in found.items()}
-        rows = [{"name": name, "path": str(find(name)), **said} for name, said in described.items()]
         print(to_json(rows))
         return
     console = safe_console(highlight=False)
-    for name, said in found.items():
-        console.print(Text(name, style="bold"))
-        for label, text in ({} if said is None else asdict(said)).items():
+    for row in rows:
+        console.print(Text(row.pop("name"), style="bold"))
+        settings, path = row.pop("settings", {}), row.pop("path")
+        for label, text in (row | ({} if recipe is None else {"file": path, "settings": ""})).items():
             console.print(Padding(Text(f"{label}: {text}"), (0, 0, 0, 2), expand=False))
+        for label, value in settings.items():
+            console.print(Padding(Text(f"{label}: {in_words(value)}"), (0, 0, 0, 4), expand=False))

@@ -9,7 +9,7 @@ from rankrise.recipes.toy_settings import ToySettings
 
 
 def toy(
-    out: Path,
+    run: Path,
     settings: Annotated[Mapping[str, Any], ToySettings],
     quick: bool = False,
     recipe: str | None = None,
@@ -23,7 +23,7 @@ def toy(
     those. An interrupted run resumes: the same command goes on where it stopped.
 
     Args:
-        out: folder of the run, new or to be resumed.
+        run: folder of the run, new or to be resumed.
         quick: a small size, about a minute on two cores.
         recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
         workers: processes that work at the same time; as many as there are cores if not given.
@@ -44,26 +44,26 @@ def toy(
     if quick and recipe is not None:
         raise RankriseError("both --quick and --recipe are given: pass one of them.")
     wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
-    if has_run(out) and not (quick or recipe or settings):
-        wanted = open_toy(out).settings  # to resume, the folder alone is enough
+    if has_run(run) and not (quick or recipe or settings):
+        wanted = open_toy(run).settings  # to resume, the folder alone is enough
     wanted = wanted.changed(settings, "the command line")
     try:
         with bar("toy experiments", work_of(wanted), unit="gradients") as move_to:
-            run = run_toy(
-                out,
+            done = run_toy(
+                run,
                 wanted,
                 workers=workers or os.cpu_count() or 1,
                 command=command_line(),
                 note=note,
-                progress=lambda done, finished: move_to(done, f"toy experiments, {finished} finished"),
+                progress=lambda work, finished: move_to(work, f"toy experiments, {finished} finished"),
             )
     except KeyboardInterrupt:
         print(
-            f"rankrise: interrupted; experiments that ended are in {out}, the same command does the others.",
+            f"rankrise: interrupted; experiments that ended are in {run}, the same command does the others.",
             file=sys.stderr,
         )
         raise SystemExit(130) from None
     if json:
-        print(to_json({"folder": str(run.folder), **run.info}))
+        print(to_json({"folder": str(done.folder), **done.info}))
     else:
-        print(f"The run is in {out}: next 'rankrise figures {out}' and 'rankrise claims {out}'.")
+        print(f"The run is in {run}: next 'rankrise figures {run}' and 'rankrise claims {run}'.")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import rankrise
 from rankrise.commands import COMMANDS, command_of, main
 from rankrise.commands.arguments import arguments_of, parsed
+from rankrise.recipes import files as recipe_files
 
 SMALL = ["--dimension", "2", "--tokens", "3", "--samples", "20"]
 
@@ -62,8 +63,14 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["figures", "no-such-run", "--dpi", "4"], "--dpi is not a flag of 'rankrise figures': see"),
         (["train", "r", "--epoch", "3"], "--epoch is not a flag of 'rankrise train': did you mean --epochs?"),
         (["claims", "no-such-run", "--whi"], "--whi is not a flag of 'rankrise claims': did you mean --why?"),
-        (["toy", "n\udcff"], r"OUT is 'n\udcff', which is not UTF-8: pass another name; see"),
-        (["toy"], "OUT is missing; see 'rankrise toy --help'."),
+        (["toy", "n\udcff"], r"RUN is 'n\udcff', which is not UTF-8: pass another name; see"),
+        (["toy"], "RUN is missing; see 'rankrise toy --help'."),
+        (["toy", "--out", "x"], "--out is not a flag of 'rankrise toy': pass RUN without a flag."),
+        (["train", "r", "--out", "x"], "--out is not a flag of 'rankrise train': did you mean --run?"),
+        (["predict", "--run", "x"], "--run is not a flag of 'rankrise predict': did you mean --out?"),
+        (["figures", "--run", "x"], "--run is not a flag of 'rankrise figures': pass RUNS without a flag."),
+        (["help", "trian"], "'trian' is not a command: did you mean 'rankrise train'?"),
+        (["recipes", "vit-digit"], "'vit-digit' is not a recipe: did you mean vit-digits?"),
         (["xyzw"], "'xyzw' is not a command: pass one of predict, flow"),
         (["trian"], "'trian' is not a command: did you mean 'rankrise train'?"),
         (["--versoin"], "--versoin is not a flag of 'rankrise': did you mean --version?"),
@@ -108,13 +115,34 @@ def test_the_version_is_the_package_s(capsys):
     assert capsys.readouterr().out == f"rankrise {rankrise.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_alone_it_lists_its_commands(capsys, words):
     with contextlib.suppress(SystemExit):
         main(words)
     shown = capsys.readouterr().out
     assert all(f"    {name} " in shown for name in (*COMMANDS, "--version") if name in COMMANDS)
     assert "--version" in shown
+
+
+def test_help_of_a_command_is_what_its_flag_shows(capsys):
+    shown = []
+    for words in (["help", "toy"], ["toy", "--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert shown[0].startswith("usage: rankrise toy RUN [flags]")
+
+
+def test_a_recipe_is_shown_with_what_it_says_of_itself_and_its_settings(capsys):
+    main(["recipes", "vit-digits", "--json"])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["settings"] == recipe_files.settings_in("vit-digits")
+    main(["recipes", "vit-digits"])
+    shown = capsys.readouterr().out
+    assert f"reaches: {row['reaches']}" in " ".join(shown.split())
+    assert "\n    qkv_bias: no\n" in shown
+    assert "vit-cifar10\n" not in shown
 
 
 def test_flags_are_read_in_any_order_and_with_dashes(capsys):

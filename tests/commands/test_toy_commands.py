@@ -67,10 +67,11 @@ def test_claims_of_two_runs_are_told_claim_by_claim(
 
 
 def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["figures", str(tiny.folder), "--only", "6", "--out", str(tmp_path), "--json"])
-    assert json.loads(capsys.readouterr().out)["drawn"]["6"] == [
-        str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")
-    ]
+    for name in ("6", "figure-6", "Figure 6"):
+        main(["figures", str(tiny.folder), "--only", name, "--out", str(tmp_path), "--json"])
+        assert json.loads(capsys.readouterr().out)["drawn"] == {
+            "6": [str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")]
+        }
 
 
 @pytest.mark.parametrize(
