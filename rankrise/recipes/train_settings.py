@@ -49,6 +49,10 @@ class TrainSettings:
     augmentation: Augmentation = setting("crop-flip", of="images")
     """none, crop (moved by up to an eighth of the side, the border black), crop-flip (mirrored as well), or,
     of streamed photographs, resized-crop-flip (any rectangle of 8 % of the area or more)."""
+    label_noise: float = setting(0.0, of="images", at_least=0, at_most=1)
+    """Share of the training images whose label is drawn at random, with the same draws for every seed."""
+    redraw_labels: bool = setting(False, of="images")
+    """Draw those labels anew in every epoch, so that they cannot be memorised either."""
     patch_size: int = setting(4, of="images", at_least=1, at_most=2**14)
     """Side of a patch in pixels."""
     layers: int = setting(6, at_least=1, at_most=1000)
@@ -124,6 +128,10 @@ class TrainSettings:
         (0.1, 0.5, 1, 2, 5, 10, 25, 50, 100, 200, 300, 400, 500), kind="record", above=0
     )
     """Epochs at which all singular values are recorded; the last epoch always has them."""
+    leading_values: int = setting(8, kind="record", at_least=1, at_most=1024)
+    """Largest singular values that are recorded at every measurement."""
+    matrices: tuple[str, ...] = setting((), kind="record")
+    """Name patterns of single weight matrices that are measured beside the products, such as *.mlp.*."""
     workers: int = setting(4, kind="machine", of="images", at_least=0, at_most=1024)
     """Processes that decode images, for data sets that are streamed."""
 
@@ -151,6 +159,13 @@ class TrainSettings:
                 f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}: "
                 "pass one that does."
             )
+        if self.label_noise and self.stream:
+            raise RankriseError(
+                f"label_noise is {self.label_noise:g} with stream yes, but streamed photographs keep their "
+                "labels: pass stream no, or label_noise 0."
+            )
+        if self.redraw_labels and not self.label_noise:
+            raise RankriseError("redraw_labels is yes with label_noise 0: pass a label_noise above 0.")
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting that says something for the data, as JSON has it."""

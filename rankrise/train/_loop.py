@@ -113,7 +113,15 @@ def train(
         "processes": accelerator.num_processes,
     }
     schedule = times.schedule()
-    tracker = watch.RankTracker(model, folder, schedule=schedule, note=note, extra=extra)
+    tracker = watch.RankTracker(
+        model,
+        folder,
+        schedule=schedule,
+        matrices=settings.matrices,
+        top=settings.leading_values,
+        note=note,
+        extra=extra,
+    )
 
     # How a step is computed.
     alone = accelerator.num_processes == 1

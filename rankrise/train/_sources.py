@@ -12,6 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._augmentation import cut
 from rankrise.train._data import ImageData, Pictures, fitted, mean_and_deviation, random_crop
+from rankrise.train._labels import noisy
 from rankrise.train._order import INDEX, epoch_plan, plain_plan
 
 Batch = tuple[Tensor, ...]
@@ -69,16 +70,21 @@ class DeviceImages:
         self._mirror = settings.augmentation == "crop-flip"
         mean, deviation = mean_and_deviation(data.train.images)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
-        self._images, self._labels = data.train.images.to(device), data.train.labels.to(device)
+        self._true_labels, self._label_noise = data.train.labels, settings.label_noise
+        self._redraw = settings.redraw_labels
+        self._images, self._labels = data.train.images.to(device), self._drawn_labels(0).to(device)
         self._validation_images = data.validation.images.to(device)
         self._validation_labels = data.validation.labels.to(device)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of the epoch's plan: which image, how it is moved and mirrored. ([share, 4],)"""
+        """Rows of the epoch's plan: which image, how it is moved and mirrored; and labels, where they are
+        drawn for the epoch. ([share, 4],) or ([share, 4], [share])
+        """
         plan = epoch_plan(self.examples, self._seed, epoch, self._margin, self._mirror)
-        plan = sent(plan, self._labels.device)
+        whole: Batch = (plan, self._drawn_labels(epoch)[plan[:, INDEX]]) if self._redraw else (plan,)
+        whole = tuple(sent(tensor, self._labels.device) for tensor in whole)
         for start in range(first * batch_size, self.examples - batch_size + 1, batch_size):
-            yield (plan[start : start + batch_size][share],)
+            yield tuple(tensor[start : start + batch_size][share] for tensor in whole)
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of the plain plan, and which of them count. ([share, 4], [share])"""
@@ -91,14 +97,18 @@ class DeviceImages:
 
     def pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Cut the batch out of the data set."""
-        (rows,) = batch
-        return self._normalised(cut(self._images, rows)), self._labels[rows[:, INDEX]]
+        rows, *drawn = batch
+        labels = drawn[0] if drawn else self._labels[rows[:, INDEX]]
+        return self._normalised(cut(self._images, rows)), labels
 
     def validation_pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """The images as they are."""
         rows, counts = batch
         labels = torch.where(counts, self._validation_labels[rows[:, INDEX]], -1)
         return self._normalised(cut(self._validation_images, rows)), labels
+
+    def _drawn_labels(self, epoch: int) -> Tensor:
+        return noisy(self._true_labels, self.classes, self._label_noise, epoch)
 
     def _normalised(self, pixels: Tensor) -> Tensor:
         return (pixels - self._mean) / self._deviation

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import nn
 
 from rankrise import RankriseError, watch
-from rankrise.train import TrainSettings
+from rankrise.train import TrainSettings, train
+from rankrise.train._begun import last_checkpoint
 from rankrise.train._vision_model import our_kernels_serve, vision_transformer
 
 
@@ -144,3 +146,28 @@ def test_dropout_is_the_librarys(tiny):
         found.append(model(pixel_values=pixels).logits.detach())
     torch.testing.assert_close(found[0], found[1])
     assert not torch.allclose(found[1], found[2])
+
+
+def test_single_matrices_are_measured_beside_the_products(tiny, tmp_path):
+    train(replace(tiny, epochs=0.2, warm_up_epochs=0, matrices=("*.mlp.*", "classifier*")), tmp_path / "run")
+    run = watch.load(tmp_path / "run")
+    assert run.products == ("KQ", "VO")
+    assert len(run.matrices) == 2 * tiny.layers + 1
+    after, before = (
+        {name: weight.double() for name, weight in load_file(path).items()}
+        for path in (last_checkpoint(run.folder) / "model.safetensors", run.folder / "initial.safetensors")
+    )
+    for name in run.matrices:
+        change = after[name] - (before[name] if before[name].shape == after[name].shape else before[name].T)
+        values = torch.linalg.svdvals(change)
+        expected = float((values / values[0]).square().sum())
+        assert run.stable_rank(name)[-1] == pytest.approx(expected, rel=1e-4)
+    assert run.top("KQ").shape[-1] == tiny.leading_values
+
+
+def test_fewer_leading_values_make_a_smaller_record(tiny, tmp_path):
+    for count in (1, 8):
+        train(replace(tiny, epochs=0.2, warm_up_epochs=0, leading_values=count), tmp_path / str(count))
+    few, many = (watch.load(tmp_path / name) for name in ("1", "8"))
+    assert (few.top("VO") == many.top("VO")[..., :1]).all()
+    assert (few.stable_rank("VO") == many.stable_rank("VO")).all()

@@ -62,6 +62,38 @@ def test_processes_share_a_batch(tiny):
     assert torch.equal(torch.cat(shares), whole)
 
 
+def _labels_over_epochs(asked, epochs=2):
+    """Each training image's label, by its place in the data set, as training sees it. [epochs, images]"""
+    task = task_of(asked, torch.device("cpu"))
+    found = torch.full((epochs, task.examples), -1)
+    for epoch in range(epochs):
+        for batch in task.batches(epoch, 0, 1, slice(None)):
+            found[epoch, batch[0][0, 0]] = task.inputs(*batch)["labels"][0]
+    return found
+
+
+def test_labels_are_drawn_once_or_in_every_epoch_and_alike_for_all_seeds(tiny):
+    true = _labels_over_epochs(tiny)
+    some = _labels_over_epochs(replace(tiny, label_noise=0.2))
+    none = _labels_over_epochs(replace(tiny, label_noise=1.0))
+    anew = _labels_over_epochs(replace(tiny, label_noise=1.0, redraw_labels=True))
+    assert torch.equal(true[0], true[1])
+    assert torch.equal(some[0], some[1])
+    assert torch.equal(none[0], none[1])
+    wrong = [(labels[0] != true[0]).double().mean().item() for labels in (some, none, anew)]
+    assert wrong == pytest.approx([0.18, 0.9, 0.9], abs=0.03)  # a tenth of the draws is true; 1438 images
+    assert (anew[0] != anew[1]).double().mean().item() == pytest.approx(0.9, abs=0.03)
+    assert torch.equal(_labels_over_epochs(replace(tiny, label_noise=0.2, seed=5)), some)
+    assert torch.bincount(none[0], minlength=10).min() > 100  # about 144 each
+
+
+def test_wrong_labels_are_of_training_alone(tiny):
+    noisy, true = (task_of(replace(tiny, label_noise=share), torch.device("cpu")) for share in (1.0, 0.0))
+    model = true.model()
+    batch = next(true.validation_batches(100, slice(None)))
+    assert torch.equal(noisy.score(model, *batch), true.score(model, *batch))
+
+
 @given(st.integers(1, 500), st.integers(0, 100))
 @settings(max_examples=50, deadline=None)
 def test_the_rate_warms_up_linearly_and_falls_as_a_cosine(total, warm_up):
