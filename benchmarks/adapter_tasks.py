@@ -161,7 +161,7 @@ def vit(data: Path, work: Path, device: str, tiny: bool) -> Task:
 
 
 def gpt2(data: Path, work: Path, device: str, tiny: bool) -> Task:
-    """GPT-2, small, pretrained here on Wikipedia, tuned on WikiText-103's validation part."""
+    """GPT-2, small, pretrained here on Wikipedia, tuned on WikiText-103's validation set."""
     length = 16 if tiny else 256
     pretrained = work / ("tiny-gpt2" if tiny else "gpt2-wikipedia")
     if tiny:

@@ -159,7 +159,7 @@ def draw(rows: list[Row], stem: Path) -> None:
 
 
 def optimisers() -> list[Row]:
-    """When each singular value appears, as a part of the time of the first, beside the prediction."""
+    """When each singular value appears, as a fraction of the time of the first, beside the prediction."""
     network = predict.full_head(3, 6, 100, seed=0, teacher="full")
     stages = predict.greedy_matrices(network, until=8.0)
     shown = [(stage.product, stage.rank - 1) for stage in stages]
@@ -184,7 +184,7 @@ def optimisers() -> list[Row]:
 
 
 def relative(times: list[float]) -> Row:
-    """Times as parts of the first one to appear, and their rank correlation with the predicted order."""
+    """Times as multiples of the first one to appear, and their rank correlation with the predicted order."""
     first = min(times)
     order = torch.tensor(times, dtype=torch.float64).argsort().argsort().double()
     place = torch.arange(len(times), dtype=torch.float64)

@@ -97,7 +97,7 @@ def main() -> None:
         rate = matrix_rate(device)
         print(f"bf16 matrix product of this machine: {rate:.0f} TFLOP/s")
         for row in rows:
-            row["part of matrix rate"] = row["TFLOP/s"] / rate
+            row["share of matrix rate"] = row["TFLOP/s"] / rate
             row["times the Trainer"] = row["per second"] / rows[-1]["per second"]
     if options.json:
         write_json(options.json, rows)

@@ -12,7 +12,7 @@ from rankrise.runs import NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 
 TIMES_CONSIDERED = 0.9
-"""Stages after this part of the run are left out: at a finite scale they may come after its end."""
+"""Stages after this fraction of the run are left out: at a finite scale they may come after its end."""
 
 LAST_ERROR = 0.02
 EXPONENT = 0.5

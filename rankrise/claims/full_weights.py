@@ -9,7 +9,7 @@ from rankrise.runs import FullWeights, NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 
 LEARNED = 0.05
-"""A singular value counts as learned above this part of the largest at the end."""
+"""A singular value counts as learned above this fraction of the largest at the end."""
 
 OVERLAP = 0.25
 AT_ONCE = 2
@@ -50,7 +50,7 @@ def full_weights(run: ToyRun) -> list[Measure]:
             **order,
         ),
         at_most(
-            "time to learn a singular value, as a part of the time to learn all",
+            "time to learn a singular value, as a fraction of the time to learn all",
             max(map(overlap, curves)),
             OVERLAP,
             "values learned together take about as long as all of them (1); "
@@ -59,7 +59,7 @@ def full_weights(run: ToyRun) -> list[Measure]:
         ),
         told("the same over the number of values learned", together / count, "1: all at once", **order),
         at_most(
-            "part of the final rank reached when half the fall of the loss is over",
+            "fraction of the final rank reached when half the fall of the loss is over",
             max(map(early_rank, curves)),
             EARLY_RANK,
             "rank that grows during training is below half then; weights that start large have all of it",
@@ -119,13 +119,13 @@ def in_transition(curve: FullWeights) -> int:
 
 
 def rise(curve: FullWeights) -> float:
-    """How much the loss rises in all, as a part of its fall: next to nothing under a stable step."""
+    """How much the loss rises in all, as a fraction of its fall: next to nothing under a stable step."""
     losses = curve.losses
     return float(losses.diff().clamp(min=0).sum() / (losses[0] - losses.min()).clamp(min=1e-300))
 
 
 def late_fall(curve: FullWeights) -> float:
-    """The part of the loss's fall that happens in the last tenth of the time."""
+    """The fraction of the loss's fall that happens in the last tenth of the time."""
     losses, times = curve.losses.numpy(), curve.times.numpy()
     late = losses[np.searchsorted(times, 0.9 * times[-1])]
     return float((late - losses[-1]) / max(losses[0] - losses[-1], 1e-300))
@@ -146,7 +146,7 @@ def overlap(curve: FullWeights) -> float:
 
 
 def early_rank(curve: FullWeights) -> float:
-    """The part of the final rank that is there when half of the loss's fall is over."""
+    """The fraction of the final rank that is there when half of the loss's fall is over."""
     values, losses = _values(curve), curve.losses.numpy()
     half = int((losses <= (losses[0] + losses[-1]) / 2).argmax())
     rank = (values >= LEARNED * values[-1].max()).sum(1)

@@ -51,7 +51,7 @@ def _deciding(grown: Heads, trend: Heads, product: str, choice: str = "") -> lis
     where = {"part": product, "choice": choice}
     return [
         at_least(
-            "part of the heads with a higher rank at the end than early",
+            "share of heads with a higher rank at the end than early",
             grown.mean(),
             MOST_HEADS,
             "three of four; half of them would by chance. Early is the end of the first epoch, when "

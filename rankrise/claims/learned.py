@@ -8,7 +8,7 @@ from rankrise.claims.claim import Measure, told
 from rankrise.runs import Run, TrackedRun
 
 HARDLY = 0.5
-"""A run whose training loss stays above this part of its first one has hardly learned, and is not judged:
+"""A run whose training loss stays above this fraction of its first one has hardly learned, and is not judged:
 what a few steps have changed may be of low rank because it is little."""
 
 

@@ -6,7 +6,7 @@ from rankrise.claims.claim import Measure, at_least, at_most, told
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 
 RETURNED = 0.1
-"""The part that may remain: noise forgotten leaves nothing, another minimum all."""
+"""What may remain, as a fraction: noise forgotten leaves nothing, another minimum all."""
 
 PARTS = {
     "of the kick": "how far apart the two paths end, over how far the noise put them apart: "
@@ -30,7 +30,8 @@ def noise_robustness(run: ToyRun) -> list[Measure]:
     margin_why = (
         "stage B, started with noise, must end nearer to the stage's point than it started (Assumption 4.4)"
     )
-    return _measures(run, "noise-robustness", "noise_robustness", "least part of noise removed", margin_why)
+    removed = "smallest share of noise removed"
+    return _measures(run, "noise-robustness", "noise_robustness", removed, margin_why)
 
 
 def remaining(curve: PerturbedCurve) -> tuple[float, float] | None:
@@ -72,9 +73,10 @@ def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_
     measures: list[Measure] = []
     for (part, meaning), shares in zip(PARTS.items(), zip(*left, strict=True), strict=True):
         over, middle = sum(share > RETURNED for share in shares), sorted(shares)[len(shares) // 2]
+        name = "relative size of what remains of a perturbation"
         measures += [
-            at_most("largest part of a perturbation that remains", max(shares), RETURNED, meaning, part=part),
-            told("median part that remains", middle, "over all perturbations", part=part),
+            at_most(f"{name}, largest", max(shares), RETURNED, meaning, part=part),
+            told(f"{name}, median", middle, "over all perturbations", part=part),
             told(
                 f"perturbations that keep more than {RETURNED:g}", float(over), f"of {len(shares)}", part=part
             ),

@@ -12,9 +12,9 @@ from rankrise.runs import NotRecorded, Study, TrackedRun
 
 HALF = 0.5
 CUT_OFFS = (0.1, 0.2, 0.3, 0.5)
-"""The parts of the largest singular value above which values are counted: the first, and other choices."""
+"""Values above this fraction of the largest are counted: the first, and other choices."""
 LATE = 0.9
-"""From this part of training on, a spectrum counts as that of the end."""
+"""From this fraction of training on, a spectrum counts as that of the end."""
 
 
 def spectra_decay(study: Study) -> list[Measure]:
@@ -26,7 +26,7 @@ def spectra_decay(study: Study) -> list[Measure]:
             for cut in CUT_OFFS
         }
         areas = heads_of(study.main, partial(_ratios, product, _area), product)
-        name = "values above a part of the largest, change / initial"
+        name = "values above a fraction of the largest, change / initial"
         measures += [
             told(name, one, f"above {CUT_OFFS[0]:g} of the largest", part=product, layer=layer)
             for layer, one in counted[CUT_OFFS[0]].items()

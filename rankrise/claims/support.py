@@ -4,7 +4,7 @@ from rankrise.claims.claim import Measure, at_least, at_most, told
 from rankrise.runs import NotRecorded, ToyRun
 
 TIE = 1e-9
-"""Below this part of a stage's time, two coordinates cannot be told apart in time."""
+"""Below this fraction of a stage's time, two coordinates cannot be told apart in time."""
 
 
 def support_grows(run: ToyRun) -> list[Measure]:

@@ -20,7 +20,7 @@ from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._stages import Stages
 
 _SAME_POINT = 1e-3
-"""How far apart, as a part of the largest weight, two ends count as the same point."""
+"""How far apart, as a fraction of the largest weight, two ends count as the same point."""
 
 P = ParamSpec("P")
 
@@ -78,8 +78,8 @@ def check_assumptions(
     """Check, for each stage, what Theorem 4.5 assumes of it.
 
     - *Nondegeneracy*: no other coordinate is due at the same time, and one that left the support is driven
-      away from it. The margin is the gap to the runner-up as a part of the stage's time, or the drive on one
-      that left as a part of the largest drive at zero.
+      away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the drive on
+      one that left as a fraction of the largest drive at zero.
     - *Strict minima*: the loss of u, with `a = s * u^2` on the support, has a positive definite Hessian at
       the stationary point. The margin is its smallest eigenvalue.
     - *Noise robustness*: stage B, started with Gaussian noise of standard deviation `noise` on the weights u

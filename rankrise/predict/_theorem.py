@@ -17,7 +17,7 @@ class StageComparison:
     """One stage in the limit and in the flow.
 
     `flow_time` is when the flow's coordinate crosses the threshold (inf if never), `time_error` its distance
-    from `time` as a part of `time`; `middle` is the middle of the stage's plateau and `point_error` the
+    from `time` as a fraction of `time`; `middle` is the middle of the stage's plateau and `point_error` the
     largest distance there between the flow and the stationary point; `grown` counts the coordinates active in
     the middle that were not so in the middle before.
     """

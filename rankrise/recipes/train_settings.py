@@ -43,7 +43,7 @@ class TrainSettings:
     sequence_length: int = setting(1024, of="text", at_least=1, at_most=2**20)
     """Of text: tokens in an example."""
     also_validate: tuple[str, ...] = setting((), kind="record", of="text")
-    """Of text: names inside data_folder of other text folders whose validation parts are looked at too."""
+    """Of text: names inside data_folder of other text folders whose validation sets are looked at too."""
     image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")

@@ -26,7 +26,7 @@ from rankrise.toy.full import train_full_weights
 from rankrise.toy.network import initialisation_of, network_of
 
 Report = Callable[[float], None]
-"""Called with the part of the piece that is done, from 0 to 1."""
+"""Called with the fraction of the piece that is done, from 0 to 1."""
 
 CURVE_POINTS = 64
 """Of each perturbed curve, which are kept in single precision: there are two for each perturbation."""

@@ -68,7 +68,7 @@ def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Itera
 
 
 def evaluation(task: Task, settings: TrainSettings) -> Any:
-    """What `use` measures a model by: the loss on the validation part, and its other scores."""
+    """What `use` measures a model by: the loss on the validation set, and its other scores."""
     size = settings.micro_batch_size or settings.batch_size
 
     def evaluate(model: nn.Module) -> dict[str, float]:

@@ -65,7 +65,7 @@ class ImageClassification:
         return torch.stack([value.double() for value in sums])
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """Accuracy, and the mean loss of the validation part."""
+        """Accuracy, and the mean loss of the validation set."""
         return {"accuracy": sums[1] / sums[0], "validation_loss": sums[2] / sums[0]}
 
 
@@ -98,7 +98,7 @@ def image_classification(
 
 
 def _photographs(settings: TrainSettings) -> tuple[Pictures, Pictures, int]:
-    """The training and the validation part of a data set of photographs, and the number of its classes."""
+    """The training and the validation set of a data set of photographs, and the number of its classes."""
     if settings.data == "image-folder":
         return read_image_folder(Path(settings.data_folder) / settings.data_name)
     return read_hugging_face(settings.data_name)

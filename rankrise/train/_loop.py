@@ -265,7 +265,7 @@ def _share(settings: TrainSettings, accelerator: Any) -> slice:
 
 
 def _validate(task: Task, settings: TrainSettings, accelerator: Any, score_of: Step) -> dict[str, Tensor]:
-    """The task's metrics over the whole validation part, in batches no larger than training takes at once."""
+    """The task's metrics over the whole validation set, in batches no larger than training takes at once."""
     whole = settings.batch_size // accelerator.num_processes
     share = min(settings.micro_batch_size or whole, whole)
     mine = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)

@@ -63,7 +63,7 @@ class NextTokenPrediction:
         return nothing.index_add(0, sets, sums).flatten()
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """Perplexity of the validation part and its mean loss; other sets' perplexities by their names.
+        """Perplexity of the validation set and its mean loss; other sets' perplexities by their names.
 
         Of a text in WikiText's form also the perplexity by its own words, however they were cut into tokens.
         """

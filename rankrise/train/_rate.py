@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 
 def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
-    """The learning rate of update number `step`, counted from 0, as a part of its largest value.
+    """The learning rate of update number `step`, counted from 0, as a fraction of its largest value.
 
     `final` is that of update number `total`, which would be the next after the last.
 

@@ -36,7 +36,7 @@ class ImageSource(Protocol):
         """Batches of an epoch from number `first` on, of each this process's `share`."""
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The validation part; the last batch is filled up."""
+        """The validation set; the last batch is filled up."""
 
     def pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised pixels, [share, channels, side, side], and labels, [share], of a training batch."""

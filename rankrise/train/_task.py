@@ -38,7 +38,7 @@ class Task(Protocol):
         """A training batch as transformers' models take it, with labels where the inputs are none."""
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The validation part, the last batch filled up with examples that do not count."""
+        """The validation set, the last batch filled up with examples that do not count."""
 
     def score(self, model: nn.Module, *batch: Tensor) -> Tensor:
         """Sums over a validation batch, detached, which are added up over all of them. [k]"""

@@ -50,7 +50,7 @@ class Times:
         return step % self._settings.log_every == 0 or step == self.total or self.evaluates(step)
 
     def evaluates(self, step: int) -> bool:
-        """Whether the validation part is looked at here."""
+        """Whether the validation set is looked at here."""
         return step in self._evaluations
 
     def saves(self, step: int) -> bool:

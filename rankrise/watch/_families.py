@@ -198,7 +198,7 @@ def latent(module: Any) -> Attention | None:
     """Multi-head latent attention (DeepSeek-V2 and later, MiniCPM3, Kimi): queries, keys and values are each
     put together from a projection down to latent dimensions, a norm's weights, and a projection up to heads.
 
-    A key has a part of its own and one, turned by rotary positions, that all heads share.
+    A key has a fraction of its own and one, turned by rotary positions, that all heads share.
     """
     if not any(hasattr(module, name) for name in ("kv_a_proj_with_mqa", "kv_b_proj")):
         return None

@@ -32,7 +32,7 @@ def made_up_images(count: int, seed: int = 0) -> numpy.ndarray:
 
 
 def write_cifar(folder: Path, version: str) -> tuple[numpy.ndarray, list[int]]:
-    """A made-up CIFAR in one of its four formats: the images and labels of its training part."""
+    """A made-up CIFAR in one of its four formats: the images and labels of its training set."""
     name = next(name for name, versions in cifar_module.FILES.items() if version in versions)
     images, labels = [], []
     (folder / version).mkdir(parents=True)

@@ -19,7 +19,7 @@ DENSE = 320
 """The most entries of the products for which all eigenvectors are taken; beyond, Krylov spaces."""
 
 _KRYLOV_TOLERANCE = 0.02
-"""What a Krylov space may add to the error of a step, as a part of what is allowed."""
+"""What a Krylov space may add to the error of a step, as a fraction of what is allowed."""
 
 
 @dataclass(frozen=True, eq=False)

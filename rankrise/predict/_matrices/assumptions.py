@@ -40,12 +40,12 @@ def check_matrix_assumptions(loss: MatrixLossFunction, stages: MatrixStages) -> 
 
     - *Gradient at zero*: some product has a gradient there. The margin is its largest singular value.
     - *Nondegeneracy*: no other direction is due at the same time. The margin is the gap to the runner-up as a
-      part of the stage's time; the stage is clear in a flow where `gap * log(1/alpha)` is far above 1.
+      fraction of the stage's time; the stage is clear in a flow where `gap * log(1/alpha)` is far above 1.
     - *Strict minima*: a point of rest is a strict minimum among matrices of its ranks. The margin is the
       smallest eigenvalue of the Hessian in the balanced factors, but for the gauge `U g, V g^-T`, whose
       eigenvalues vanish. A loss that falls into blocks need not have it: its minima are those of the blocks.
     - *Mixing*: transitions couple the directions of a product, so that ordered exponents add. The margin is
-      the weakest link, as a part of the gradient; it is nothing where the `"tracked"` rule was needed.
+      the weakest link, as a fraction of the gradient; it is nothing where the `"tracked"` rule was needed.
 
     >>> from rankrise import predict
     >>> network = predict.matrix_sensing(3, samples=30)
@@ -73,7 +73,7 @@ def check_matrix_assumptions(loss: MatrixLossFunction, stages: MatrixStages) -> 
         judged(
             "mixing",
             [stage.mixing for stage in stages],
-            "weakest link between the directions of a product in a transition, as a part of the gradient",
+            "weakest link between the directions of a product in a transition, as a fraction of the gradient",
         ),
     )
 

@@ -146,7 +146,7 @@ class Columns:
 
     def restore(self, beginning: int = 0) -> float:
         """Give `W^T J W` its value again, charging the smaller column of each pair, from column `beginning`
-        on; the largest correction, as a part of a column.
+        on; the largest correction, as a fraction of a column.
 
         The columns are orthogonal and sorted. `w_j + eta J w_i` changes `w_i^T J w_j` by eta, and to first
         order nothing else.

@@ -1,7 +1,7 @@
 """How far the flow of full matrices at some initialisation scale is from its predicted stages.
 
 At a finite scale the stage at `T_k` comes at `t_k = T_k log(1/alpha) + c_k`, up to exponentially small terms.
-So `t_k / log(1/alpha)` is off by a part that falls like 1/log(1/alpha), and the slope of `t_k` between two
+So `t_k / log(1/alpha)` is off by a term that falls like 1/log(1/alpha), and the slope of `t_k` between two
 scales is the limit itself.
 """
 
@@ -24,7 +24,7 @@ class MatrixStageComparison:
     """One stage as predicted and in the flow.
 
     `flow_time` is when the singular value number `rank` of `product` rises above the threshold (inf if
-    never), `time_error` its distance from `time` as a part of `time`. In the `middle` of the stage's plateau,
+    never), `time_error` its relative distance from `time`. In the `middle` of the stage's plateau,
     `point_error` is the largest distance of an entry of a product from its point of rest, and `ranks` are the
     numbers of singular values above the threshold.
     """
@@ -71,7 +71,7 @@ class MatrixConvergence:
     `time_exponent` is the slope of log(largest time error) against log(1/log(1/alpha)), 1 where it falls like
     1/log(1/alpha). `slopes` are the stage times in the limit, from the two smallest scales, and
     `extrapolated` those of a straight line in 1/log(1/alpha) through all scales; `slope_errors` and
-    `extrapolated_errors` are their distances from the prediction, as parts of it. All count only stages that
+    `extrapolated_errors` are their relative distances from the prediction. All count only stages that
     all the flows reach.
     """
 

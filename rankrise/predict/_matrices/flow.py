@@ -34,7 +34,7 @@ class MatrixFlow:
 
     `times` (n,) are moments of the flow, `losses` (n,) the loss there, `log_inverse_alpha` the unit of time.
     `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift`
-    the largest part of a column by which rounding and the steps' errors changed it before it was restored.
+    the largest relative change of a column by rounding and the steps' errors before it was restored.
     `ending` says how the solve ended and `message` what to do about it; `steps`, `gradients` and
     `hessian_columns` are what it cost.
     """

@@ -41,8 +41,8 @@ class StepTooSmall(Exception):
 class Moment:
     """A point of the flow: time t, the loss, flat products and their rates, log singular values per product.
 
-    `drift` is the largest part of a column by which the conserved quantity had to be restored, and `accepted`
-    marks the ends of steps.
+    `drift` is the largest fraction of a column by which the conserved quantity had to be restored, and
+    `accepted` marks the ends of steps.
     """
 
     time: float
@@ -105,7 +105,7 @@ def _attempt(
     pace: float,
     tolerance: float,
 ) -> float | tuple[list[tuple[float, Moment]], float, list[Columns]]:
-    """A step of length `size`: what came of it, or the part of `size` to try instead."""
+    """A step of length `size`: what came of it, or the fraction of `size` to try instead."""
     step: Step | None = None
     error = 0.0
     if linear is not None:

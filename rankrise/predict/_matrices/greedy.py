@@ -46,8 +46,8 @@ class MatrixStage:
       the stages of a flow are clear only where `gap * log(1/alpha)` is far above 1. `tied` says that the gap
       is nothing, in which case the rule does not say what happens.
     - `dropped` are the products that lost a direction on the way, one entry per direction.
-    - `mixing` is the weakest link between the directions of a product in this transition, as a part of the
-      gradient: nothing where they fall into blocks, inf where at most one direction of each is left.
+    - `mixing` is the weakest link between the directions of a product in this transition, as a fraction of
+      the gradient: nothing where they fall into blocks, inf where at most one direction of each is left.
     """
 
     time: float

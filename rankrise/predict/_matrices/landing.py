@@ -17,7 +17,7 @@ from rankrise.predict._matrices.factors import Factors, FactorSpace
 from rankrise.predict._matrices.loss import MatrixLoss
 
 _ROUGH = 0.03
-"""The error of a step, as a part of each column: the path has to stay in its basin, no more."""
+"""The error of a step, as a fraction of each column: the path has to stay in its basin, no more."""
 _ALMOST_STILL = 0.1
 _STILLER = 0.2
 """Newton's method is tried when the pace has fallen to a part, and again after it fell by as much more."""
@@ -112,7 +112,7 @@ def _step(space: FactorSpace, here: Here, size: float) -> tuple[Here, float]:
 
 
 def _pace(space: FactorSpace, here: Here) -> float:
-    """The largest rate of a column, as a part of it."""
+    """The largest rate of a column, as a fraction of it."""
     sizes = space.column_sizes(here.x)
     return float((space.column_sizes(here.rate) / sizes.clamp(min=1e-300)).max()) if len(sizes) else 0.0
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 NO_COUPLING = 1e-8
-"""A coupling below this part of the gradient is rounding."""
+"""A coupling below this fraction of the gradient is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def modes_at(product: Tensor, gradient: Tensor, rank: int) -> Modes:
 class Coupling:
     """Which directions of a plateau a transition couples: the largest entries of the gradient in their frame.
 
-    `strength` (m, m), m = max(d1, d2), is between pairs of directions, as a part of the largest entry.
+    `strength` (m, m), m = max(d1, d2), is between pairs of directions, as a fraction of the largest entry.
     """
 
     def __init__(self, modes: Modes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 TOLERANCE = 3e-4
-"""How far a drawn curve may be from the run's, as a part of the plot's height: below a tenth of a pixel."""
+"""How far a drawn curve may be from the run's, over the plot's height: below a tenth of a pixel."""
 
 
 def kept_points(times: np.ndarray, values: np.ndarray, tolerance: float) -> np.ndarray:

@@ -46,7 +46,7 @@ FILES = {
         },
     },
 }
-"""Data set, its folder in each format, its files (the last is the test part) and their MD5."""
+"""Data set, its folder in each format, its files (the last is the test set) and their MD5."""
 
 
 def read_cifar(name: str, folder: str | Path, check: bool = True) -> ImageData:

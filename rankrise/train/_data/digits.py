@@ -6,7 +6,7 @@ from rankrise.foundations.optional import require
 from rankrise.train._data.images import ImageData, ImagePart
 
 TRAINING = 1500
-"""The first 1500 are trained on; the last 297, by other writers, are the validation part."""
+"""The first 1500 are trained on; the last 297, by other writers, are the validation set."""
 
 
 def read_digits() -> ImageData:

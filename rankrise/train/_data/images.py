@@ -16,7 +16,7 @@ class ImagePart:
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A training and a validation part of `classes` classes."""
+    """A training and a validation set of `classes` classes."""
 
     name: str
     train: ImagePart

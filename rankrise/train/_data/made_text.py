@@ -32,7 +32,7 @@ class MadeText:
 
 
 def made_text() -> tuple[MadeText, MadeText]:
-    """A training and a validation part.
+    """A training and a validation set.
 
     >>> print(made_text()[1].read().splitlines()[0])
     Clara is in the station with a blue cup. Clara gives the blue cup to David. ... Now Hugo has ...

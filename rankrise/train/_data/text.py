@@ -75,7 +75,7 @@ class HubText:
 
 
 def read_hugging_face_text(name: str) -> tuple[HubText, HubText]:
-    """The training and the validation part of `owner/name` or `owner/name:configuration`."""
+    """The training and the validation set of `owner/name` or `owner/name:configuration`."""
     datasets = require("datasets", extra="datasets", purpose="a Hugging Face data set")
     place, _, configuration = name.partition(":")
     try:

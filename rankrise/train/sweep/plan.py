@@ -94,7 +94,7 @@ def read_seeds(text: str) -> int | list[int]:
 
 
 def _word(value: Any) -> str:
-    """A value as a part of a folder's name."""
+    """A value as a fraction of a folder's name."""
     if isinstance(value, list):
         return "+".join(map(_word, value))
     text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NEAR = 0.2
-"""A plateau is reached where the flow is nearer to it than this part of the jumps to its neighbours."""
+"""A plateau is reached where the flow is nearer to it than this fraction of the jumps to its neighbours."""
 
 
 @dataclass(frozen=True)

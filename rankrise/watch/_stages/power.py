@@ -11,12 +11,12 @@ KNOWN = 40
 """Stages of toy losses whose place is known, in `benchmarks/stages.py`."""
 
 MISSED = {0.0: 2, 0.02: 14, 0.1: 27}
-"""How many of them are missed, by the noise that was added, as a part of the loss."""
+"""How many of them are missed, by the noise that was added, as a fraction of the loss."""
 
 
 @dataclass(frozen=True)
 class Missed:
-    """At so much noise, as a part of the loss, from `least` to `most` of the `known` stages are missed."""
+    """At so much noise, relative to the loss, from `least` to `most` of the `known` stages are missed."""
 
     noise: float
     least: int

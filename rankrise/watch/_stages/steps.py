@@ -14,12 +14,12 @@ from rankrise.watch._stages.shape import LONGEST, Windows
 DRAWS = 100
 LEAST = 0.02
 """The least step: 2 % of the value on a log scale, 2 % of the range on a linear one."""
-NOISE_PART, FLOOR = 0.3, 0.25
-"""A loss is seen as log(loss + a part of its noise), up to a part of its fall: a logarithm alone magnifies
-what happens near zero.
+NOISE_SHARE, FLOOR = 0.3, 0.25
+"""A loss is seen as log(loss + a fraction of its noise), up to a fraction of its fall: a logarithm alone
+magnifies what happens near zero.
 """
 BUMP = 0.5
-"""How far a loss may have risen before a step, as a part of the step."""
+"""How far a loss may have risen before a step, as a fraction of the step."""
 FINEST = LEAST / 10
 """What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces."""
 FEWEST = 8
@@ -68,7 +68,7 @@ def find_steps(
 
     `times` (n,) are training steps or any clock that starts at 0, in any order and spacing; `curve` (n,) may
     have nan. A step changes it at least twice as much as windows of the same length just before and just
-    after do (see `Windows`). How certain that is under the noise, which is estimated, is the part of
+    after do (see `Windows`). How certain that is under the noise, which is estimated, is the share of
     `DRAWS` draws of the noiseless curve that have the step; those below `probability` are left out. A step
     down is one to a new low, and a step up one to a level that is kept: a spike is neither. Take a "linear"
     `scale` for what grows out of nothing, such as a singular value.
@@ -87,7 +87,7 @@ def find_steps(
         return []
     unit = 1.0 if scale == "log" else max(float(np.ptp(values)), 1e-6 * float(abs(values).max()), 1e-300)
     noise = typical_noise(values) if (direction, scale) == ("down", "log") else 0.0
-    floor = min(NOISE_PART * noise, FLOOR * _fall(values))
+    floor = min(NOISE_SHARE * noise, FLOOR * _fall(values))
     times, values, variances = binned(times, np.log(values + floor) if scale == "log" else values / unit)
     if len(times) < FEWEST:
         return []
@@ -158,7 +158,7 @@ def _step(times: np.ndarray, heights: np.ndarray, first: int, last: int) -> tupl
 
 
 def _falls(heights: np.ndarray, first: int, last: int, floor: float, noise: float) -> bool:
-    """Whether a loss that is down to the size of its noise drops by a part of its fall so far that counts."""
+    """Whether a loss that is down to the size of its noise drops by enough of its fall so far to count."""
     start, before, after = np.exp(-heights[[0, first, last]])
     return bool(before - floor > noise or before - after >= LEAST * (start - after))
 
@@ -176,7 +176,7 @@ def _stays(times: np.ndarray, curve: np.ndarray, first: int, last: int) -> bool:
 
 
 def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarray]]:
-    """The same step in many draws, with the part of the draws that have it.
+    """The same step in many draws, with the share of the draws that have it.
 
     A group begins where most windows overlap and takes in the steps beside it, as long as they are mostly of
     draws that have none in the group yet: where draws have both, these are two steps.

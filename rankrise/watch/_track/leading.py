@@ -12,7 +12,7 @@ SPARE = 4
 BLOCKS = 16
 # Estimated relative error of a squared value at which it is good.
 TOLERANCE = 1e-5
-# Squared values below this part of the largest are lost in rounding, and waited for in vain.
+# Squared values below this fraction of the largest are lost in rounding, and waited for in vain.
 NOISE = 1e-13
 
 

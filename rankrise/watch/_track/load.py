@@ -36,7 +36,7 @@ class TrackedRun:
     """
 
     energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
-    """The parts of a change's energy whose directions `energy_rank` counts."""
+    """The shares of a change's energy whose directions `energy_rank` counts."""
     folder: Path
     info: dict[str, Any]
     """What run.json holds."""

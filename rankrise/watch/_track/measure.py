@@ -24,7 +24,7 @@ ACCELERATOR_BYTES = 2**27
 # Matrices up to this size are decomposed whole: the iteration would gain nothing.
 SMALL = 256
 ENERGY_SHARES = (0.9, 0.95, 0.99)
-"""Parts of the energy, the sum of squared singular values, whose directions are counted."""
+"""Shares of the energy, the sum of squared singular values, whose directions are counted."""
 
 
 @dataclass(frozen=True)

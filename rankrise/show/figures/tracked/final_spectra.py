@@ -17,7 +17,7 @@ from rankrise.show.figures.tracked.normalised_spectra import INDEX
 from rankrise.show.moments import moment, when
 
 FLOOR = 1e-3
-"""The part of the axis's upper end below which nothing is drawn."""
+"""The fraction of the axis's upper end below which nothing is drawn."""
 CUT_NOTE = "\nvalues below a thousandth of the axis's upper end are cut off"
 
 

@@ -17,7 +17,7 @@ RANK_NUMBERS = 300_000
 SPECTRUM_NUMBERS = 300_000
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
 TENTH = 0.1
-"""The part of the largest singular value above which values are counted."""
+"""The fraction of the largest singular value above which values are counted."""
 HEAD_PRODUCTS = ("KQ", "VO", "KQ and VO")
 """The groups of a truncation that are products of heads, not matrices."""
 METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
