@@ -6,6 +6,9 @@ from rankrise.runs import TrackedRun
 
 STABLE = "stable"
 
+BOUND = "up to twice the head size, since a head's change is a difference of two products"
+"""How large the rank of a change can be, which surprises where an energy rank exceeds the head size."""
+
 
 def rank_kinds(run: TrackedRun, which: str) -> dict[str, np.ndarray]:
     """Curves of a product or a matrix: "stable", and of "90 % energy", "95 % energy", "99 % energy" (how many

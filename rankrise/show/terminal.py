@@ -9,6 +9,7 @@ import numpy as np
 
 from rankrise.foundations.counted import counted
 from rankrise.show.layer_names import short_names
+from rankrise.show.rank_kinds import BOUND
 from rankrise.watch import StagesFound, TrackedRun
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         "ranks are over measured steps (log-spaced), the loss over steps",
         f"stable rank of the change, mean {plus_minus} std over heads"
         + (f", and its {ENERGY} % energy rank:" if _has_energy(shot.ranks) else ":"),
+        *([f"(how many directions hold {ENERGY} % of its energy: {BOUND})"] if _has_energy(of_heads) else []),
     ]
     below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
     return Group(*(Text(text) for text in about), *tables, *(Text(text) for text in below))

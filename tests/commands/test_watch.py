@@ -126,6 +126,7 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
         console.print(frame(shot, console))
         rows = written.getvalue().splitlines()
         [row] = [row for row in rows if row.startswith(name)]
+        assert "95 % of its energy: up to twice the head size" in " ".join(written.getvalue().split())
         assert row.split()[-2:] == ["1.19", "4.0"]  # a matrix has few columns: there is room
         heads = [row for row in rows if "(layers." in row]
         assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
