@@ -14,7 +14,7 @@ Data = Literal[
 ]
 TEXT = ("text", "made-text", "hugging-face-text")
 """Those that are text; the others are images."""
-Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
+Augmentation = Literal["none", "crop", "crop-flip", "rand-augment", "resized-crop-flip"]
 Initialisation = Literal["linear", "normal", "truncated-normal"]
 Optimiser = Literal["adamw", "sgd", "lion", "muon", "random-walk"]
 Precision = Literal["fp32", "bf16"]
@@ -47,8 +47,9 @@ class TrainSettings:
     image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")
-    """none, crop (moved by up to an eighth of the side, the border black), crop-flip (mirrored as well), or,
-    of streamed photographs, resized-crop-flip (any rectangle of 8 % of the area or more)."""
+    """none, crop (moved by up to an eighth of the side, the border black), crop-flip (mirrored as well),
+    rand-augment (then two operations of RandAugment as well), or, of streamed photographs, resized-crop-flip
+    (any rectangle of 8 % of the area or more)."""
     label_noise: float = setting(0.0, of="images", at_least=0, at_most=1)
     """Share of the training images whose label is drawn at random, with the same draws for every seed."""
     redraw_labels: bool = setting(False, of="images")
@@ -158,6 +159,11 @@ class TrainSettings:
             raise RankriseError(
                 f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}: "
                 "pass one that does."
+            )
+        if self.augmentation == "rand-augment" and self.stream:
+            raise RankriseError(
+                "augmentation is rand-augment with stream yes, but streamed photographs do not have it: pass "
+                "stream no, or another augmentation."
             )
         if self.label_noise and self.stream:
             raise RankriseError(

@@ -8,13 +8,21 @@ import numpy
 import torch
 from torch import Tensor
 
+from rankrise.train._rand_augment import PER_IMAGE
+
 INDEX, DOWN, RIGHT, MIRRORED = range(4)
 """The columns of a plan."""
+OPERATIONS = slice(4, 4 + PER_IMAGE)
+"""Those of RandAugment, where there are any."""
 
 
-def epoch_plan(examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False) -> Tensor:
+def epoch_plan(
+    examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False, operations: int = 0
+) -> Tensor:
     """One row for each example, in the order of training: its index, how far its crop moves down and right
     (between -margin and margin), and whether it is mirrored. int64 [examples, 4]
+
+    With `operations`, that many draws of RandAugment to choose from, two columns more: its draws.
 
     >>> epoch_plan(5, seed=0, epoch=3)[:, INDEX].sort().values.tolist()
     [0, 1, 2, 3, 4]
@@ -26,6 +34,9 @@ def epoch_plan(examples: int, seed: int, epoch: int, margin: int = 0, mirror: bo
         plan[:, DOWN : RIGHT + 1] = generator.integers(-margin, margin, size=(examples, 2), endpoint=True)
     if mirror:
         plan[:, MIRRORED] = generator.integers(0, 2, size=examples)
+    if operations:
+        drawn = generator.integers(0, operations, size=(examples, PER_IMAGE))
+        plan = numpy.concatenate([plan, drawn], axis=1)
     return torch.from_numpy(plan)
 
 

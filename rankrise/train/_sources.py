@@ -13,7 +13,8 @@ from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._augmentation import cut
 from rankrise.train._data import ImageData, Pictures, fitted, mean_and_deviation, random_crop
 from rankrise.train._labels import noisy
-from rankrise.train._order import INDEX, epoch_plan, plain_plan
+from rankrise.train._order import INDEX, OPERATIONS, epoch_plan, plain_plan
+from rankrise.train._rand_augment import moves_of, rand_augmented
 
 Batch = tuple[Tensor, ...]
 
@@ -67,7 +68,9 @@ class DeviceImages:
         )
         self._seed = settings.seed
         self._margin = 0 if settings.augmentation == "none" else settings.image_size // 8
-        self._mirror = settings.augmentation == "crop-flip"
+        self._mirror = settings.augmentation in ("crop-flip", "rand-augment")
+        moves = moves_of(*size) if settings.augmentation == "rand-augment" else torch.empty(0)
+        self._moves = moves.to(device)
         mean, deviation = mean_and_deviation(data.train.images)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
         self._true_labels, self._label_noise = data.train.labels, settings.label_noise
@@ -77,10 +80,12 @@ class DeviceImages:
         self._validation_labels = data.validation.labels.to(device)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of the epoch's plan: which image, how it is moved and mirrored; and labels, where they are
-        drawn for the epoch. ([share, 4],) or ([share, 4], [share])
+        """Rows of the epoch's plan: which image, how it is moved, mirrored and changed; and labels, where
+        they are drawn for the epoch. ([share, columns],) or ([share, columns], [share])
         """
-        plan = epoch_plan(self.examples, self._seed, epoch, self._margin, self._mirror)
+        plan = epoch_plan(
+            self.examples, self._seed, epoch, self._margin, self._mirror, operations=len(self._moves)
+        )
         whole: Batch = (plan, self._drawn_labels(epoch)[plan[:, INDEX]]) if self._redraw else (plan,)
         whole = tuple(sent(tensor, self._labels.device) for tensor in whole)
         for start in range(first * batch_size, self.examples - batch_size + 1, batch_size):
@@ -99,7 +104,10 @@ class DeviceImages:
         """Cut the batch out of the data set."""
         rows, *drawn = batch
         labels = drawn[0] if drawn else self._labels[rows[:, INDEX]]
-        return self._normalised(cut(self._images, rows)), labels
+        images = cut(self._images, rows)
+        if len(self._moves):
+            images = rand_augmented(images, rows[:, OPERATIONS], self._moves)
+        return self._normalised(images), labels
 
     def validation_pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """The images as they are."""

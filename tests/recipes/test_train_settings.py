@@ -58,6 +58,7 @@ def test_a_record_keeps_what_it_says_and_means_the_earlier_value_of_what_it_lack
         ({"spectra_epochs": (1.0, -1.0)}, "spectra_epochs has -1: pass numbers above 0."),
         ({"heads": "many"}, "an example gives heads as 'many': pass a whole number."),
         ({"patch_size": 5}, "patch_size is 5, which does not divide image_size 32"),
+        ({"augmentation": "rand-augment", "stream": True}, "rand-augment with stream yes, but streamed "),
         ({"label_noise": 1.2}, "label_noise is 1.2: pass a number of 0 or more, at most 1."),
         ({"redraw_labels": True}, "redraw_labels is yes with label_noise 0: pass a label_noise above 0."),
         (

@@ -20,7 +20,18 @@ from rankrise.train._step import eager_step, graphed
 from rankrise.train._task import task_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-kinds = pytest.mark.parametrize("settings", [replace(TINY, head_size=16), TINY_TEXT], ids=["images", "text"])
+IMAGES = replace(TINY, head_size=16)
+CHOICES = replace(
+    IMAGES,
+    augmentation="rand-augment",
+    label_noise=0.5,
+    redraw_labels=True,
+    optimiser="muon",
+    matrices=("*.mlp.*",),
+)
+kinds = pytest.mark.parametrize(
+    "settings", [IMAGES, TINY_TEXT, CHOICES], ids=["images", "text", "images-otherwise"]
+)
 
 
 def test_graphs_that_share_their_memory_give_what_their_functions_give():

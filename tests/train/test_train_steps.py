@@ -176,7 +176,8 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny, clip
         torch.testing.assert_close(whole, parts, rtol=0, atol=2e-4)
 
 
-def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
+@pytest.mark.parametrize("augmentation", ["crop", "rand-augment"])
+def test_a_compiled_step_computes_the_same(tiny, monkeypatch, augmentation):
     """With the compiler's own eager backend: the whole graph is traced, without its code generation."""
     from rankrise.train._step import compiled
 
@@ -186,10 +187,11 @@ def test_a_compiled_step_computes_the_same(tiny, monkeypatch):
         "compile",
         lambda function, mode=None, **options: compile_here(function, backend="aot_eager", **options),
     )
-    task = task_of(tiny, torch.device("cpu"))
+    asked = replace(tiny, compile="model", augmentation=augmentation)
+    task = task_of(asked, torch.device("cpu"))
     model = task.model()
     batch = next(task.batches(0, 0, 20, slice(None)))
-    loss_of, score_of = compiled(replace(tiny, compile="model"), task, plain=True)
+    loss_of, score_of = compiled(asked, task, plain=True)
     assert loss_of is not task.loss
     torch.testing.assert_close(loss_of(model, *batch), task.loss(model, *batch))
     validation = next(task.validation_batches(20, slice(None)))
