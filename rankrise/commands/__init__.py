@@ -6,6 +6,7 @@ that `rankrise --help` is instant, and put the name into `COMMANDS`.
 
 import errno
 import os
+import re
 import select
 import signal
 import sys
@@ -47,6 +48,9 @@ EPILOG = (
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Troubles that come without the name of a file: no space, no more than a quota, read-only, broken."""
 
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory|size calculation overflow")
+"""What torch says, on a CPU and on a GPU, where there is no memory for a tensor, or could never be."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
@@ -77,6 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(
             f"rankrise: {printable(str(place))} cannot be used ({error.strerror}): pass another path.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+            raise
+        print(
+            "rankrise: this does not fit into the memory of this machine: pass smaller sizes.",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

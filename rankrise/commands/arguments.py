@@ -228,6 +228,8 @@ def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> A
     """What was given, in its type."""
     if argument.is_switch or argument.is_many:
         return given
+    if not isinstance(given, str):  # argparse takes "--" for none
+        parser.error(f"{argument.spelling} is given without a value")
     try:
         if argument.wanted is Path:
             given.encode()  # tensors are kept in files that have a name in UTF-8 alone

@@ -55,12 +55,15 @@ def compare(
         device: where to compute, for example cuda; the CPU if not given.
     """
     from rankrise import watch
+    from rankrise.foundations.device import usable
     from rankrise.foundations.files import to_json
     from rankrise.foundations.notes import gathered
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
 
+    if device is not None:
+        usable(device)
     with bar("comparing", total=1.0) as move_to:
         comparison = watch.compare(
             before, after, all_matrices=all_matrices, threshold=threshold, device=device, progress=move_to

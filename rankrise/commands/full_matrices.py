@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankrise.commands.network import NetworkSettings, check_device
+from rankrise.commands.network import NetworkSettings
 from rankrise.foundations.errors import RankriseError
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ def flow_matrices(
 def build_full(settings: NetworkSettings) -> "FullHead | LinearNetwork":
     """The network with full weights that the settings ask for."""
     from rankrise import predict
+    from rankrise.foundations.device import usable
 
-    check_device(settings)
+    usable(settings.device)
     if settings.network == "head":
         return predict.full_head(
             settings.dimension,

@@ -55,6 +55,7 @@ def history(
         note: a note to keep with the run.
         json: print plan and result as JSON.
     """
+    from rankrise.foundations.device import usable
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.show.console import safe_console
@@ -76,7 +77,7 @@ def history(
         layers=layers or None,
         matrices=matrices,
         top=top,
-        device=device,
+        device=usable(device),
     )
     console = safe_console(stderr=json)
     if not json or not plan:

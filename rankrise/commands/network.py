@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.foundations.settings import check, replaced, setting
 
@@ -48,23 +47,12 @@ def network_settings(given: Mapping[str, Any]) -> NetworkSettings:
     return replaced(NetworkSettings(), given, "the command line", "a network")
 
 
-def check_device(settings: NetworkSettings) -> None:
-    """Refuse a device that cannot be used here."""
-    import torch
-
-    try:
-        torch.empty(0, device=settings.device)
-    except (RuntimeError, AssertionError) as error:
-        raise RankriseError(
-            f"--device {settings.device} cannot be used here: pass cpu, or cuda where there is a GPU."
-        ) from error
-
-
 def build(settings: NetworkSettings) -> "DiagonalHead | DiagonalTransformer | DiagonalLinear":
     """The diagonal network that the settings ask for."""
     from rankrise import predict
+    from rankrise.foundations.device import usable
 
-    check_device(settings)
+    usable(settings.device)
     sizes = {
         name: getattr(settings, name) for name in ("dimension", "samples", "seed", "objective", "device")
     }

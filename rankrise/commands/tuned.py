@@ -96,7 +96,11 @@ def device_or_gpu(device: str | None) -> str | None:
     """The device that was asked for; else a GPU if there is one."""
     import torch
 
-    return device or ("cuda" if torch.cuda.is_available() else None)
+    from rankrise.foundations.device import usable
+
+    if device is not None:
+        return usable(device)
+    return "cuda" if torch.cuda.is_available() else None
 
 
 def _run(run: str, data: str | None, data_folder: str | None, examples: int, run_it: bool) -> Tuned:

@@ -58,7 +58,7 @@ def _draw_staircase(
         steps = [0.0, *(float(stage.point[coordinate]) for stage in stages)]
         ends[coordinate] = steps[-1]
         lower.stairs(steps, times, baseline=None, color=colour, linestyle=style, linewidth=1.0)
-    if len(ends) <= 16:
+    if 0 < len(ends) <= 16:
         _label_ends(lower, times[-1], ends, label)
     lower.set_xlim(0, 1.06 * times[-1])
 

@@ -41,8 +41,8 @@ def run_toy(
     ...     len(run.missing), run.flow(seed=0, alpha="1e-4").ending
     (0, 'reached')
     """
-    if workers < 1:
-        raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
+    if not 1 <= workers <= 10_000:
+        raise RankriseError(f"workers is {workers}: pass a whole number from 1 to 10,000.")
     run = _begin(Path(folder), settings, command, note)
     missing = run.missing
     if not missing:

@@ -54,7 +54,7 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["flow", *SMALL, "--log10_alpha", "0"], "log10_alpha"),
         (["flow", *SMALL, "--until", "-1"], "until"),
         (["predict", "--dimension", "0"], "dimension"),
-        (["predict", *SMALL, "--device", "nowhere"], "--device nowhere"),
+        (["predict", *SMALL, "--device", "nowhere"], "the device 'nowhere' cannot be used"),
         (["predict", "--dimension", "many"], "--dimension is many: pass a whole number"),
         (["predict", "--network", "tree"], "--network is tree: pass one of head, transformer, linear; see"),
         (["predict", "--network", "haed"], "--network is haed: did you mean head? See 'rankrise predict"),

@@ -16,6 +16,9 @@ import torch
 
 from rankrise.foundations.errors import RankriseError
 
+MOST = 10_000
+"""Processes of one machine: more than any has cores or GPUs for."""
+
 GRACE = 60.0
 """Seconds in which a worker that was told to stop may save its checkpoint."""
 
@@ -33,8 +36,8 @@ class Processes(Executor):
     """
 
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:
-        if workers is not None and workers < 1:
-            raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
+        if workers is not None and not 1 <= workers <= MOST:
+            raise RankriseError(f"workers is {workers}: pass a whole number from 1 to {MOST:,}.")
         gpus = visible_gpus()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = workers or max(1, min(len(gpus) or cores, most or cores))
