@@ -1,13 +1,12 @@
 """Claims: statements of the paper and of its reproduction that runs can decide, each able to fail."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from rankrise.claims.claim import Claim, Measure, Statement, Verdict, judge
 from rankrise.claims.statements import STATEMENTS
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_json
+from rankrise.foundations.files import read_json, write_json
 from rankrise.runs import Run
 
 __all__ = ["STATEMENTS", "Claim", "Measure", "Statement", "Verdict", "check_claims", "judge", "write_claims"]
@@ -45,7 +44,7 @@ def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:
 
 def _holds_verdicts(path: Path) -> bool:
     try:
-        found = str(json.loads(path.read_text(encoding="utf-8"))["format"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = str(read_json(path).get("format"))
+    except RankriseError:
         return False
     return found.partition("/")[0] == FORMAT.partition("/")[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.reading import read_bytes
+from rankrise.foundations.reading import read_bytes, refuse_special
 
 LARGEST_JSON = 100_000_000
 """Bytes; an index of the largest model's weights has a few million."""
@@ -38,6 +38,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        refuse_special(path)  # a device or a pipe would be gone
     make_folder(path.parent)
     _remove_abandoned(path.parent)
     prefix = f".{path.stem[:50]}-{MACHINE}-{os.getpid()}-"

@@ -103,6 +103,8 @@ class Lines:
         os.close(self._handle)
 
     def _open(self) -> None:
+        if self.path.exists():
+            refuse_special(self.path)
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         self.size = self.path.read_bytes().rfind(b"\n") + 1
         os.ftruncate(self._handle, self.size)  # a last line that was torn by a kill
@@ -128,6 +130,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def last_step(path: Path) -> int:
     """The step of the last whole line, found without reading the others; 0 where there is none."""
+    refuse_special(path)
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
         *lines, _ = file.read().split(b"\n")  # the last is empty, or being written

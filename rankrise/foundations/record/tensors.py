@@ -68,5 +68,6 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
 
 def sha256(path: Path) -> str:
     """The checksum of a file."""
+    refuse_special(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

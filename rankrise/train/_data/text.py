@@ -9,6 +9,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.reading import refuse_special
 from rankrise.train._data.tokenizer import Tokenizer
 from rankrise.train._data.tokens import TOKENISED, Text, Tokens, read_tokens
 
@@ -24,6 +25,7 @@ class FileText:
     @property
     def fingerprint(self) -> str:
         """Of its bytes."""
+        refuse_special(self.path)
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 

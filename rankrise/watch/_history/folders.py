@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.names import CHECKPOINTS, SERIES
 from rankrise.foundations.record.run_file import has_run
 from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
@@ -66,6 +67,7 @@ def fingerprint(files: Sequence[Path]) -> str:
     """A checksum of names, sizes and pieces of files: told in milliseconds, whatever their size."""
     digest = hashlib.sha256()
     for file in files:
+        refuse_special(file)
         size = file.stat().st_size
         digest.update(f"{file.name if len(files) > 1 else file.suffix}:{size};".encode())
         with file.open("rb") as opened:

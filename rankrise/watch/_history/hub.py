@@ -30,6 +30,8 @@ LARGEST_TABLE = 100 * 2**20
 RETRIED = (408, 429, 500, 502, 503, 504)
 # Seconds between requests where the Hub does not say how long to wait.
 WAITS = (1.0, 2.0, 4.0, 8.0)
+LONGEST_WAIT = 300.0
+"""Seconds, where it does."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ def _patiently(what: str, ask: Callable[[], Any]) -> Any:
                 if wait is None or (response is not None and response.status_code not in RETRIED):
                     raise
                 asked = "" if response is None else response.headers.get("retry-after", "")
-                time.sleep(float(asked) if asked.isdecimal() else wait)
+                time.sleep(min(float(asked), LONGEST_WAIT) if asked.isdecimal() else wait)
 
 
 @contextmanager

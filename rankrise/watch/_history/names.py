@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.reading import read_bytes
+
+LARGEST_TABLE = 10_000_000
+"""Bytes of a table of steps."""
 
 _WORDS = ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch")
 
@@ -84,11 +88,14 @@ def _by_pattern(text: str) -> StepOf:
 
 
 def _table(path: Path) -> dict[str, int]:
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = [line for line in csv.reader(file) if line]
+    try:
+        text = read_bytes(path, LARGEST_TABLE).decode("utf-8")
+        lines = [line for line in csv.reader(text.splitlines()) if line]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RankriseError(f"{path} is not a table of steps ({error}): expected lines name,step.") from error
     table = {}
     for number, line in enumerate(lines, start=1):
-        if len(line) == 2 and line[1].strip().isdecimal():
+        if len(line) == 2 and re.fullmatch(r"\s*\d{1,18}\s*", line[1]):
             table[line[0].strip()] = int(line[1])
         elif number > 1 or len(line) != 2:
             raise RankriseError(f"{path} has {','.join(line)!r} in line {number}: expected name,step.")
