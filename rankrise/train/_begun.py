@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rankrise import watch
@@ -14,11 +13,15 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import INITIAL
 from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.train._checkpoint import latest_checkpoint
 from rankrise.train._language_model import language_model
 from rankrise.train._task import Task
 from rankrise.train._vision_model import vision_transformer
+
+MOST = 10**6
+"""Tokens of a vocabulary, classes, or channels of an image."""
 
 
 def settings_of(folder: str | Path) -> TrainSettings:
@@ -40,15 +43,18 @@ def last_checkpoint(folder: str | Path) -> Path:
 def initial_model(folder: str | Path) -> nn.Module:
     """The network with the weights that training began with: drawn again, and compared with what was kept."""
     settings = settings_of(folder)
-    config = read_json(last_checkpoint(folder) / "config.json")
+    path = last_checkpoint(folder) / "config.json"
+    config = read_json(path)
     if settings.is_text:
-        model = language_model(settings, config["vocab_size"])
+        model = language_model(settings, _count(path, "vocab_size", config.get("vocab_size")))
     else:
-        classes = config.get("num_labels") or len(config["id2label"])
-        model = vision_transformer(settings, config["num_channels"], classes)
+        names = config.get("id2label")
+        classes = config.get("num_labels") or (len(names) if isinstance(names, dict) else None)
+        channels = _count(path, "num_channels", config.get("num_channels"))
+        model = vision_transformer(settings, channels, _count(path, "num_labels", classes))
     path = Path(folder) / INITIAL
     if path.is_file():
-        kept = load_file(path)
+        kept, _ = read_tensors(path, "restore it")
         for layer in watch.heads(model):
             stored = kept.get(f"{layer.name}.query")
             if stored is not None and not torch.equal(stored, layer.query.detach()):
@@ -57,6 +63,12 @@ def initial_model(folder: str | Path) -> nn.Module:
                     "another version of torch draws others; use the one in run.json."
                 )
     return model
+
+
+def _count(path: Path, name: str, value: object) -> int:
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise RankriseError(f"{path} is damaged ({name} is {value!r:.30}): restore it.")
+    return value
 
 
 def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import make_folder, read_json, sync, write_json
+from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.names import CHECKPOINTS, checkpoint_path
 from rankrise.foundations.record.tensors import save, sha256
 
@@ -116,6 +117,8 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         return 0, torch.zeros(0)
     step = _verified_step(path)
     try:
+        for name in (WEIGHTS, MOMENTS, STATE):
+            refuse_special(path / name)
         weights: dict[str, Any] = load_file(path / WEIGHTS)
         moments: dict[str, Any] = {}
         for name, value in load_file(path / MOMENTS).items():

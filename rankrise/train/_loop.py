@@ -236,17 +236,22 @@ def _foreign(folder: Path) -> bool:
 def end_of(folder: Path) -> Reached:
     """Where a finished run ended, from its record."""
     run = watch.load(folder)
-    last = {name: values[-1] for name, values in run.steps().items()}
     known = ("step", "time", "loss", "learning_rate", "epoch")
-    return Reached(
-        int(last["step"]),
-        run.info["extra"]["total_steps"],
-        run.info["extra"]["step_units"],
-        float(last["epoch"]),
-        float(last["loss"]),
-        {name: float(value) for name, value in last.items() if name not in known},
-        evaluated=True,
-    )
+    try:
+        last = {name: float(values[-1]) for name, values in run.steps().items()}
+        return Reached(
+            int(last["step"]),
+            int(run.extra["total_steps"]),
+            int(run.extra["step_units"]),
+            last["epoch"],
+            last["loss"],
+            {name: value for name, value in last.items() if name not in known},
+            evaluated=True,
+        )
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise RankriseError(
+            f"{folder} is finished, but its record does not tell how ({error!r:.60}): restore it."
+        ) from error
 
 
 def _batches(

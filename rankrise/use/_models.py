@@ -26,7 +26,15 @@ def load_model(source: str | Path) -> nn.Module:
         )
     folder = Checkpoint.open(source).folder
     with offline(), _no_bars(transformers.utils.logging):
-        loaded: nn.Module = type(empty).from_pretrained(folder, config=empty.config, local_files_only=True)
+        try:
+            loaded: nn.Module = type(empty).from_pretrained(
+                folder, config=empty.config, local_files_only=True
+            )
+        except (RuntimeError, ValueError, OSError, TypeError) as error:
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            raise RankriseError(
+                f"{str(source)!r} cannot be loaded by transformers ({first:.200}): is it whole?"
+            ) from error
     return loaded.to("cuda") if torch.cuda.is_available() else loaded
 
 

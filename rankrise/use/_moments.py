@@ -1,5 +1,6 @@
 """`use.moments`: what each linear layer's inputs and the loss gradients at its outputs look like."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import replacing
+from rankrise.foundations.record.tensors import read_tensors, write_tensors
 from rankrise.use._moment import DAMPING, Moment, Root
 from rankrise.use._weights import Matrix, linear_layers
 from rankrise.watch._heads import unwrap
 
 FORMAT = "rankrise-moments/1"
+AGAIN = "measure them again"
 
 BLOCK = 4096
 """Sides up to this long have a whole moment; longer ones one of blocks up to this long."""
@@ -70,31 +70,29 @@ class Moments:
             for name, moment in moments.items()
             for place, block in enumerate(moment.blocks)
         }
-        about = {"format": FORMAT, "examples": str(self.examples)}
-        with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata=about)
+        write_tensors(Path(path), tensors, {"format": FORMAT, "examples": str(self.examples)})
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Moments":
         """Read them back."""
+        tensors, about = read_tensors(Path(path), AGAIN)
+        if about.get("format") != FORMAT:
+            raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
         blocks: dict[str, dict[str, dict[int, Tensor]]] = {"inputs": {}, "outputs": {}}
-        try:
-            with safe_open(path, framework="pt") as opened:
-                about = opened.metadata() or {}
-                if about.get("format") != FORMAT:
-                    raise RankriseError(
-                        f"{str(path)!r} holds no moments: pass a file that Moments.save wrote."
-                    )
-                for key in opened.keys():  # noqa: SIM118
-                    side, name, place = key.split("/")
-                    blocks[side].setdefault(name, {})[int(place)] = opened.get_tensor(key)
-        except (SafetensorError, OSError) as error:
-            raise RankriseError(f"{str(path)!r} cannot be read as moments ({error}): is it whole?") from error
+        for key, block in tensors.items():
+            found = re.fullmatch(r"(inputs|outputs)/(.+)/(\d{1,9})", key)
+            square = block.ndim == 1 or (block.ndim == 2 and block.shape[0] == block.shape[1])
+            if found is None or not square or not len(block) or block.dtype != torch.float32:
+                what = f"{key} is {block.dtype} {list(block.shape)}"
+                raise RankriseError(f"{path} is damaged ({what}): {AGAIN}.")
+            blocks[found[1]].setdefault(found[2], {})[int(found[3])] = block
         inputs, outputs = (
             {name: Moment(tuple(parts[place] for place in sorted(parts))) for name, parts in side.items()}
             for side in blocks.values()
         )
+        if not re.fullmatch(r"\d{1,18}", about.get("examples", "")):
+            raise RankriseError(f"{path} is damaged (it does not say of how many examples): {AGAIN}.")
         return cls(inputs, outputs, int(about["examples"]))
 
 

@@ -108,6 +108,13 @@ def pair(base: Source, tuned: Source) -> Pair:
             "the base (copy.deepcopy)."
         )
     shapes = {name: tuple(value.shape) for name, value in own_tensors(after.model).items()}
+    for name, shape in shapes.items():
+        stored = after.shape(name)
+        if stored not in (None, shape):
+            raise RankriseError(
+                f"{after.name} is damaged ({name} is {list(stored or ())}, and by its configuration "
+                f"{list(shape)}): restore it."
+            )
     matrices: list[Matrix] = []
     new: list[str] = []
     for matrix in linear_layers(after.model):

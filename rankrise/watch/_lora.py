@@ -103,6 +103,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
         if config.get(name)
     ]
+    _refuse_odd_scales(folder / CONFIG, config)
     start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
     if start in MOVES_THE_BASE:
         raise RankriseError(
@@ -144,9 +145,28 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
 
 def _scale(config: dict[str, Any], name: str, rank: int) -> float:
     """`alpha / r`, or `alpha / sqrt(r)`, with the first pattern that matches, as PEFT reads them."""
-    given = config.get("alpha_pattern") or {}
+    given: dict[str, float] = config.get("alpha_pattern") or {}
     alpha = next(
         (value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", name)),
         config.get("lora_alpha", 8),
     )
-    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
+    return float(alpha) / (max(rank, 1) ** 0.5 if config.get("use_rslora") else max(rank, 1))
+
+
+def _refuse_odd_scales(path: Path, config: dict[str, Any]) -> None:
+    """Refuse scales that are not numbers, and patterns that are broken or could be searched for ever."""
+    patterns = config.get("alpha_pattern") or {}
+    for alpha in (config.get("lora_alpha", 8), *(patterns.values() if isinstance(patterns, dict) else ([],))):
+        if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
+            raise RankriseError(f"{path} is damaged (a scale is {alpha!r:.30}): restore it.")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+            plain = len(re.findall(r"[*+{]", pattern)) <= 4 and not re.search(r"\)[*+{]", pattern)
+        except re.error:
+            plain = False
+        if not plain:
+            raise RankriseError(
+                f"{path} has the alpha_pattern {pattern!r:.60}, which does not tell modules by their names: "
+                "write the names themselves."
+            )

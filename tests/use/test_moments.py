@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_models import changed, inputs, made
 from torch import Tensor, nn
 
@@ -114,8 +115,27 @@ def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
         for name, moment in getattr(found, side).items():
             pairs = zip(moment.blocks, getattr(again, side)[name].blocks, strict=True)
             assert all(torch.equal(one, other) for one, other in pairs)
-    with pytest.raises(RankriseError, match="cannot be read as moments"):
+    with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
         use.Moments.load(__file__)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "examples"),
+    [
+        ({"inputs/a": torch.eye(2)}, "3"),
+        ({"between/a/0": torch.eye(2)}, "3"),
+        ({"inputs/a/b": torch.eye(2)}, "3"),
+        ({"inputs/a/0": torch.ones(2, 3)}, "3"),
+        ({"inputs/a/0": torch.tensor(1.0)}, "3"),
+        ({"inputs/a/0": torch.eye(2, dtype=torch.complex64)}, "3"),
+        ({"inputs/a/0": torch.eye(2)}, "many"),
+    ],
+)
+def test_damaged_moments_are_refused(tensors: dict, examples: str, tmp_path: Path) -> None:
+    path = tmp_path / "moments.safetensors"
+    save_file(tensors, path, metadata={"format": "rankrise-moments/1", "examples": examples})
+    with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
+        use.Moments.load(path)
 
 
 def test_moments_of_another_model_are_refused() -> None:

@@ -103,3 +103,26 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
     refused("holds no two factors")
     path.unlink()
     refused("nothing is unpickled")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_alpha": "many"}, "a scale is 'many'"),
+        ({"lora_alpha": 10**400}, "a scale is 1000"),
+        ({"lora_alpha": float("nan")}, "a scale is nan"),
+        ({"alpha_pattern": [1]}, r"a scale is \[\]"),
+        ({"alpha_pattern": {"q_proj": None}}, "a scale is None"),
+        ({"alpha_pattern": {"(": 1}}, "does not tell modules by their names"),
+        ({"alpha_pattern": {"(a+)+$": 1}}, "does not tell modules by their names"),
+        ({"alpha_pattern": {".*.*.*.*.*.*.*.*q": 1}}, "does not tell modules by their names"),
+    ],
+)
+def test_scales_that_are_no_numbers_and_patterns_without_end(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    trained("llama", tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(RankriseError, match=message):
+        use.shrink(tmp_path, rank=2)

@@ -317,9 +317,11 @@ class TrackedRun:
             for layer in self.layers:
                 names = [f"{layer['name']}.{product}".lstrip(".") for product in self.products]
                 heads |= dict.fromkeys(names, (len(layer["tracked_heads"]),))
+            others = next((one for at, one in self._spectra.items() if at is not None), {})
             of_training = step is None or step in self.finite_spectra_steps
             for name, tensor in tensors.items():
                 fits = name not in heads or (tensor.shape[:-1] == heads[name] and tensor.numel())
+                fits = fits and (step is None or others.get(name, tensor).shape == tensor.shape)
                 finite = not of_training or bool(tensor.isfinite().all())
                 if not fits or not finite or tensor.is_complex():
                     what = f"{name} is {'' if finite else 'not finite, '}{tensor.dtype} {list(tensor.shape)}"
