@@ -1,12 +1,14 @@
-"""Hostile calls with fixed seeds; `python tests/fuzz.py --minutes 60` makes more of them."""
+"""Hostile calls with fixed seeds; `python tests/fuzz.py` makes more of them, for as long as one likes."""
 
 from pathlib import Path
 
 import pytest
-from fuzz import Subjects, hostile_call
+from fuzz import hostile_call
+from hostile_subjects import Subjects
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.shapes import NUMBER, check_shape
 
@@ -20,14 +22,52 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
 @given(seed=st.integers(0, 10**9))
 @settings(max_examples=40, derandomize=True, deadline=None)
 def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, seed: int) -> None:
-    finding = hostile_call(subjects, seed)
-    assert finding is None, str(finding)
+    outcome = hostile_call(subjects, seed)
+    assert outcome.how in ("success", "sentence"), str(outcome)
 
 
-@pytest.mark.parametrize("seed", [4, 21, 36, 47, 64, 75, 184, 271, 313, 317, 824])
-def test_what_was_found_once_is_a_sentence(subjects: Subjects, seed: int) -> None:
-    finding = hostile_call(subjects, seed)
-    assert finding is None, str(finding)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        *(("tracked", seed) for seed in (4, 21, 36, 184, 953)),
+        *(("toy", seed) for seed in (47, 64, 75, 271, 317)),
+        *(("checkpoints", seed) for seed in (313, 824, 947)),
+        *(("training", seed) for seed in (188, 248, 265, 964)),
+    ],
+)
+def test_what_was_found_once_is_a_sentence(subjects: Subjects, kind: str, seed: int) -> None:
+    outcome = hostile_call(subjects, seed, kind)
+    assert outcome.how in ("success", "sentence"), str(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "base", "tuned", "--device", "-"],
+        ["extract", "base", "tuned", "--out", "new", "--device", "seed=1"],
+        ["history", "series", "--plan", "--device", "meta"],
+        ["history", "series", "--plan", "--steps", "/dev/zero"],
+        ["predict", "--device", "meta"],
+        ["predict", "--samples", "1000000000", "--dimension", "1000000"],
+        ["sweep", "cifar.yaml", "--run", "new", "--workers", "2147483648"],
+        ["toy", "new", "--quick", "--workers", "2147483648"],
+        ["sweep", "cifar.yaml", "--run=--"],
+        ["claims", "tracked", "--out", "/dev/zero"],
+        ["report", "tracked", "--out", "/dev/null"],
+    ],
+    ids=" ".join,
+)
+def test_hostile_words_end_in_a_sentence(
+    subjects: Subjects, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(subjects.folder)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("rankrise: ")
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize(
