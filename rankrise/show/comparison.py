@@ -38,7 +38,8 @@ def save_comparison(
 
 def draw_comparison(comparison: ModelComparison) -> Figure:
     """Stable rank, 95 % energy rank and relative size of the change of KQ and of VO: a square for each layer
-    and head, both counted from 1."""
+    and head, both counted from 1. Each panel has its own colours from 0 on, as KQ and VO may differ by much.
+    """
     measures = {
         "stable_rank": "stable rank of the change",
         "energy_rank_95": "directions with 95 % of its energy",
@@ -51,10 +52,9 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
     axes = figure.subplots(len(measures), 2, squeeze=False)
     edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)
     for line, (field, label) in zip(axes, measures.items(), strict=True):
-        grids = [_grid(comparison.select(matrix), field, layers, widest) for matrix in ("KQ", "VO")]
-        finite = np.concatenate([grid[np.isfinite(grid)] for grid in grids])
-        top = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
-        for place, matrix, grid in zip(line, ("KQ", "VO"), grids, strict=True):
+        for place, matrix in zip(line, ("KQ", "VO"), strict=True):
+            grid = _grid(comparison.select(matrix), field, layers, widest)
+            top = float(np.nanmax(grid, initial=0.0)) or 1.0
             image = place.imshow(
                 grid,
                 vmin=0.0,
@@ -67,10 +67,19 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
             place.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
             place.set_xlabel("head")
             place.set_ylabel("layer")
-            place.xaxis.get_major_locator().set_params(integer=True)
-            place.yaxis.get_major_locator().set_params(integer=True)
-        figure.colorbar(image, ax=list(line), shrink=0.9)
+            place.set_xticks(_ticks(widest))
+            place.set_yticks(_ticks(len(layers)))
+            figure.colorbar(image, ax=place, shrink=0.9)
     return figure
+
+
+def _ticks(count: int) -> range:
+    """Numbers from 1 to at most `count`, a dozen or so.
+
+    >>> list(_ticks(3)), list(_ticks(32))
+    ([1, 2, 3], [1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31])
+    """
+    return range(1, count + 1, -(-count // 12))
 
 
 def to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:

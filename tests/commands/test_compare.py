@@ -94,6 +94,8 @@ def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
     for image, matrix, field in zip(images, ("KQ", "VO") * 3, fields, strict=True):
         shown = image.get_array()
         assert image.get_extent() == [0.5, 2.5, 2.5, 0.5]
+        assert image.get_clim() == (0.0, shown.max())
+        assert image.colorbar is not None
         for row in comparison.select(matrix):
             assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
 
