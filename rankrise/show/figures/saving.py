@@ -17,6 +17,8 @@ Drawn = tuple[Figure, str]
 
 def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
     """Write `stem`.png, .svg and .csv, each whole or not at all; the pictures' metadata have the title."""
+    for text in figure.texts:  # the heading, which may be longer than the figure is wide
+        text.set_wrap(True)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
     for path, more in zip(paths, ({}, {"Date": None}), strict=False):
         with replacing(path) as temporary:

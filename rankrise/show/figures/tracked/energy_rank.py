@@ -62,8 +62,8 @@ def draw_energy_rank(study: Study) -> Drawn:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(shares)))
     figure.suptitle(
-        f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy, mean over "
-        "heads (at most twice the head size)"
+        f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
+        "mean over heads (at most twice the head size)"
     )
     return figure, table(HEADER, _rows(member, study.label, ranks))
 
