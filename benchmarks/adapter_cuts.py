@@ -1,0 +1,157 @@
+"""Part 1 of `benchmarks/adapters.py`: for each way to cut, the parameters that keep 99 % of the gain."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from adapter_tasks import Task
+from adapter_training import fit, sample, scores, tensor_float_32
+
+from rankrise import use
+from rankrise.use._allocate import Spectrum, budget, one_rank, parameters_of, ranks_within
+from rankrise.use._measure import Bench, least
+from rankrise.use._weights import pair
+from rankrise.use.types import Adapter, Advice
+
+GAIN = 0.99
+BUDGETS = (1, 2, 4, 8, 16, 32)
+SLACK = 0.015
+"""To which share of the parameters a bisection goes."""
+
+PLAIN = "plain SVD, one rank"
+SHARE = "plain SVD, share of energy per matrix"
+ENERGY = "plain SVD, ranks by energy"
+FISHER = "Fisher weighted, ranks by kept square"
+LABELS = "weighted by the data's labels"
+FURTHER = "Fisher weighted, then trained a little"
+
+SHARES = tuple(2 ** (-step / 2) for step in range(9))
+"""Of the parameters that the Fisher weighted cut needs: budgets from which a little training begins."""
+
+
+class Cutting:
+    """The change of a tuned model's layers, ready to be cut; everything else stays the tuned model's.
+
+    The gain is the fall of the held-out loss from those matrices' initial values to the tuned ones.
+    """
+
+    def __init__(self, task: Task, model: Any, seed: int, examples: int) -> None:
+        self.task, self.model, self.seed, self._examples = task, model, seed, examples
+        self.base = task.base(seed)
+        both = pair(self.base, model).only(task.cut)
+        self.bench = Bench(both, model, lambda each: scores(each, task.held_out))
+        self.plain = self._all_directions(None)
+        self.moments = self._moments(use.sampled)
+        """Those of the true Fisher matrix."""
+        self.fisher = self._all_directions(self.moments)
+        self.initial, self.tuned = self.bench.of(self.plain), self.bench.scores()
+        self.one = budget(self.plain.spectra, 1)
+
+    @property
+    def wanted(self) -> float:
+        """The held-out loss at which enough of the gain is kept."""
+        return self.initial["loss"] - GAIN * (self.initial["loss"] - self.tuned["loss"])
+
+    def by_labels(self) -> Adapter:
+        """The directions by moments of the gradients of the data's own labels."""
+        return self._all_directions(self._moments(use.labelled))
+
+    def _moments(self, loss: Any) -> use.Moments:
+        batches = sample(self.task.train, self._examples, self.task.batch, self.seed)
+        with tensor_float_32():
+            return use.moments(self.model, batches, loss, only=self.task.cut)
+
+    def _all_directions(self, moments: use.Moments | None) -> Adapter:
+        """All directions of the change, on the model's device; none kept yet."""
+        adapter = use.extract(self.base, self.model, keep=1.0, moments=moments, only=self.task.cut)
+        device = next(self.model.parameters()).device
+        cuts = {
+            name: replace(cut, left=cut.left.to(device), right=cut.right.to(device))
+            for name, cut in adapter.cuts.items()
+        }
+        return replace(adapter, cuts=cuts, ranks=dict.fromkeys(adapter.ranks, 0))
+
+
+def cut_by(method: str, cutting: Cutting) -> dict[str, Any]:
+    """The fewest parameters that keep the gain, and the scores at the budgets of one rank for all."""
+    adapter = {FISHER: lambda: cutting.fisher, LABELS: cutting.by_labels}.get(method, lambda: cutting.plain)()
+    spectra = adapter.spectra
+
+    def within(amount: int) -> dict[str, int]:
+        return ranks_within(spectra, amount)
+
+    ranks: Callable[[int], dict[str, int]] = within
+    most = parameters_of(spectra, {name: len(spectrum.squares) for name, spectrum in spectra.items()})
+    if method == PLAIN:
+        ranks, most = (
+            lambda rank: one_rank(spectra, rank),
+            max(len(each.squares) for each in spectra.values()),
+        )
+    if method == SHARE:
+        ranks, most = lambda permille: share_of_each(spectra, permille), 1000
+    at_budget = ranks if method == PLAIN else lambda rank: within(rank * cutting.one)
+
+    def scores_at(chosen: dict[str, int]) -> dict[str, float]:
+        return cutting.bench.of(adapter.at(chosen))
+
+    amount = least(lambda amount: scores_at(ranks(amount))["loss"] <= cutting.wanted, most, slack=SLACK)
+    curve = {} if method == SHARE else {str(rank): scores_at(at_budget(rank)) for rank in BUDGETS}
+    return row(method, parameters_of(spectra, ranks(amount)), cutting, curve)
+
+
+def share_of_each(spectra: dict[str, Spectrum], permille: int) -> dict[str, int]:
+    """The least rank of every matrix that keeps a share of its own square, as PEFT and kohya do."""
+    ranks = {}
+    for name, spectrum in spectra.items():
+        kept, rank = 0.0, 0
+        while rank < len(spectrum.squares) and kept < permille / 1000 * spectrum.total:
+            kept += spectrum.squares[rank]
+            rank += 1
+        ranks[name] = rank
+    return ranks
+
+
+def trained_after(cutting: Cutting, needed: int, rate: float) -> dict[str, Any]:
+    """Cut by Fisher weights and then trained a little: how far below `needed`, that of the cut alone, the
+    budget can go with the gain kept."""
+    curve: dict[str, dict[str, float]] = {}
+
+    def enough(step: int) -> bool:
+        """Whether a budget that is `step` places from the smallest is."""
+        parameters = round(needed * SHARES[len(SHARES) - step])
+        adapter = cutting.fisher.at(ranks_within(cutting.fisher.spectra, parameters))
+        found = scores(_trained(cutting, adapter, rate), cutting.task.held_out)
+        curve[f"{parameters / cutting.one:.3g}"] = found
+        return found["loss"] <= cutting.wanted
+
+    place = least(enough, len(SHARES))
+    return row(FURTHER, round(needed * SHARES[len(SHARES) - place]), cutting, curve)
+
+
+def row(method: str, parameters: int, cutting: Cutting, curve: dict[str, dict[str, float]]) -> dict[str, Any]:
+    return {"method": method, "needed": parameters, "ranks": parameters / cutting.one,
+            "initial": cutting.initial, "tuned": cutting.tuned, "curve": curve}  # fmt: skip
+
+
+def _trained(cutting: Cutting, adapter: Adapter, rate: float) -> Any:
+    """The tuned model with its layers' matrices at the cut ones, whose factors are then trained."""
+    import peft
+
+    task = cutting.task
+    made = task.base(cutting.seed)
+    made.load_state_dict(cutting.model.state_dict())
+    weights, before = made.state_dict(), cutting.base.state_dict()
+    with torch.no_grad():
+        for matrix in adapter.matrices:
+            weights[f"{matrix.name}.weight"].copy_(before[f"{matrix.name}.weight"])
+    if not adapter.factors:
+        return made
+    wrapped = peft.get_peft_model(made, Advice(adapter, "").lora_config())
+    with torch.no_grad():
+        for name, (left, right) in adapter.factors.items():
+            layer = wrapped.base_model.model.get_submodule(name)
+            layer.lora_A["default"].weight.copy_(right)
+            layer.lora_B["default"].weight.copy_(left)
+    fit(wrapped, task.train, task.further_steps, task.batch, rate, cutting.seed + 1000)
+    return wrapped
