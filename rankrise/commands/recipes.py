@@ -18,7 +18,7 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
 
     from rankrise.foundations.files import to_json
     from rankrise.foundations.settings import in_words
-    from rankrise.recipes.files import about, find, names, settings_in
+    from rankrise.recipes.files import about, choices_in, find, names, settings_in
     from rankrise.show.console import safe_console
 
     rows = []
@@ -29,15 +29,24 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
             "path": str(find(name)),
             **({} if said is None else asdict(said)),
         }
-        rows.append(row if recipe is None else row | {"settings": settings_in(name)})
+        if recipe is not None:
+            row |= {"settings": settings_in(name), "choices": choices_in(name)}
+        rows.append(row)
     if json:
         print(to_json(rows))
         return
     console = safe_console(highlight=False)
     for row in rows:
         console.print(Text(row.pop("name"), style="bold"))
-        settings, path = row.pop("settings", {}), row.pop("path")
+        settings, choices, path = row.pop("settings", {}), row.pop("choices", {}), row.pop("path")
         for label, text in (row | ({} if recipe is None else {"file": path, "settings": ""})).items():
             console.print(Padding(Text(f"{label}: {text}"), (0, 0, 0, 2), expand=False))
         for label, value in settings.items():
             console.print(Padding(Text(f"{label}: {in_words(value)}"), (0, 0, 0, 4), expand=False))
+        if choices:
+            console.print(
+                Padding(Text("choices, each a run of 'rankrise sweep':"), (0, 0, 0, 2), expand=False)
+            )
+        for label, changes in choices.items():
+            changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
+            console.print(Padding(Text(f"{label}: {changed or 'no change'}"), (0, 0, 0, 4), expand=False))

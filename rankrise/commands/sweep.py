@@ -1,4 +1,4 @@
-"""`rankrise sweep`: one recipe at several values and seeds, many runs at once."""
+"""`rankrise sweep`: one recipe at several values and seeds, or its choices, many runs at once."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ def sweep(
     recipe: str,
     set: list[str] | None = None,
     seeds: str | None = None,
+    only: str | None = None,
     run: Path | None = None,
     workers: int | None = None,
     dask: str | None = None,
@@ -22,6 +23,9 @@ def sweep(
     json: bool = False,
 ) -> None:
     """Train a recipe at every combination of some values, for several seeds: one run each, in one folder.
+
+    A recipe with a table of choices is trained once per choice, each one change from the recipe, unless --set
+    or --seeds is given.
 
     The same command again skips finished runs, resumes interrupted ones and tries failed ones once more. Runs
     go to processes of this machine, each with a GPU of its own where there are several, or to a cluster.
@@ -31,6 +35,7 @@ def sweep(
         recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
         set: a setting and its values, initialisation_scale=1,0.5,0.1; may be given several times.
         seeds: how many seeds from 0 on, or the seeds with commas between them; the recipe's if not given.
+        only: of a recipe's choices, those to train now, with commas between them; all if not given.
         run: folder of the sweep, new or to be resumed; runs/ and the recipe's name with -sweep if not given.
         workers: runs at the same time, here or in a local Dask cluster; as many as GPUs, else processors.
         dask: address of a Dask scheduler, or local for a cluster on this machine.
@@ -45,16 +50,20 @@ def sweep(
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
+    from rankrise.recipes.files import choices_in
     from rankrise.recipes.train_settings import out_of_place, read_recipe
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.train._task import task_of
     from rankrise.train.sweep import (
         Processes,
+        chosen,
         dask_executor,
         plan,
+        plan_choices,
         read_seeds,
         read_sets,
+        run_choices,
         run_sweep,
         slurm_executor,
     )
@@ -68,7 +77,13 @@ def sweep(
     settings = read_recipe(recipe)
     sets = read_sets(set or [])
     numbers = [settings.seed] if seeds is None else read_seeds(seeds)
-    planned = plan(settings, sets, numbers)
+    choices = choices_in(recipe) if set is None and seeds is None else {}
+    if only is not None and not choices:
+        raise RankriseError(
+            "--only is given without a table of choices: pass a recipe that has one, and neither --set nor "
+            "--seeds."
+        )
+    planned = chosen(plan_choices(settings, choices), only) if choices else plan(settings, sets, numbers)
     count = len(planned)
     executor: AbstractContextManager
     if dask is not None:
@@ -85,17 +100,16 @@ def sweep(
     for sentence in dict.fromkeys(one for each in to_train for one in out_of_place(each.settings)):
         print(f"Note: {sentence}", file=sys.stderr)
     try:
-        with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as chosen:
-            runs = run_sweep(
-                settings,
-                folder,
-                sets,
-                numbers,
-                chosen,
-                recipe=recipe,
-                progress=move_to,
-                told=None if sys.stderr.isatty() else _lines(folder),
-            )
+        with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as workers_of:
+            shown: dict[str, Any] = {
+                "recipe": recipe,
+                "progress": move_to,
+                "told": None if sys.stderr.isatty() else _lines(folder),
+            }
+            if choices:
+                runs = run_choices(settings, folder, choices, only, workers_of, **shown)
+            else:
+                runs = run_sweep(settings, folder, sets, numbers, workers_of, **shown)
     except KeyboardInterrupt as stopped:
         number = signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT
         kept = "checkpoints are saved" if dask is slurm is None else "what was finished is kept"

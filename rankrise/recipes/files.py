@@ -66,7 +66,21 @@ def find(recipe: str | Path) -> Path:
 
 def settings_in(recipe: str | Path) -> dict[str, Any]:
     """The settings that a recipe gives, by name."""
-    return {name: value for name, value in _read(find(recipe)).items() if name != "about"}
+    return {name: value for name, value in _read(find(recipe)).items() if name not in ("about", "choices")}
+
+
+def choices_in(recipe: str | Path) -> dict[str, dict[str, Any]]:
+    """The runs that a recipe lists under `choices`: of each its name, and the settings that it has otherwise.
+
+    >>> choices_in("vit-cifar10-choices")["initialisation-normal"]
+    {'initialisation': 'normal', 'qkv_bias': True}
+    """
+    table = _read(find(recipe)).get("choices", {})
+    if not isinstance(table, dict) or not all(isinstance(one, dict | None) for one in table.values()):
+        raise RankriseError(
+            f"the recipe {recipe} says 'choices' in another form: give each a name, and under it settings."
+        )
+    return {str(name): dict(changes or {}) for name, changes in table.items()}
 
 
 def about(recipe: str | Path) -> About | None:

@@ -160,18 +160,6 @@ class TrainSettings:
                 f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}: "
                 "pass one that does."
             )
-        if self.augmentation == "rand-augment" and self.stream:
-            raise RankriseError(
-                "augmentation is rand-augment with stream yes, but streamed photographs do not have it: pass "
-                "stream no, or another augmentation."
-            )
-        if self.label_noise and self.stream:
-            raise RankriseError(
-                f"label_noise is {self.label_noise:g} with stream yes, but streamed photographs keep their "
-                "labels: pass stream no, or label_noise 0."
-            )
-        if self.redraw_labels and not self.label_noise:
-            raise RankriseError("redraw_labels is yes with label_noise 0: pass a label_noise above 0.")
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting that says something for the data, as JSON has it."""

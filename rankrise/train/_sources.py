@@ -135,6 +135,12 @@ class StreamedImages:
         classes: int,
         device: torch.device,
     ) -> None:
+        if settings.augmentation == "rand-augment" or settings.label_noise:
+            asked = "rand-augment" if settings.augmentation == "rand-augment" else "label_noise"
+            raise RankriseError(
+                f"{asked} is asked for with stream yes, and streamed photographs do not have it: pass stream "
+                "no, or leave it out."
+            )
         self.examples, self.classes = len(train.labels), classes
         self._settings, self._device = settings, device
         self._train, self._validation = train, validation

@@ -7,7 +7,8 @@ import pytest
 
 from rankrise import RankriseError
 from rankrise.commands import COMMANDS, main
-from rankrise.recipes.files import about, find, names, settings_in
+from rankrise.recipes import toy_settings
+from rankrise.recipes.files import about, choices_in, find, names, settings_in
 from rankrise.recipes.train_settings import read_recipe
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -44,6 +45,29 @@ def test_a_user_s_own_file_at_a_recipe_s_old_path_is_read_without_a_warning(
     monkeypatch.chdir(tmp_path)
     assert settings_in("recipes/vit-digits.yaml") == {"layers": 3}
     assert not recwarn.list
+
+
+def test_choices_are_a_table_of_settings(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("layers: 3\nchoices:\n  base:\n  deep: {layers: 9}\n")
+    assert settings_in(recipe) == {"layers": 3}
+    assert choices_in(recipe) == {"base": {}, "deep": {"layers": 9}}
+    assert read_recipe(recipe).layers == 3
+    for wrong in ("choices: deep", "choices: [deep]", "choices: {deep: 9}"):
+        recipe.write_text(wrong)
+        with pytest.raises(RankriseError, match="says 'choices' in another form: give each a name"):
+            choices_in(recipe)
+    recipe.write_text("choices: {base: }")
+    with pytest.raises(RankriseError, match="has choices, which are for training runs"):
+        toy_settings.read_recipe(recipe)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if choices_in(name)])
+def test_every_choice_of_a_recipe_is_a_change_of_its_own(name: str) -> None:
+    settings = read_recipe(name)
+    runs = {one: settings.changed(changes, one) for one, changes in choices_in(name).items()}
+    assert runs["base"] == settings
+    assert len(set(runs.values())) == len(runs)
 
 
 @pytest.mark.parametrize("name", names())

@@ -17,7 +17,7 @@ import sweep_workers
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train.sweep import run_sweep
+from rankrise.train.sweep import run_choices, run_sweep
 from rankrise.train.sweep.record import part_done
 from rankrise.train.sweep.work import TrainRun
 
@@ -129,6 +129,44 @@ def test_values_and_seeds_can_be_added(tmp_path: Path) -> None:
     assert len(kept["runs"]) == 6
 
 
+CHOICES = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.2, "seed": 3}}
+
+
+def trained_choices(folder: Path, only: str | None = None, **changes: dict[str, object]) -> dict[str, str]:
+    with ThreadPoolExecutor(1) as executor:
+        runs = run_choices(
+            TrainSettings(), folder, CHOICES | changes, only, executor, work=sweep_workers.quick
+        )
+    return {run.name: run.state for run in runs}
+
+
+def test_each_choice_is_one_change_and_parts_of_the_table_can_be_trained_apart(tmp_path: Path) -> None:
+    assert trained_choices(tmp_path, "noise, base") == {"noise": "finished", "base": "finished"}
+    kept = json.loads((tmp_path / "sweep.json").read_text())
+    assert {run["name"]: run["state"] for run in kept["runs"]} == {
+        "base": "finished",
+        "biases": "waiting",
+        "noise": "finished",
+    }
+    assert set(trained_choices(tmp_path).values()) == {"finished"}
+    assert calls(tmp_path) == {"base": 1, "biases": 1, "noise": 1}
+    recipes = {
+        name: json.loads((tmp_path / name / "run.json").read_text())["extra"]["recipe"] for name in CHOICES
+    }
+    assert recipes["base"] == TrainSettings().to_dict()
+    assert recipes["biases"] == TrainSettings(qkv_bias=True).to_dict()
+    assert recipes["noise"] == TrainSettings(label_noise=0.2, seed=3).to_dict()
+
+
+def test_a_choice_can_be_added_to_a_table_but_not_changed(tmp_path: Path) -> None:
+    trained_choices(tmp_path)
+    assert trained_choices(tmp_path, "more", more={"layers": 2}) == {"more": "finished"}
+    with pytest.raises(RankriseError, match=r"the choice biases .*'qkv_bias': True.*, not .*'layers': 2"):
+        trained_choices(tmp_path, biases={"layers": 2})
+    with pytest.raises(RankriseError, match="holds a table of choices, not a sweep over values"):
+        run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
+
+
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RankriseError, match="is not a sweep"):
@@ -164,7 +202,7 @@ def test_workers_stop_cleanly_with_the_sweep(tmp_path: Path, number: signal.Sign
     script.write_text(
         "import signal, sys, sweep_workers\n"
         "from rankrise.recipes.train_settings import TrainSettings\n"
-        "from rankrise.train.sweep import run_sweep\n"
+        "from rankrise.train.sweep import run_choices, run_sweep\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    work = sweep_workers.goes_on_until_told_to_stop\n"

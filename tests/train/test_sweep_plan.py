@@ -7,7 +7,7 @@ import pytest
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train.sweep import plan, read_sets
+from rankrise.train.sweep import plan, plan_choices, read_sets
 
 
 def test_names_tell_values_of_every_kind_apart() -> None:
@@ -44,6 +44,20 @@ def test_plans_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"../base": {}}, "a choice is called '../base', which does not do for a folder"),
+        ({".base": {}}, "a choice is called '.base'"),
+        ({"base": {"layer": 2}}, "the choice base gives 'layer', which is not a setting"),
+        ({"base": {"layers": 0}}, "layers is 0"),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused(choices: dict[str, dict[str, object]], words: str) -> None:
+    with pytest.raises(RankriseError, match=words):
+        plan_choices(TrainSettings(), choices)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--set", "layer=1,2"], "'layer', which is not a setting"),
@@ -56,6 +70,15 @@ def test_plans_that_make_no_sense_are_refused(
         (["--seeds", "9999", "--set", "layers=1,2"], "the sweep has 19,998 runs"),
         (["--seeds", "0"], "no seed"),
         (["--workers", "0"], "workers is 0"),
+        (
+            ["--only", "bias"],
+            "--only names 'bias', which is not a choice of the recipe: did you mean bia",
+        ),
+        (
+            ["--only", ","],
+            "--only names ',', which is not a choice of the recipe: pass some of ba",
+        ),
+        (["--only", "base", "--seeds", "2"], "--only is given without a table of choices"),
         (["--dask", "local", "--slurm", "partition=gpu"], "pass one of them"),
         (["--slurm", "partition=gpu", "--workers", "2"], "leave it out"),
         (["--slurm", "partition"], "name=value"),
@@ -68,7 +91,7 @@ def test_bad_input_is_one_sentence_and_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("data: digits\n")
+    recipe.write_text("data: digits\nchoices: {base: , biases: {qkv_bias: yes}}\n")
     with pytest.raises(SystemExit) as ending:
         main(["sweep", str(recipe), "--run", str(tmp_path / "new"), *arguments])
     assert ending.value.code == 2

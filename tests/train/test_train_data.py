@@ -239,3 +239,12 @@ def test_a_hugging_face_data_set(image_folder, monkeypatch):
     expected, _, _ = read_image_folder(image_folder)
     assert sorted(train.labels) == sorted(expected.labels)
     assert torch.equal(decoded(train, 16).double().sum(), decoded(expected, 16).double().sum())
+
+
+@pytest.mark.parametrize("changes", [{"augmentation": "rand-augment"}, {"label_noise": 0.2}])
+def test_what_streamed_photographs_do_not_have_is_refused(image_folder, tiny, changes):
+    settings = replace(
+        tiny, data="image-folder", data_name=image_folder.name, data_folder=str(image_folder.parent)
+    )
+    with pytest.raises(RankriseError, match=r"is asked for with stream yes, .*: pass stream no"):
+        task_of(replace(settings, stream=True, **changes), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Which runs a sweep has: every combination of the values, for every seed, checked before anything starts."""
+"""Which runs a sweep has, checked before anything starts: every combination of values, or a table."""
 
 import itertools
 import math
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.settings import brief
+from rankrise.foundations.settings import as_json, brief
+from rankrise.foundations.spelling import nearest
 from rankrise.recipes.train_settings import TrainSettings
 
 MOST_RUNS = 10_000
@@ -20,9 +21,9 @@ class PlannedRun:
     """A run of a sweep."""
 
     name: str
-    """What varies, as the name of its folder: "initialisation_scale=0.5,seed=1"."""
+    """Of its folder: what varies, "initialisation_scale=0.5,seed=1", or the name that a table gives it."""
     changed: dict[str, Any]
-    """What the sweep sets: its values and the seed."""
+    """What the sweep sets."""
     settings: TrainSettings
 
 
@@ -50,13 +51,51 @@ def plan(
     for values in itertools.product(*sets.values(), seeds):
         given = dict(zip((*sets, "seed"), values, strict=True))
         wanted = settings.changed(given, "the sweep")
-        changed = {name: wanted.to_dict()[name] for name in given}
+        changed = {name: as_json(wanted)[name] for name in given}
         varied = [name for name in sets if len(sets[name]) > 1]
         name = ",".join(f"{name}={_word(changed[name])}" for name in (*varied, "seed"))
         if name in runs:
             raise RankriseError(f"two runs of the sweep would be {name}: pass every value and seed once.")
         runs[name] = PlannedRun(name, changed, wanted)
     return list(runs.values())
+
+
+def plan_choices(settings: TrainSettings, choices: Mapping[str, Mapping[str, Any]]) -> list[PlannedRun]:
+    """The runs of a table of choices: each has the settings but for what its choice changes.
+
+    >>> table = {"base": {}, "biases": {"qkv_bias": True}}
+    >>> [(run.name, run.settings.qkv_bias) for run in plan_choices(TrainSettings(), table)]
+    [('base', False), ('biases', True)]
+    """
+    runs = []
+    for name, changes in choices.items():
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise RankriseError(
+                f"a choice is called {brief(name)}, which does not do for a folder: pass letters, digits, "
+                "'-', '+', '_' and '.'."
+            )
+        wanted = settings.changed(changes, f"the choice {name}")
+        runs.append(PlannedRun(name, {changed: as_json(wanted)[changed] for changed in changes}, wanted))
+    return runs
+
+
+def chosen(runs: Sequence[PlannedRun], only: str | None) -> list[PlannedRun]:
+    """Those that `--only` names, with commas between them; all without it.
+
+    >>> table = plan_choices(TrainSettings(), {"base": {}, "biases": {"qkv_bias": True}})
+    >>> [run.name for run in chosen(table, "biases")]
+    ['biases']
+    """
+    if only is None:
+        return list(runs)
+    by_name = {run.name: run for run in runs}
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    for name in wanted or [only]:
+        if name not in by_name:
+            meant = nearest(name, by_name)
+            advice = f"did you mean {meant}?" if meant else f"pass some of {', '.join(by_name)}."
+            raise RankriseError(f"--only names {brief(name)}, which is not a choice of the recipe: {advice}")
+    return [by_name[name] for name in dict.fromkeys(wanted)]
 
 
 def read_sets(words: Sequence[str]) -> dict[str, list[str]]:

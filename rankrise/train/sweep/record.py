@@ -41,13 +41,16 @@ def describe(
     """The part of `sweep.json` that never changes."""
     values = {name: _distinct(run.changed[name] for run in runs) for name in (*sets, "seed")}
     seeds = values.pop("seed")
-    described = {
-        "format": FORMAT,
-        "recipe": recipe,
-        "settings": settings.to_dict(),
-        "sets": values,
-        "seeds": seeds,
-    }
+    return _described(settings, recipe, {"sets": values, "seeds": seeds})
+
+
+def describe_choices(settings: TrainSettings, runs: Sequence[PlannedRun], recipe: str) -> dict[str, Any]:
+    """The same of a table of choices."""
+    return _described(settings, recipe, {"choices": {run.name: run.changed for run in runs}})
+
+
+def _described(settings: TrainSettings, recipe: str, what: dict[str, Any]) -> dict[str, Any]:
+    described = {"format": FORMAT, "recipe": recipe, "settings": settings.to_dict(), **what}
     plain: dict[str, Any] = json.loads(to_json(described))
     return plain
 
@@ -63,6 +66,10 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
     kept = read_json(path, advice)
     if kept.get("format") != FORMAT:
         raise RankriseError(f"{path} is of format {kept.get('format')!r}: this version reads {FORMAT!r}.")
+    if ("choices" in kept) != ("choices" in described):
+        raise RankriseError(
+            f"{folder} holds {_kind(kept)}, not {_kind(described)}: pass another folder, or the same command."
+        )
     try:
         found = _values(kept)
     except (KeyError, TypeError, AttributeError) as error:
@@ -75,6 +82,8 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
         )
     for name, wanted in _values(described).items():
         there = found.get(name)
+        if there is None and "choices" in described and name not in described["settings"]:
+            continue  # a choice that has been added to the table
         moved = name in names_of(TrainSettings, "machine") and len(wanted) == len(there or []) == 1
         if there != wanted and not moved and not _grown(name, there or [], wanted):
             raise RankriseError(
@@ -119,9 +128,16 @@ def _is_finished(folder: Path, settings: TrainSettings) -> bool:
     return found is not None and bool(found.get("finished"))
 
 
+def _kind(described: dict[str, Any]) -> str:
+    return "a table of choices" if "choices" in described else "a sweep over values"
+
+
 def _values(described: dict[str, Any]) -> dict[str, list[Any]]:
-    """The values of every setting, whether the recipe or the sweep has them."""
+    """The values of every setting, whether the recipe or the sweep has them; and what each choice changes."""
     alone = {name: [value] for name, value in described["settings"].items()}
+    if "choices" in described:
+        changes = described["choices"].items()
+        return alone | {f"the choice {name}": [change] for name, change in changes}
     return alone | described["sets"] | {"seed": described["seeds"]}
 
 

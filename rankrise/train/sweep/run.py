@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train.sweep.plan import PlannedRun, plan
+from rankrise.train.sweep.plan import PlannedRun, chosen, plan, plan_choices
 from rankrise.train.sweep.processes import Processes
 from rankrise.train.sweep.record import (
     SweepRun,
     describe,
+    describe_choices,
     part_done,
     refuse_other_sweep,
     standing,
@@ -48,11 +49,36 @@ def run_sweep(
         settings = read_recipe("vit-digits")
         run_sweep(settings, "runs/scales", {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3)
     """
-    folder = Path(folder)
     runs = plan(settings, sets, seeds)
     described = describe(settings, sets, runs, recipe)
-    refuse_other_sweep(folder, described)
-    sweep = _Sweep(folder, described, runs, progress, told)
+    return _run(_Sweep(Path(folder), described, runs, runs, progress, told), executor, work)
+
+
+def run_choices(
+    settings: TrainSettings,
+    folder: str | Path,
+    choices: Mapping[str, Mapping[str, Any]],
+    only: str | None = None,
+    executor: Executor | None = None,
+    recipe: str = "",
+    progress: OnProgress | None = None,
+    work: TrainRun = train_run,
+    told: Told | None = None,
+) -> list[SweepRun]:
+    """Train `settings` once per choice, each with the changes that its name stands for, into `folder`.
+
+    As `run_sweep` otherwise. `only` names those that are trained, with commas between them; the others stay
+    as they are.
+
+        run_choices(read_recipe(recipe), "runs/choices", choices_in(recipe), only="base,labels-random")
+    """
+    runs = plan_choices(settings, choices)
+    described = describe_choices(settings, runs, recipe)
+    return _run(_Sweep(Path(folder), described, runs, chosen(runs, only), progress, told), executor, work)
+
+
+def _run(sweep: "_Sweep", executor: Executor | None, work: TrainRun) -> list[SweepRun]:
+    refuse_other_sweep(sweep.folder, sweep.described)
     if not sweep.left:
         sweep.write()
     elif executor is None:
@@ -60,7 +86,7 @@ def run_sweep(
             sweep.work(executor, work)
     else:
         sweep.work(executor, work)
-    return list(sweep.runs.values())
+    return [sweep.runs[run.name] for run in sweep.wanted]
 
 
 class _Sweep:
@@ -71,12 +97,14 @@ class _Sweep:
         folder: Path,
         described: dict[str, Any],
         runs: Sequence[PlannedRun],
+        wanted: Sequence[PlannedRun],
         progress: OnProgress | None,
         told: Told | None,
     ) -> None:
         self.folder, self.described, self.progress, self.told = folder, described, progress, told
+        self.wanted = wanted
         self.runs = {run.name: standing(folder, run) for run in runs}
-        self.left = [run for run in runs if self.runs[run.name].state != "finished"]
+        self.left = [run for run in wanted if self.runs[run.name].state != "finished"]
 
     def work(self, executor: Executor, work: TrainRun) -> None:
         """Give all that is left to the executor, and note how each ends."""
@@ -123,11 +151,10 @@ class _Sweep:
 
     def _show(self) -> None:
         if self.progress is not None:
-            states = Counter(run.state for run in self.runs.values())
+            wanted = [self.runs[run.name] for run in self.wanted]
+            states = Counter(run.state for run in wanted)
             ended = states["finished"] + states["failed"] + states["interrupted"]
-            parts = [
-                part_done(self.folder / name) for name, run in self.runs.items() if run.state == "running"
-            ]
+            parts = [part_done(self.folder / run.name) for run in wanted if run.state == "running"]
             self.progress(
                 ended + sum(parts), ", ".join(f"{count} {state}" for state, count in states.items())
             )
