@@ -59,7 +59,6 @@ def test_a_record_keeps_what_it_says_and_means_the_earlier_value_of_what_it_lack
         ({"heads": "many"}, "an example gives heads as 'many': pass a whole number."),
         ({"patch_size": 5}, "patch_size is 5, which does not divide image_size 32"),
         ({"label_noise": 1.2}, "label_noise is 1.2: pass a number of 0 or more, at most 1."),
-        ({"label_noise": 0.2, "stream": True},),
         ({"data": "mnist"}, "gives data as 'mnist': pass one of cifar10, cifar100, "),
         ({"data": "cifar"}, r"gives data as 'cifar': did you mean cifar10\?"),
         ({"cuda_graph": "perhaps"}, "gives cuda_graph as 'perhaps': pass yes or no."),
