@@ -57,10 +57,20 @@ def grams(left: Blocks, right: Blocks) -> Grams:
 
     A column that is zero on one side is dropped on the other.
     """
+    return balanced(plain_grams(left, right))
+
+
+def plain_grams(left: Blocks, right: Blocks) -> Tensor:
+    """`left^T left` and `right^T right` as they are, [2, heads, r, r]."""
     heads, inner = left[0].shape[0], len(left) * left[0].shape[-1]
     both = left[0].new_empty((2, heads, inner, inner))
     for blocks, gram in zip((left, right), both, strict=True):
         _fill_gram(blocks, gram)
+    return both
+
+
+def balanced(both: Tensor) -> Grams:
+    """Plain Gram matrices, scaled in their place."""
     norms = both.diagonal(dim1=-2, dim2=-1).sqrt()
     target = norms.sqrt().prod(0)
     largest = target.amax(-1, keepdim=True)

@@ -31,7 +31,7 @@ class Noise(NamedTuple):
 
 class Stored(NamedTuple):
     """What the noise needs of a factor [heads, d, r]: its Gram matrix [heads, r, r], the sum of its rounding
-    errors' variances in each column [heads, r], and d."""
+    errors' variances in each column [heads, r] (`variances`), and d."""
 
     gram: Tensor
     variance: Tensor
@@ -68,12 +68,9 @@ def as_stored(weight: Tensor) -> Tensor:
     return weight
 
 
-def stored(factor: Tensor) -> Stored:
-    """What `product_noise` needs of one factor [heads, d, r]."""
-    factor = as_stored(factor)
-    wide = factor.float()
-    variance = torch.linalg.vector_norm(spacing(factor), dim=-2).square_().div_(12)
-    return Stored(wide.mT @ wide, variance, factor.shape[-2])
+def variances(factor: Tensor) -> Tensor:
+    """The sum of the rounding errors' variances in each column of a factor [heads, d, r]: [heads, r]."""
+    return torch.linalg.vector_norm(spacing(as_stored(factor)), dim=-2).square_().div_(12)
 
 
 def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
@@ -86,19 +83,20 @@ def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
     with errors on the same side add up in squares; the two sides hardly meet, since each has random vectors
     where the other has those of the weights. The square is right to a few percent, the largest to a third.
     """
-    square = largest = torch.zeros(())
+    scaled = []
     for side in (0, 1):
-        energy, norm = torch.zeros(()), torch.zeros(())
         for pair in pairs:
             weight, error = pair[side], pair[1 - side]
             root = error.variance.div(error.size).sqrt()
-            scaled = weight.gram * root.unsqueeze(-1) * root.unsqueeze(-2)
-            energy = energy + scaled.diagonal(dim1=-2, dim2=-1).sum(-1)
-            norm = norm + _largest(scaled)
-        size = pairs[0][1 - side].size
-        square = square + size * energy
-        largest = torch.maximum(largest, (size * norm).sqrt() + energy.sqrt())
-    return Noise(largest.double(), square.double())
+            scaled.append(weight.gram.float() * root.unsqueeze(-1) * root.unsqueeze(-2))
+    both = torch.stack(scaled)
+    sizes = torch.tensor([[pairs[0][1].size], [pairs[0][0].size]], device=both.device)
+    energy, norm = (
+        number.unflatten(0, (2, -1)).sum(1)
+        for number in (both.diagonal(dim1=-2, dim2=-1).sum(-1), _largest(both))
+    )
+    largest = (sizes * norm).sqrt() + energy.sqrt()
+    return Noise(largest.amax(0).double(), (sizes * energy).sum(0).double())
 
 
 def matrix_noise(before: Tensor, after: Tensor) -> Noise:
@@ -110,12 +108,14 @@ def matrix_noise(before: Tensor, after: Tensor) -> Noise:
 
 
 def _largest(gram: Tensor) -> Tensor:
-    """The largest eigenvalue [heads] of Gram matrices [heads, r, r]."""
+    """The largest eigenvalue [...] of Gram matrices [..., r, r].
+
+    Of a matrix with trace 1 it is at least 1 / r, so that no power of these few leaves float32's range.
+    """
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    unit = divided(gram, trace[..., None, None])
     generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(gram.shape[-1], generator=generator).to(gram.device).expand(gram.shape[:-1])
-    size = torch.ones(gram.shape[:-2], device=gram.device)
+    before = vector = torch.randn(gram.shape[-1], generator=generator).to(gram.device)
     for _ in range(POWER_STEPS):
-        vector = divided(vector, torch.linalg.vector_norm(vector, dim=-1, keepdim=True))
-        vector = (gram @ vector.unsqueeze(-1)).squeeze(-1)
-        size = torch.linalg.vector_norm(vector, dim=-1)
-    return size
+        before, vector = vector, torch.linalg.vecdot(unit, vector.unsqueeze(-2))
+    return trace * divided(*(torch.linalg.vector_norm(one, dim=-1) for one in (vector, before)))

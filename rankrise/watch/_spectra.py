@@ -15,7 +15,16 @@ from torch import Tensor
 from rankrise.watch._batches import batched, in_parallel, without_autocast
 from rankrise.watch._change import Change, change_factors, refuse_beside_a_change
 from rankrise.watch._factors import Blocks, Matrix, checked, refuse_non_finite
-from rankrise.watch._gram import CANCELLATION_LIMIT, EPSILON, divided, grams, widened
+from rankrise.watch._gram import (
+    CANCELLATION_LIMIT,
+    EPSILON,
+    Grams,
+    balanced,
+    divided,
+    grams,
+    plain_grams,
+    widened,
+)
 
 # float64 rows of a plain matrix that are held at a time.
 STREAM_BYTES = 2**27
@@ -89,18 +98,49 @@ def matrix_values(matrix: Tensor) -> Tensor:
 
 def change_values(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
     """Singular values [heads, r] of the change of a chunk, as `factor_values` gives them."""
+    return change_values_and_grams(k0, q0, kt, qt)[0]
+
+
+def change_values_and_grams(
+    k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+    """The same, and the Gram matrices of k0, q0, kt and qt, which come with it; None where they do not."""
     if any(weight.dtype == torch.float64 for weight in (k0, q0, kt, qt)):
-        return factor_values(*change_factors(k0, q0, kt, qt))
-    k0, q0, kt, qt = (weight.double() for weight in (k0, q0, kt, qt))
+        return factor_values(*change_factors(k0, q0, kt, qt)), None
+    k0, q0, kt, qt = (_double_columns(weight) for weight in (k0, q0, kt, qt))
     # `change_blocks`, in the place of the copies that are not needed any more: fresh memory costs time.
-    return _gram_values((kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0))
+    left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
+    if _product_is_smaller(left, right):
+        return _gram_values(left, right), None
+    both = plain_grams(left, right)
+    (now, cross, _, off), (step, mixed, _, before) = (_quarters(gram) for gram in both)
+    found = (now - cross - cross.mT + off, before.clone(), now.clone(), step + mixed + mixed.mT + before)
+    return _balanced_values(left, right, balanced(both)), found
+
+
+def _double_columns(weight: Tensor) -> Tensor:
+    """A factor [heads, d, r] in float64, each column in one piece, which makes Gram matrices fastest."""
+    heads, rows, columns = weight.shape
+    return weight.new_empty((heads, columns, rows), dtype=torch.float64).copy_(weight.mT).mT
+
+
+def _quarters(gram: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    half = gram.shape[-1] // 2
+    return gram[:, :half, :half], gram[:, :half, half:], gram[:, half:, :half], gram[:, half:, half:]
+
+
+def _product_is_smaller(left: Blocks, right: Blocks) -> bool:
+    return min(left[0].shape[-2], right[0].shape[-2]) < len(left) * left[0].shape[-1]
 
 
 def _gram_values(left: Blocks, right: Blocks) -> Tensor:
     """Singular values from float64 factors whose squares are in range."""
-    if min(left[0].shape[-2], right[0].shape[-2]) < len(left) * left[0].shape[-1]:  # the product is smaller
+    if _product_is_smaller(left, right):
         return matrix_values(torch.cat(left, -1) @ torch.cat(right, -1).mT)
-    gram = grams(left, right)
+    return _balanced_values(left, right, grams(left, right))
+
+
+def _balanced_values(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
     size = torch.linalg.matrix_norm(gram.left) * torch.linalg.matrix_norm(gram.right)
     root, failed = _cholesky(gram.right)
     values = _roots(_congruent(gram.left, root), size.isfinite() & ~failed)

@@ -197,3 +197,17 @@ def test_unusable_factors_are_refused(left, right, message):
 def test_a_change_of_shape_is_refused():
     with pytest.raises(RankriseError, match="same weights at two moments"):
         watch.change((torch.ones(4, 2), torch.ones(4, 2)), (torch.ones(5, 2), torch.ones(4, 2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("d", [40, 12])
+def test_the_gram_matrices_of_the_weights_come_with_the_values_of_their_change(dtype, d):
+    torch.manual_seed(0)
+    weights = [torch.randn(3, d, 8).to(dtype) for _ in range(4)]
+    values, found = spectra.change_values_and_grams(*weights)
+    k0, q0, kt, qt = (weight.double() for weight in weights)
+    expected = torch.linalg.svdvals(kt @ qt.mT - k0 @ q0.mT)[:, :16]
+    torch.testing.assert_close(values, expected, rtol=0, atol=1e-6)
+    assert (found is None) == (dtype == torch.float64 or d < 16)
+    for gram, weight in zip(found or (), (k0, q0, kt, qt), strict=False):
+        torch.testing.assert_close(gram, weight.mT @ weight)

@@ -2,11 +2,11 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
@@ -16,28 +16,19 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RANKS, spectra_path
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
-from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.noise import Rounded, rounded, with_noise
+from rankrise.watch._history.moments import FETCHED, Moment, moments
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
 from rankrise.watch._track.begin import Beginning, begin, read_initial
 from rankrise.watch._track.load import TrackedRun, load
-from rankrise.watch._track.measure import Change, measure
+from rankrise.watch._track.measure import Change, Results, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
 from rankrise.watch._track.troubles import log
 from rankrise.watch._track.weights import Tensors
 
-FETCHED = ".fetched"
-"""In the run's folder: a checkpoint that is being fetched or measured."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Moment:
-    """The weights of one checkpoint, and what the noise floor needs of them."""
-
-    weights: Mapping[str, Tensors]
-    rounded: Rounded
+# What float64 copies of heads may take on an accelerator, on which nothing else is then.
+ACCELERATOR_BYTES = 2**30
 
 
 def history(
@@ -143,63 +134,62 @@ def _measure_all(
     work: Sequence[tuple[Entry, Entry | None]],
     move_to: Any,
 ) -> None:
-    units = plan.model.units
-    base = _Moment(initial, rounded(units, initial))
+    base = Moment({}, {})
+    for unit in plan.model.units:
+        base.add(unit, initial[unit.name])
     begun = plan.base or plan.checkpoints[0]
     last = begun, base
     order = [begun]
     for entry, before in work:
         order += [one for one in (before, entry) if one not in (None, begun, order[-1])]
-    moments = _fetched(plan, folder, order[1:])
+    parts = moments(plan, folder, order[1:])
     skipped = len(plan.checkpoints) - len(work)
     move_to(skipped)
     for count, (entry, before) in enumerate(work, start=skipped + 1):
         if before not in (None, begun, last[0]):
-            last = before, _moment(plan, next(moments), before)
+            last = before, _whole(plan, parts)
         earlier = base if before in (None, begun) else last[1]
-        present = base if entry is begun else _moment(plan, next(moments), entry)
+        if entry is begun:
+            present = iter([base])
+        elif plan.base is None:
+            last = entry, _whole(plan, parts)
+            present = iter([last[1]])
+        else:
+            present = parts
         _write(plan, record, entry, earlier, present)
-        last = entry, present
         move_to(count)
 
 
-def _moment(plan: HistoryPlan, checkpoint: Checkpoint, entry: Entry) -> _Moment:
-    try:
-        weights = plan.model.read(checkpoint, entry.name, plan.device)
-    except RankriseError as error:
-        raise RankriseError(
-            f"{entry.name} (step {entry.step}) is not like the checkpoints before it: {error} What was "
-            "measured is kept: mend it or leave it out (--steps, --last), and run the same command again."
-        ) from error
-    return _Moment(weights, rounded(plan.model.units, weights))
+def _whole(plan: HistoryPlan, parts: Iterator[Moment]) -> Moment:
+    """All units of a checkpoint."""
+    whole = Moment({}, {})
+    while len(whole.weights) < len(plan.model.units):
+        part = next(parts)
+        whole.weights.update(part.weights)
+        whole.variances.update(part.variances)
+    return whole
 
 
-def _write(plan: HistoryPlan, record: Record, entry: Entry, before: _Moment, after: _Moment) -> None:
-    units = plan.model.units
-    changes = [Change(unit, before.weights[unit.name], after.weights[unit.name]) for unit in units]
-    results = measure(changes, plan.top, full=entry is plan.checkpoints[-1])
-    results = with_noise(units, results, (before.weights, before.rounded), (after.weights, after.rounded))
-    record.add_spectra(entry.step, spectra_of(units, results))
+def _write(plan: HistoryPlan, record: Record, entry: Entry, before: Moment, parts: Iterator[Moment]) -> None:
+    units = {unit.name: unit for unit in plan.model.units}
+    results: Results = {}
+    while len({name for name, _ in results}) < len(units):
+        part = next(parts)
+        changes = [
+            Change(
+                units[name],
+                before.weights[name],
+                now,
+                variances=(before.variances[name], part.variances[name]),
+            )
+            for name, now in part.weights.items()
+        ]
+        results |= measure(
+            changes, plan.top, full=entry is plan.checkpoints[-1], accelerator_bytes=ACCELERATOR_BYTES
+        )
+    record.add_spectra(entry.step, spectra_of(plan.model.units, results))
     about = {"checkpoint": entry.name, "key": entry.source.key()}
-    record.add_ranks(entry.step, about | row_of(units, results))
-
-
-def _fetched(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[Checkpoint]:
-    """One checkpoint after another: while one is measured, the next is fetched; then the first is removed."""
-    with ThreadPoolExecutor(1, "rankrise-fetch") as pool:
-        waiting: Future[Checkpoint] | None = None
-        for place, _ in enumerate(entries):
-            checkpoint = (waiting or pool.submit(_fetch, plan, folder, entries, place)).result()
-            following = place + 1 < len(entries)
-            waiting = pool.submit(_fetch, plan, folder, entries, place + 1) if following else None
-            yield checkpoint
-            shutil.rmtree(folder / FETCHED / str(place), ignore_errors=True)
-
-
-def _fetch(plan: HistoryPlan, folder: Path, entries: Sequence[Entry], place: int) -> Checkpoint:
-    into = folder / FETCHED / str(place)
-    into.mkdir(parents=True, exist_ok=True)
-    return entries[place].source.fetch(plan.model.wanted, into)
+    record.add_ranks(entry.step, about | row_of(plan.model.units, results))
 
 
 def _done(plan: HistoryPlan, folder: Path) -> set[int]:
@@ -232,7 +222,8 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[Beginning, dict[
         base = plan.base or plan.checkpoints[0]
         into = folder / FETCHED / "base"
         into.mkdir(parents=True, exist_ok=True)
-        weights = plan.model.read(base.source.fetch(plan.model.wanted, into), base.name, "cpu")
+        fetched = base.source.fetch(plan.model.wanted, into)
+        weights = {unit.name: found for unit, found in plan.model.read(fetched, base.name, "cpu")}
     about = {
         "model": plan.model.name,
         "settings": {
@@ -252,11 +243,17 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[Beginning, dict[
     }
     beginning = begin(folder, units, weights, about)
     shutil.rmtree(folder / FETCHED / "base", ignore_errors=True)
-    initial = read_initial(folder, units)  # mapped, so that the checkpoint itself can go
     placed = {
-        name: {role: tensor.to(plan.device) for role, tensor in one.items()} for name, one in initial.items()
+        name: {role: _in_columns(tensor.to(plan.device)) for role, tensor in one.items()}
+        for name, one in read_initial(folder, units).items()  # mapped, so that the checkpoint itself can go
     }
     return beginning, placed
+
+
+def _in_columns(weight: Tensor) -> Tensor:
+    """A factor [heads, d, r] with each column in one piece, as it is in most checkpoints and as measuring
+    takes it; a matrix as it is."""
+    return weight.mT.contiguous().mT if weight.ndim == 3 else weight
 
 
 def _described(base: Entry | None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What is measured of each checkpoint of a series: units of one model, and how their weights are read."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +28,17 @@ class Model:
         stored = self.architecture.bind(checkpoint).stored
         return list(dict.fromkeys(name for unit in self.units for name in stored(unit.path)))
 
-    def read(self, checkpoint: Checkpoint, name: str, device: str | torch.device) -> dict[str, Tensors]:
-        """The weights by unit and role, mapped where that is possible."""
+    def read(
+        self, checkpoint: Checkpoint, name: str, device: str | torch.device
+    ) -> Iterator[tuple[Unit, Tensors]]:
+        """The weights of one unit after another by role, copied: no more of a file is mapped at a time."""
         loaded = loading(self.architecture.bind(checkpoint), name)
-        weights: dict[str, Tensors] = {}
         for unit in self.units:
             with torch.no_grad(), loaded(unit.module, unit.path):
                 tensors = unit.fresh(unit.module)
-            weights[unit.name] = {role: tensor.detach().to(device) for role, tensor in tensors.items()}
-        return weights
+                copied = {role: tensor.detach().to(device, copy=True) for role, tensor in tensors.items()}
+            del tensors
+            yield unit, copied
 
 
 def model_of(source: Source, choice: Choice, model: nn.Module | None, scratch: Path) -> Model:

@@ -14,6 +14,7 @@ from torch import nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._history.model import Model, model_of
 from rankrise.watch._history.series import Entry, choose, find_series, source_of
+from rankrise.watch._rounding import variances
 from rankrise.watch._track.measure import Change, measure
 from rankrise.watch._track.weights import Choice, Unit, listed
 
@@ -136,10 +137,11 @@ def _seconds(model: Model, entry: Entry, device: str, top: int, scratch: Path) -
     one = Model(model.architecture, [unit], model.name)
     scratch.mkdir()
     start = time.perf_counter()
-    weights = one.read(entry.source.fetch(one.wanted, scratch), entry.name, device)[unit.name]
+    ((_, weights),) = one.read(entry.source.fetch(one.wanted, scratch), entry.name, device)
+    rounding = {role: variances(tensor) for role, tensor in weights.items() if unit.is_layer}
     before = {role: tensor * 0.5 for role, tensor in weights.items()}
     fetched = time.perf_counter()
-    measure([Change(unit, before, weights)], top, full=False)
+    measure([Change(unit, before, weights, (rounding, rounding))], top, full=False)
     measured = time.perf_counter()
     return max(fetched - start, measured - fetched) * _parts(model.units, unit)
 

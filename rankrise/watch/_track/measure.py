@@ -6,15 +6,17 @@ what takes the time is to make it that small. Other matrices can be wide: they g
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rankrise.watch._batches import CHUNK_BYTES, without_autocast
+from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
 from rankrise.watch._factors import Factors
+from rankrise.watch._gram import divided
 from rankrise.watch._ranks import effective_rank, energy_rank
-from rankrise.watch._spectra import change_values, difference_values, factor_values
+from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
+from rankrise.watch._spectra import change_values_and_grams, difference_values, factor_values
 from rankrise.watch._track.leading import leading_values
 from rankrise.watch._track.weights import Tensors, Unit
 
@@ -32,9 +34,9 @@ class Measured:
     """Of one product of a layer: `stable_rank` and `norm` [heads], `top` values [heads, k], all on the CPU.
 
     The others are None if only the leading values were computed: all `values` [heads, r], how many of them
-    hold `ENERGY_SHARES`, `energy_rank` [heads, 3], and `entropy_rank` [heads]. So are those that a history
-    adds: `noise_share` [heads] of the change's square that rounding explains, and `noise_rank` [heads], the
-    stable rank that rounding alone would give.
+    hold `ENERGY_SHARES`, `energy_rank` [heads, 3], and `entropy_rank` [heads]. So are those that only a
+    history has: `noise_share` [heads] of the change's square that rounding explains, and `noise_rank`
+    [heads], the stable rank that rounding alone would give.
     """
 
     stable_rank: Tensor
@@ -49,27 +51,33 @@ class Measured:
 
 @dataclass(frozen=True)
 class Change:
-    """A unit's weights at the beginning and now."""
+    """A unit's weights at the beginning and now; for a noise floor, the `variances` of their rounding errors
+    by role, those at the beginning and those now (of a matrix, nothing by role)."""
 
     unit: Unit
     initial: Tensors
     now: Tensors
+    variances: tuple[Tensors, Tensors] | None = None
 
 
 Results = dict[tuple[str, str], Measured]
 """By the name of the unit and "KQ", "VO" or "matrix"."""
 
 
-def measure(changes: Iterable[Change], top: int, full: bool) -> Results:
+def measure(
+    changes: Iterable[Change], top: int, full: bool, accelerator_bytes: int = ACCELERATOR_BYTES
+) -> Results:
     """The change of every product of every unit; a head with nan or inf in it comes out as nan."""
     results: Results = {}
     pieces: list[_Piece] = []
     for change in changes:
         if change.unit.is_layer:
-            pieces += _pieces(change)
+            pieces += _pieces(change, accelerator_bytes)
         else:
             results[change.unit.name, "matrix"] = _matrix(change, top, full)
-    return results | {place: _summary(values, top) for place, values in _in_batches(pieces).items()}
+    for place, (values, noise) in _in_batches(pieces, accelerator_bytes).items():
+        results[place] = _with_noise(_summary(values, top), noise)
+    return results
 
 
 def initial_values(unit: Unit, initial: Tensors) -> Tensors:
@@ -79,7 +87,7 @@ def initial_values(unit: Unit, initial: Tensors) -> Tensors:
         return {"matrix": difference_values(zero.expand_as(initial["matrix"]), initial["matrix"]).cpu()}
     found: dict[str, list[Tensor]] = {product: [] for product, _ in unit.products}
     for product, roles in unit.products:
-        for chosen in _portions(unit, initial, roles):
+        for chosen in _portions(unit, initial, roles, ACCELERATOR_BYTES):
             found[product].append(factor_values(*_factors(unit, initial, roles, chosen)).cpu())
     return {product: torch.cat(parts) for product, parts in found.items()}
 
@@ -94,29 +102,32 @@ class _Piece:
     shape: tuple[object, ...]
     device: torch.device
     read: Callable[[], tuple[Tensor, ...]]
+    """Both factors before, both now; then the variances of their rounding errors if noise is asked for."""
 
 
-def _pieces(change: Change) -> list[_Piece]:
+def _pieces(change: Change, accelerator_bytes: int) -> list[_Piece]:
     pieces = []
+    sides = [change.initial, change.now, *(change.variances or ())]
     for product, roles in change.unit.products:
         left, right = (change.initial[role] for role in roles)
-        for chosen in _portions(change.unit, change.initial, roles):
+        for chosen in _portions(change.unit, change.initial, roles, accelerator_bytes):
 
             def read(roles: tuple[str, str] = roles, chosen: range = chosen) -> tuple[Tensor, ...]:
-                before = _factors(change.unit, change.initial, roles, chosen)
-                return *before, *_factors(change.unit, change.now, roles, chosen)
+                return tuple(
+                    tensor for side in sides for tensor in _factors(change.unit, side, roles, chosen)
+                )
 
             now = change.now[roles[0]]
-            shape = (left.shape[1:], right.shape[1:], left.dtype, now.dtype, left.device)
+            shape = (left.shape[1:], right.shape[1:], left.dtype, now.dtype, left.device, len(sides))
             size = _size(change.initial, roles) * len(chosen)
             place = change.unit.name, product
             pieces.append(_Piece(place, len(chosen), size, shape, left.device, read))
     return pieces
 
 
-def _portions(unit: Unit, tensors: Tensors, roles: tuple[str, str]) -> list[range]:
+def _portions(unit: Unit, tensors: Tensors, roles: tuple[str, str], accelerator_bytes: int) -> list[range]:
     """The tracked heads, as many at a time as there is room for."""
-    most = max(1, _room(tensors[roles[0]].device) // _size(tensors, roles))
+    most = max(1, _room(tensors[roles[0]].device, accelerator_bytes) // _size(tensors, roles))
     count = len(unit.heads)
     return [range(start, min(start + most, count)) for start in range(0, count, most)]
 
@@ -126,32 +137,58 @@ def _size(tensors: Tensors, roles: tuple[str, str]) -> int:
     return sum(16 * tensors[role][0].numel() for role in roles)
 
 
-def _in_batches(pieces: list[_Piece]) -> dict[tuple[str, str], Tensor]:
-    """The singular values [heads, r] of each place; pieces of the same shape share a batch while it is
-    small."""
+_Found = tuple[Tensor, Noise | None]
+"""Singular values [heads, r] on the CPU, and the noise if it was asked for."""
+
+
+def _in_batches(pieces: list[_Piece], accelerator_bytes: int) -> dict[tuple[str, str], _Found]:
+    """What is found of each place; pieces of the same shape share a batch while it is small."""
+    batches: list[list[_Piece]] = []
     waiting: dict[tuple[object, ...], list[_Piece]] = {}
-    found: dict[tuple[str, str], list[Tensor]] = {piece.place: [] for piece in pieces}
-
-    def measure_batch(batch: list[_Piece]) -> None:
-        factors = [torch.cat(parts) for parts in zip(*(piece.read() for piece in batch), strict=True)]
-        with without_autocast(factors[0].device.type):
-            values = change_values(*factors).cpu()
-        for piece, part in zip(batch, values.split([piece.heads for piece in batch]), strict=True):
-            found[piece.place].append(part)
-
     for piece in pieces:
-        batch = waiting.setdefault(piece.shape, [])
-        if batch and sum(other.size for other in batch) + piece.size > _room(piece.device):
-            measure_batch(waiting.pop(piece.shape))
-            batch = waiting.setdefault(piece.shape, [])
+        batch = waiting.get(piece.shape, [])
+        room = _room(piece.device, accelerator_bytes)
+        if not batch or sum(other.size for other in batch) + piece.size > room:
+            batches.append(batch := [])
+            waiting[piece.shape] = batch
         batch.append(piece)
-    for batch in waiting.values():
-        measure_batch(batch)
-    return {place: torch.cat(parts) for place, parts in found.items()}
+    on_cpu = all(piece.device.type == "cpu" for piece in pieces)
+    found = in_parallel(_batch_found, batches) if on_cpu else [_batch_found(batch) for batch in batches]
+    parts: dict[tuple[str, str], list[_Found]] = {}
+    for batch, (values, noise) in zip(batches, found, strict=True):
+        start = 0
+        for piece in batch:
+            here = slice(start, start := start + piece.heads)
+            part = None if noise is None else Noise(noise.largest[here], noise.square[here])
+            parts.setdefault(piece.place, []).append((values[here], part))
+    return {place: _joined(several) for place, several in parts.items()}
 
 
-def _room(device: torch.device) -> int:
-    return CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_BYTES
+def _joined(several: list[_Found]) -> _Found:
+    noises = [noise for _, noise in several if noise is not None]
+    noise = Noise(*map(torch.cat, zip(*noises, strict=True))) if noises else None
+    return torch.cat([values for values, _ in several]), noise
+
+
+def _batch_found(batch: list[_Piece]) -> _Found:
+    read = [piece.read() for piece in batch]
+    tensors = [torch.cat(parts) if len(batch) > 1 else parts[0] for parts in zip(*read, strict=True)]
+    factors, variances = tensors[:4], tensors[4:]
+    with without_autocast(factors[0].device.type):
+        values, grams = change_values_and_grams(*factors)
+        if not variances:
+            return values.cpu(), None
+        grams = grams or tuple(factor.double().mT @ factor.double() for factor in factors)
+        k0, q0, kt, qt = (
+            Stored(gram, variance, factor.shape[-2])
+            for gram, variance, factor in zip(grams, variances, factors, strict=True)
+        )
+        noise = product_noise((k0, q0), (kt, qt))
+        return values.cpu(), Noise(*(number.cpu() for number in noise))
+
+
+def _room(device: torch.device, accelerator_bytes: int) -> int:
+    return CHUNK_BYTES if device.type == "cpu" else accelerator_bytes
 
 
 def _factors(unit: Unit, tensors: Tensors, roles: tuple[str, str], chosen: range) -> Factors:
@@ -169,10 +206,15 @@ def _rows(unit: Unit, tensor: Tensor, role: str, chosen: range) -> Tensor:
 def _matrix(change: Change, top: int, full: bool) -> Measured:
     before, after = change.initial["matrix"], change.now["matrix"]
     if full or min(before.shape) <= SMALL:
-        return _summary(difference_values(before, after).cpu()[None], top)
-    values, norm = leading_values(before, after, top)
-    values, norm = values.cpu()[None], norm.cpu()[None]
-    return Measured((norm / _or_one(values[:, 0])).square(), norm, values)
+        found = _summary(difference_values(before, after).cpu()[None], top)
+    else:
+        values, norm = leading_values(before, after, top)
+        values, norm = values.cpu()[None], norm.cpu()[None]
+        found = Measured((norm / _or_one(values[:, 0])).square(), norm, values)
+    if change.variances is None:
+        return found
+    noise = matrix_noise(as_stored(before), as_stored(after))
+    return _with_noise(found, Noise(*(number.cpu()[None] for number in noise)))
 
 
 def _summary(values: Tensor, top: int) -> Measured:
@@ -186,6 +228,16 @@ def _summary(values: Tensor, top: int) -> Measured:
         energy_rank=torch.where(norm.isfinite()[:, None], energy, torch.nan),
         entropy_rank=torch.where(norm.isfinite(), effective_rank(values), torch.nan),
     )
+
+
+def _with_noise(measured: Measured, noise: Noise | None) -> Measured:
+    if noise is None:
+        return measured
+    largest, square = (number.double() for number in noise)
+    share = torch.where(measured.norm > 0, square / measured.norm.square(), torch.inf * square)
+    share = torch.where(square > 0, share.clamp_max(1.0), 0.0)
+    share = torch.where(measured.norm.isfinite(), share, torch.nan)
+    return replace(measured, noise_share=share, noise_rank=divided(square, largest.square()))
 
 
 def _or_one(number: Tensor) -> Tensor:

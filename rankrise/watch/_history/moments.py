@@ -1,0 +1,102 @@
+"""The weights of checkpoints, one after another, each in parts: while one is measured, the next is read."""
+
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._batches import use_threads
+from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._history.model import Model
+from rankrise.watch._history.plan import HistoryPlan
+from rankrise.watch._history.series import Entry
+from rankrise.watch._rounding import variances
+from rankrise.watch._track.weights import Tensors, Unit
+
+FETCHED = ".fetched"
+"""In the run's folder: a checkpoint that is being fetched or measured."""
+# Weights that are read and measured together. Two such parts are held at a time, beside the beginning's.
+PART_BYTES = 2**27
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """The weights of some units in one checkpoint by unit and role, and the variances of their rounding
+    errors, for the noise floor."""
+
+    weights: dict[str, Tensors]
+    variances: dict[str, Tensors]
+
+    def add(self, unit: Unit, tensors: Tensors) -> None:
+        self.weights[unit.name] = tensors
+        self.variances[unit.name] = {
+            role: variances(tensor) for role, tensor in tensors.items() if unit.is_layer
+        }
+
+
+def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[Moment]:
+    """The weights of the units, in parts and in their order, of one checkpoint after another.
+
+    A part is read while the one before is measured, and a checkpoint is fetched while the one before is read.
+    """
+    return _one_ahead(_parts(plan, folder, entries))
+
+
+def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[Moment]:
+    for entry, checkpoint in zip(entries, _fetched(plan, folder, entries), strict=True):
+        try:
+            yield from _parts_of(plan.model, checkpoint, entry.name, plan.device)
+        except RankriseError as error:
+            raise RankriseError(
+                f"{entry.name} (step {entry.step}) is not like the checkpoints before it: {error} What was "
+                "measured is kept: mend it or leave it out (--steps, --last), and run the same command again."
+            ) from error
+
+
+def _parts_of(model: Model, checkpoint: Checkpoint, name: str, device: str) -> Iterator[Moment]:
+    part, size = Moment({}, {}), 0
+    for unit, tensors in model.read(checkpoint, name, device):
+        bytes_here = sum(tensor.nbytes for tensor in tensors.values())
+        if part.weights and size + bytes_here > PART_BYTES:
+            yield part
+            part, size = Moment({}, {}), 0
+        part.add(unit, tensors)
+        size += bytes_here
+    yield part
+
+
+def _one_ahead(items: Generator[Item]) -> Iterator[Item]:
+    """The same items, the next of which is made on a thread of its own."""
+    end = object()
+    with ThreadPoolExecutor(1, "rankrise-read", initializer=use_threads, initargs=(1,)) as pool:
+        try:
+            waiting = pool.submit(next, items, end)
+            while (item := waiting.result()) is not end:
+                waiting = pool.submit(next, items, end)
+                yield item  # type: ignore[misc]
+                del item
+        finally:
+            pool.submit(items.close)
+
+
+def _fetched(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[Checkpoint]:
+    """One checkpoint after another: while one is read, the next is fetched; then the first is removed."""
+    with ThreadPoolExecutor(1, "rankrise-fetch") as pool:
+        waiting: Future[Checkpoint] | None = None
+        for place, _ in enumerate(entries):
+            checkpoint = (waiting or pool.submit(_fetch, plan, folder, entries, place)).result()
+            following = place + 1 < len(entries)
+            waiting = pool.submit(_fetch, plan, folder, entries, place + 1) if following else None
+            yield checkpoint
+            shutil.rmtree(folder / FETCHED / str(place), ignore_errors=True)
+
+
+def _fetch(plan: HistoryPlan, folder: Path, entries: Sequence[Entry], place: int) -> Checkpoint:
+    into = folder / FETCHED / str(place)
+    into.mkdir(parents=True, exist_ok=True)
+    return entries[place].source.fetch(plan.model.wanted, into)
