@@ -47,6 +47,7 @@ def toy(
     if has_run(run) and not (quick or recipe or settings):
         wanted = open_toy(run).settings  # to resume, the folder alone is enough
     wanted = wanted.changed(settings, "the command line")
+    was_finished = has_run(run) and not open_toy(run).missing
     try:
         with bar("toy experiments", work_of(wanted), unit="gradients") as move_to:
             done = run_toy(
@@ -63,6 +64,8 @@ def toy(
             file=sys.stderr,
         )
         raise SystemExit(130) from None
+    if was_finished:
+        print(f"{run} is finished, nothing is left to compute.", file=sys.stderr)
     if json:
         print(to_json({"folder": str(done.folder), **done.info}))
     else:

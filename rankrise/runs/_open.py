@@ -17,7 +17,7 @@ def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
 
     >>> open("no/such/folder")
     Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
     return [_opened(folder) for folder in folders_of(paths)]
 

@@ -74,9 +74,15 @@ def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureF
         }
 
 
+def test_a_finished_run_says_that_nothing_is_left(tiny: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["toy", str(tiny.folder)])
+    assert f"{tiny.folder} is finished, nothing is left to compute." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (["watch", "nosuch"], "nosuch does not exist: pass a folder written by"),
         (["figures", "RUN", "--only", "5"], "figure '5' is not known"),
         (["claims", "RUN", "--only", "luck"], "claim 'luck' is not known"),
         (["claims", "EMPTY"], "is not a run"),

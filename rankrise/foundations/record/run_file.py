@@ -36,12 +36,14 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
 
     >>> read_run("no/such/folder", "toy")
     Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
     kinds = kinds or tuple(_SHAPES)
     path = Path(folder) / RUN
     if not path.is_file():
         makers = " or ".join(_MAKERS[kind] for kind in kinds)
+        if not Path(folder).exists():
+            raise RankriseError(f"{folder} does not exist: pass a folder written by {makers}.")
         raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
     info = read_json(path)
     found = info.get("format"), info.get("kind")

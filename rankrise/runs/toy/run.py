@@ -183,7 +183,7 @@ def open_toy(folder: str | Path) -> ToyRun:
 
     >>> open_toy("no/such/folder")
     Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
     return toy_run(Path(folder), read_run(folder, "toy"))
 

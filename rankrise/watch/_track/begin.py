@@ -31,12 +31,13 @@ from rankrise.watch._track.weights import Tensors, Unit, named
 @dataclass(frozen=True)
 class Beginning:
     """`info` is what run.json holds from the first step on, `initial` the weights by unit and role where they
-    are measured; `same` says whether the model has those weights now."""
+    are measured; `same` says whether the model has those weights now, and `finished` whether the run is."""
 
     info: dict[str, Any]
     initial: dict[str, Tensors]
     same: bool
     resumed: bool
+    finished: bool = False
 
 
 def begin(
@@ -49,7 +50,8 @@ def begin(
     """Begin a run in `folder`, or continue the one that is there if it is this model's; `overwrite` removes
     that one first.
 
-    `weights` are the model's own, where they are measured; `about` has the model, settings, note and extra.
+    `weights` are the model's own, where they are measured; `about` has the model, settings, note and extra,
+    and what the model tells of its adapter, which stands in for what the extra does not say.
     """
     try:
         to_json(about["extra"])
@@ -76,16 +78,18 @@ def begin(
         "note": about["note"],
         "extra": about["extra"],
     }
+    told = about.get("adapter", {})
     if overwrite:
         _remove(folder)
     if has_run(folder):
-        return _continue(folder, info, weights, units)
+        return _continue(folder, info, weights, units, told)
     left = [name for name in (STEPS, RANKS) if (folder / name).exists() and read_lines(folder / name)]
     if left:
         raise RankriseError(
             f"{folder} has rows in {left[0]} and no {RUN}: restore that, pass another folder, or pass "
             "overwrite=True to begin anew."
         )
+    info["extra"] = told | about["extra"]
     write_tensors(folder / INITIAL, named(units, weights))
     info["initial_sha256"] = sha256(folder / INITIAL)
     write_run(folder, "tracked", info)
@@ -103,7 +107,11 @@ def _remove(folder: Path) -> None:
 
 
 def _continue(
-    folder: Path, asked: dict[str, Any], weights: Mapping[str, Tensors], units: Sequence[Unit]
+    folder: Path,
+    asked: dict[str, Any],
+    weights: Mapping[str, Tensors],
+    units: Sequence[Unit],
+    told: dict[str, Any],
 ) -> Beginning:
     info = read_run(folder, "tracked")
     _refuse_another_model(folder, info, asked)
@@ -131,7 +139,8 @@ def _continue(
     kept = {"initial_sha256": info["initial_sha256"], "started": info.get("started", "")}
     kept["resumed"] = [*info.get("resumed", []), now()]
     kept |= {name: asked[name] or info.get(name, asked[name]) for name in ("note", "extra")}
-    return Beginning(asked | kept, initial, same, resumed=True)
+    kept["extra"] = told | kept["extra"]
+    return Beginning(asked | kept, initial, same, resumed=True, finished=bool(info.get("finished")))
 
 
 def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:

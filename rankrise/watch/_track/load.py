@@ -366,7 +366,7 @@ def load(folder: str | Path) -> TrackedRun:
 
     >>> load("no/such/folder")
     Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder is not a run: it has no run.json; pass a folder written by ...
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
     return TrackedRun(Path(folder), read_run(folder, "tracked"))
 

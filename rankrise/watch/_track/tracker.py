@@ -24,6 +24,7 @@ from rankrise.foundations.record.run_file import write_run
 from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_layout
 from rankrise.watch._heads import unwrap
+from rankrise.watch._track.adapter import adapter_of
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.jobs import Jobs
 from rankrise.watch._track.record import Record
@@ -65,7 +66,8 @@ class RankTracker:
 
     It never changes training. A failure is logged and training goes on; `strict` raises it instead.
     A folder that holds this run already is continued: the rows from the first `step` on are replaced. One
-    that holds another run is refused, or with `overwrite` that run is removed. `note` and `extra` go into
+    that holds another run, or this one from its first step to its end, is refused; with `overwrite` it is
+    removed. `note` and `extra` go into
     run.json, numbers also to `streams`. docs/tracking.md has the rest.
     """
 
@@ -124,6 +126,7 @@ class RankTracker:
                 "device": reading.devices[self._units[0].name],
                 "note": note,
                 "extra": dict(extra or {}),
+                "adapter": adapter_of(model, self._units),
             }
             self._open(reading, keep, about, overwrite)
 
@@ -285,15 +288,22 @@ class RankTracker:
                 "that counts on over epochs.",
                 *(last, step, dropped, step),
             )
-        elif not spectra_path(self.folder, None).exists():
+        elif self._beginning.finished and dropped:
+            log.warning(
+                "Tracking: the finished run in %s goes on at step %d: %d rows from there on are dropped.",
+                *(self.folder, step, dropped),
+            )
+        if last is None and not spectra_path(self.folder, None).exists():
             self._worker.put("measuring the initial weights", self._jobs.write_initial)
 
     def _refuse_another_run(self, step: int) -> None:
         begun = self._beginning
-        if begun.resumed and not begun.same and not self._record.has_before(step):
+        own = begun.same and not begun.finished  # it was broken off, and may start over
+        if begun.resumed and not own and not self._record.has_before(step):
+            which = "this run, finished" if begun.same else "a run with other initial weights"
             raise RankriseError(
-                f"{self.folder} holds a run with other initial weights, of which nothing would stay if "
-                f"it went on at step {step}: pass another folder, or overwrite=True to begin anew."
+                f"{self.folder} holds {which}, of which nothing would stay if it went on at step {step}: "
+                "pass another folder, or overwrite=True to begin anew."
             )
 
     def _measure_last(self) -> None:

@@ -88,14 +88,14 @@ def test_a_step_that_starts_over_each_epoch(tmp_path, caplog):
 
 
 def test_restarted_from_the_beginning(tmp_path, caplog):
-    """With the same initial weights the rows are replaced; other weights are another run."""
+    """Of a run that was broken off, with the same initial weights the rows are replaced; other weights are
+    another run."""
     for _ in range(2):
         model = tiny()
-        with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-            train(model, [1, 2], after=tracker.step)
+        tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
+        train(model, [1, 2], after=tracker.step)
+        tracker.close(finished=False)
         assert not caplog.records
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": None}))  # another may be resumed
     before = contents(tmp_path)
     for strict in (False, True):
         tracker = watch.RankTracker(tiny(seed=1), tmp_path, strict=strict)
@@ -105,6 +105,27 @@ def test_restarted_from_the_beginning(tmp_path, caplog):
         tracker.step(2, loss=1.0)
         tracker.close()
         assert contents(tmp_path) == before
+
+
+def test_a_finished_run_is_not_replaced_by_the_same_script_again(tmp_path, caplog):
+    """From its first step on it is refused; from the middle on, what is dropped is told; or it is removed."""
+
+    def run(steps, **settings):
+        model = tiny()
+        with watch.RankTracker(model, tmp_path, schedule=EVERY, **settings) as tracker:
+            train(model, steps, after=tracker.step)
+
+    run([1, 2, 3])
+    before = contents(tmp_path)
+    with pytest.raises(RankriseError, match="holds this run, finished, of which nothing would stay"):
+        run([1, 2, 3])
+    assert contents(tmp_path) == before
+    assert not caplog.records
+    run([3, 4])
+    assert "goes on at step 3: 2 rows from there on are dropped" in caplog.records[-1].getMessage()
+    assert watch.load(tmp_path).measured.tolist() == [1, 2, 3, 4]
+    run([1], overwrite=True)
+    assert watch.load(tmp_path).measured.tolist() == [1]
 
 
 def test_a_finished_run_is_not_changed_before_the_first_step(tmp_path, caplog):
@@ -176,7 +197,7 @@ def test_a_stray_file_among_spectra_does_not_stop_the_cut(tmp_path, caplog):
     assert run.measured.tolist() == [1, 2, 3, 4]
     assert run.spectra_steps.tolist() == [2, 4]
     assert all(stray.exists() for stray in strays)
-    assert not caplog.records
+    assert len(caplog.records) == 1  # that the finished run goes on
 
 
 @pytest.mark.parametrize(
