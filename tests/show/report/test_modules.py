@@ -1,9 +1,11 @@
 """The page's modules become one script in the order they need each other, or a sentence says why not."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import rankrise.show.report
 from rankrise.show.report.modules import assemble, web_source
 
 
@@ -15,6 +17,11 @@ def test_every_module_of_a_page_stands_once_and_after_those_it_imports(kind: str
     assert names[-1] == f"{kind}_main_js"
     for place, scope in enumerate(re.split(r"^const \w+ = \(\(\) => \{$", script, flags=re.MULTILINE)[1:]):
         assert set(re.findall(r"^const \{ .* \} = (\w+);$", scope, re.MULTILINE)) <= set(names[:place])
+
+
+def test_lines_can_be_read_beside_each_other() -> None:
+    for path in (Path(rankrise.show.report.__file__).parent / "web").rglob("*.js"):
+        assert max(map(len, path.read_text().splitlines())) <= 160, path
 
 
 def test_modules_that_import_each_other_are_refused() -> None:

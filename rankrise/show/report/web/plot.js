@@ -19,9 +19,11 @@ export function colourOf({ shade, style = "" }) {
 
 /**
  * options: name (for screen readers), title, xLabel, logX(), logY(), floor, height, labelled (letters to leave room for at the right),
- * allLabels (of rules: all or none), key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own), onPick(x) on a click, tip(x, line) → lines of text.
+ * allLabels (of rules: all or none), key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own),
+ * onPick(x) on a click, tip(x, line) → lines of text.
  * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
- * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded. A rule is a thin upright line {at, label, interval}.
+ * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded.
+ * A rule is a thin upright line {at, label, interval}.
  */
 export class Plot {
   constructor(options) {
@@ -148,7 +150,7 @@ export class Plot {
     for (const { at, text } of this.x.ticks) {
       const x = this.x.pixel(at);
       group.append(s("line", { x1: x, x2: x, y1: bottom, y2: bottom + 4, class: "tick" }));
-      group.append(s("text", { x, y: bottom + 16, "text-anchor": "middle" }, text));
+      group.append(s("text", { x, y: bottom + 17, "text-anchor": "middle" }, text));
     }
     group.append(s("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }));
     const label = narrow ? (this.options.xLabelShort ?? this.options.xLabel) : this.options.xLabel;
@@ -247,7 +249,7 @@ export class Plot {
     const { top, bottom } = this.box;
     this.cursorMark.replaceChildren(
       s("line", { x1: x, x2: x, y1: top, y2: bottom }),
-      s("path", { d: `M${x - 5} ${bottom + 7}h10l-5 -7z` }),
+      s("path", { d: `M${x - 4} ${bottom + 6}h8l-4 -6z` }),
     );
   }
 

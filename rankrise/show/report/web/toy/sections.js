@@ -74,7 +74,8 @@ function timeErrors(run) {
   const first = typical.ys[0];
   const last = typical.ys[typical.ys.length - 1];
   const [from, to] = [flows[0], flows[flows.length - 1]].map((flow) => scaleText(flow.log10Alpha));
-  const summary = `The median over the stages goes from ${percent(first)} at α = ${from} to ${percent(last)} at α = ${to}; stages the flow does not reach are left out.`;
+  const course = `The median over the stages goes from ${percent(first)} at α = ${from} to ${percent(last)} at α = ${to}`;
+  const summary = `${course}; stages the flow does not reach are left out.`;
   return { lines, summary };
 }
 
@@ -189,9 +190,11 @@ function fullPlot(run, full, zoom, what, curves) {
   }));
   const last = (line) => line.ys[line.ys.length - 1];
   const rules = (full.predicted?.[what] ?? []).map((at, index) => ({ at, label: `${index + 1}` }));
+  const large = lines.filter((line) => last(line) > 0.05 * last(lines[0])).length;
+  const marked = rules.length ? " Vertical lines: when each rank is predicted." : "";
   const summary = single
     ? `From ${number(lines[0].ys[0])} to ${number(last(lines[0]))}; initial weights of size ${full.scale}, step ${full.step}. ${full.message}`
-    : `At the end ${lines.filter((line) => last(line) > 0.05 * last(lines[0])).length} of ${lines.length} are above 5 % of the largest, ${number(last(lines[0]))}.${rules.length ? " Vertical lines: when each rank is predicted." : ""}`;
+    : `At the end ${large} of ${lines.length} are above 5 % of the largest, ${number(last(lines[0]))}.${marked}`;
   plot.show({ lines, rules, summary });
   return plot;
 }
@@ -221,7 +224,7 @@ function perturbation(run, title, record) {
   const { seed } = run;
   const distances = new Plot({
     name: `${title} of ${run.name}: distance from the run itself`,
-    title: `${title}: largest |perturbed − itself|`,
+    title: `${title}: largest |perturbed − unperturbed|`,
     xLabel: "rescaled time since the perturbation",
     xLabelShort: "time since",
     logY: () => true,

@@ -9,7 +9,9 @@ import { here, present } from "./runs.js";
 
 const SECONDS_TO_PLAY = 15;
 
-Object.assign(state, { run: 0, rank: "stable", layer: -1, head: -1, place: 0, playing: false, logTime: true, logLoss: false, normalised: true, logValues: false });
+const SCALES = { logTime: true, logLoss: false, normalised: true, logValues: false };
+
+Object.assign(state, { run: 0, rank: "stable", layer: -1, head: -1, place: 0, playing: false, ...SCALES });
 
 export function controls(runs, first) {
   present(runs);

@@ -28,10 +28,15 @@ export function glance(runs) {
     const run = here();
     plot.options.xLabel = run.clock;
     plot.rename(`${run.rankTitle} of the change, all heads`, `${run.rankTitle} of what was learned, all heads`);
-    const lines = run.empty ? [] : run.products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...run.over(run.ranks[product].flat()) }));
-    const whose = runs.length > 1 ? `${run.name}: ` : "";
-    const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`);
-    plot.show({ lines, rules: run.rules, summary: run.empty ? "Nothing has been measured yet." : `${whose}at the last step ${ends.join(", ")}; mean and standard deviation over heads.${run.ruleNote}` });
+    if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: "Nothing has been measured yet." });
+    const lines = run.products.map((product) => ({
+      name: `change of ${product}`,
+      style: LOOKS[product],
+      ...run.over(run.ranks[product].flat()),
+    }));
+    const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
+    const when = runs.length > 1 ? `${run.name}, at the last step` : "At the last step";
+    plot.show({ lines, rules: run.rules, summary: `${when}: ${ends}; mean and standard deviation over heads.${run.ruleNote}` });
   });
   follow(plot);
   document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
@@ -51,7 +56,10 @@ export function ranks() {
   const holder = h("div", { class: "pair" });
   const plots = new Map(["KQ", "VO"].map((product) => [product, rankPlot(product)]));
   const matrices = matrixPlot();
-  watch(["run"], () => holder.replaceChildren(...here().products.map((product) => plots.get(product).figure), ...(here().matrices.length ? [matrices.figure] : [])));
+  watch(["run"], () => {
+    const figures = here().products.map((product) => plots.get(product).figure);
+    holder.replaceChildren(...figures, ...(here().matrices.length ? [matrices.figure] : []));
+  });
   document.getElementById("ranks-here").append(h("div", { class: "run" }, holder));
 }
 
@@ -66,7 +74,9 @@ function matrixPlot() {
     const lines = drawn.map((line, index) => ({ ...line, shade: spread(index, drawn.length), unkeyed: drawn.length > MOST_KEYED }));
     const ends = lines.map((line) => line.ys[line.ys.length - 1]);
     const range = lines.length > 1 ? `from ${number(Math.min(...ends), 3)} to ${number(Math.max(...ends), 3)}` : number(ends[0], 3);
-    plot.show({ lines, rules: run.rules, summary: lines.length ? `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${run.ruleNote}` : `The ${run.rankName} of these matrices is not recorded.` });
+    const told = `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${run.ruleNote}`;
+    const summary = lines.length ? told : `The ${run.rankName} of these matrices is not recorded.`;
+    plot.show({ lines, rules: run.rules, summary });
   });
   follow(plot);
   return plot;
@@ -89,7 +99,8 @@ function rankPlot(product) {
     plot.options.xLabel = run.clock;
     plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of Δ`, ...fullProduct(product)]);
     if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
-    plot.show({ lines: state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer), rules: run.rules, summary: `${rankSummary(run, product)}${run.ruleNote}` });
+    const lines = state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer);
+    plot.show({ lines, rules: run.rules, summary: `${rankSummary(run, product)}${run.ruleNote}` });
   });
   follow(plot);
   return plot;
@@ -118,13 +129,17 @@ function headLines(run, product, layer) {
 
 function rankSummary(run, product) {
   const last = run.steps.length - 1;
-  if (state.layer >= 0) {
-    const ends = run.ranks[product][state.layer].map((curve) => curve[last]);
-    const range = `from ${number(ends.reduce((a, b) => Math.min(a, b)), 3)} to ${number(ends.reduce((a, b) => Math.max(a, b)), 3)} over ${plural(ends.length, "head")}`;
-    return `${run.layers[state.layer].name}: at the last step ${number(mean(ends), 3)} on average, ${range}; a head’s size is ${run.layers[state.layer].size}.`;
-  }
-  const ends = run.layers.map((_, layer) => run.layerMean(product, layer, last));
-  const highest = ends.indexOf(ends.reduce((a, b) => Math.max(a, b)));
-  const lowest = ends.indexOf(ends.reduce((a, b) => Math.min(a, b)));
-  return `Mean over heads at the last step: lowest in ${run.layerName(lowest)} (${number(ends[lowest], 3)}), highest in ${run.layerName(highest)} (${number(ends[highest], 3)}); a head’s size is ${run.layers[0].size}.`;
+  const ofHeads = state.layer >= 0;
+  const ends = ofHeads
+    ? run.ranks[product][state.layer].map((curve) => curve[last])
+    : run.layers.map((_, layer) => run.layerMean(product, layer, last));
+  const lowest = ends.reduce((a, b) => Math.min(a, b));
+  const highest = ends.reduce((a, b) => Math.max(a, b));
+  const [low, high] = [number(lowest, 3), number(highest, 3)];
+  const { name, size } = run.layers[ofHeads ? state.layer : 0];
+  const where = (value) => run.layerName(ends.indexOf(value));
+  const told = ofHeads
+    ? `${name}: at the last step ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`
+    : `Mean over heads at the last step: lowest in ${where(lowest)} (${low}), highest in ${where(highest)} (${high})`;
+  return `${told}; a head’s size is ${size}.`;
 }

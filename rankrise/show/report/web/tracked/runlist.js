@@ -13,10 +13,13 @@ export function runList(runs) {
   const scores = ["accuracy", "perplexity"].filter((metric) => runs.some((run) => run.training[metric]));
   const rows = runs.map((run, index) => {
     const last = run.steps.length - 1;
-    const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(run.kinds.stable[product].flat().map((curve) => curve[last])), 3));
+    const ends = (product) => run.kinds.stable[product].flat().map((curve) => curve[last]);
+    const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(ends(product)), 3));
     const final = (metric) => run.training[metric]?.values.at(-1);
     const pick = h("button", { type: "button", onclick: () => choose({ run: index, place: Math.max(0, last), layer: -1, head: -1 }) }, "show");
-    return [run.name, run.study, run.scale === null ? "–" : number(run.scale), run.seed ?? "–", run.finished ? "yes" : "no", run.last, rank("KQ"), rank("VO"), number(final("loss"), 3), ...scores.map((metric) => number(final(metric), 3)), pick];
+    const scale = run.scale === null ? "–" : number(run.scale);
+    const about = [run.name, run.study, scale, run.seed ?? "–", run.finished ? "yes" : "no", run.last];
+    return [...about, rank("KQ"), rank("VO"), ...["loss", ...scores].map((metric) => number(final(metric), 3)), pick];
   });
   const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", ...scores, ""];
   const made = table("Stable ranks are means over all heads at the last measured step", head, rows);
@@ -31,7 +34,12 @@ export function runList(runs) {
 const allHeads = {
   name: "Stable rank of the change by initialisation scale, all heads",
   title: "At the end, by initialisation scale",
-  lines: (alike) => here().products.map((product) => ({ name: `change of ${product}`, style: LOOKS[product], ...byScale(alike, (run) => run.kinds.stable[product]?.flat()) })),
+  lines: (alike) =>
+    here().products.map((product) => ({
+      name: `change of ${product}`,
+      style: LOOKS[product],
+      ...byScale(alike, (run) => run.kinds.stable[product]?.flat()),
+    })),
 };
 
 /** One product, one line per layer. */
@@ -75,7 +83,8 @@ function scalePlot(runs, { lines, ...options }) {
     const alike = runs.filter((run) => run.study === here().study && run.scale !== null && !run.empty);
     const scales = [...new Set(alike.map((run) => run.scale))].sort((a, b) => a - b);
     const summary = `${here().study}: mean over heads (and seeds) at the last measured step, scales ${scales.map((scale) => number(scale)).join(", ")}.`;
-    plot.show({ lines: scales.length > 1 ? lines(alike).filter((line) => line.xs.length) : [], summary: scales.length > 1 ? summary : `${here().study} has one scale here.` });
+    if (scales.length < 2) return plot.show({ lines: [], summary: `${here().study} has one scale here.` });
+    plot.show({ lines: lines(alike).filter((line) => line.xs.length), summary });
   });
   return plot;
 }

@@ -58,9 +58,10 @@ function spectrumContent(run, product) {
   lines.push(line(initial[product], { name: "initial product", style: "initial" }));
   const above = (record) => number(mean(layers.flatMap((layer) => chosenHeads(run, record[layer]))), 3);
   const { initial_above, change_above } = run.spectra;
-  const whose = state.layer < 0 ? "all layers" : run.layerName(state.layer);
+  const whose = state.layer < 0 ? "All layers" : run.layerName(state.layer);
   const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
-  const counted = `Above a tenth of a head's largest: ${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}, ${above(initial_above[product])} of the initial product.`;
+  const ofChange = `${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}`;
+  const counted = `Above a tenth of a head’s largest: ${ofChange}, ${above(initial_above[product])} of the initial product.`;
   return { lines, summary: `${whose}, ${which}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
 }
 

@@ -52,19 +52,22 @@ function metricPlot(metric) {
     const ys = record.values;
     const line = { name: title[0].toLowerCase() + title.slice(1), style: "main", xs: record.steps.map((step) => run.at(step)), ys };
     const windowed = record.window > 1 ? ` Each point is the mean of ${record.window} recorded.` : "";
-    const values = ys.length > 1 ? `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.` : `${number(ys[0])} at ${run.moment(record.steps[0])}, the only one recorded.`;
+    const alone = `${number(ys[0])} at ${run.moment(record.steps[0])}, the only one recorded.`;
+    const values = ys.length > 1 ? `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.` : alone;
     plot.show({ lines: [line], rules: run.rules, summary: `${values}${windowed}${run.ruleNote}` });
   });
   follow(plot);
   return plot;
 }
 
+const NO_STAGES = "No stages were found in this run: its loss and ranks change without a step that stands out from their noise.";
+
 /** Every stage found: when, how sure, and in which curves. */
 export function stages() {
   const holder = h("div", { class: "run" });
   watch(["run"], () => {
     const run = here();
-    if (!run.stages.length) return holder.replaceChildren(absent("No stages were found in this run: its loss and ranks change without a step that stands out of their noise."));
+    if (!run.stages.length) return holder.replaceChildren(absent(NO_STAGES));
     const rows = run.stages.map((stage, index) => [
       index + 1,
       stage.step,

@@ -7,6 +7,10 @@ import { Plot } from "../plot.js";
 import { watch } from "../state.js";
 import { here } from "./runs.js";
 
+const NOTE =
+  "How much of the fall of the loss remains when the change of some weights is cut to its leading directions: " +
+  "of the products of all heads, and of groups of matrices. The rest of the network stays as trained.";
+
 /** A plot of head products and one of matrices, below the spectra; nothing where no run was truncated. */
 export function remains(runs) {
   if (!runs.some((run) => run.truncation)) return;
@@ -14,7 +18,7 @@ export function remains(runs) {
     gainPlot("head products", (curve) => curve.heads),
     gainPlot("matrices", (curve) => !curve.heads),
   ];
-  const note = h("p", {}, "Cut to its initial value and the leading directions of its change, how much of the fall of the loss remains: of the products of all heads, and of groups of matrices, the rest of the network trained.");
+  const note = h("p", {}, NOTE);
   document.getElementById("spectra-here").append(
     h("div", { class: "run", id: "remains" }, h("h3", {}, "What remains at each rank"), note, h("div", { class: "pair" }, plots.map((plot) => plot.figure))),
   );
@@ -49,7 +53,8 @@ function gainPlot(name, wanted) {
     }));
     const known = curves.filter((curve) => curve.functional !== null);
     const ranks = known.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`);
-    plot.show({ lines, summary: curves.length ? `Functional rank, the least that keeps 99 % of the gain: ${ranks.join(", ") || "none"}.` : "This run was not truncated." });
+    const told = `Functional rank, the least that keeps 99 % of the gain: ${ranks.join(", ") || "none"}.`;
+    plot.show({ lines, summary: curves.length ? told : "This run was not truncated." });
   });
   return plot;
 }
