@@ -3,13 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.claims.claim import Claim, Measure, Statement, Verdict, judge
+from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict, judge
 from rankrise.claims.statements import STATEMENTS
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.runs import Run
 
-__all__ = ["STATEMENTS", "Claim", "Measure", "Statement", "Verdict", "check_claims", "judge", "write_claims"]
+__all__ = [
+    "INTERVALS",
+    "STATEMENTS",
+    "Claim",
+    "Measure",
+    "Statement",
+    "Verdict",
+    "check_claims",
+    "judge",
+    "write_claims",
+]
 
 FORMAT = "rankrise-claims/3"
 

@@ -11,6 +11,9 @@ Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
 Source = Literal["the paper", "the reproduction", "the project"]
 """Who made a claim: the paper, those who reproduced it, or this project."""
 
+INTERVALS = "the interval that holds 90 % of what other draws of heads, and of several seeds, would give"
+"""What `Measure.interval` is, in words."""
+
 Subject = TypeVar("Subject")
 """What a claim is judged on: a toy run, the study of a data set, or several studies."""
 

@@ -74,7 +74,7 @@ def _energy(run: TrackedRun, product: str) -> list[Measure]:
         return []
     return [
         told(
-            f"directions that hold {ENERGY:.0%} of the change's energy, mean over heads",
+            f"directions that hold {100 * ENERGY:.0f} % of the change's energy, mean over heads",
             float(np.mean(counts)),
             f"from {min(counts):g} to {max(counts):g}; a low stable rank may have a long tail beneath",
             part=product,

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
-    "known. -: for information, it decides nothing. [low, high]: the interval that holds 90 % of what other "
-    "draws of heads, and of seeds where there are several, would give."
+    "known. -: for information, it decides nothing. [low, high]: "
 )
 WHY = "Pass --why for the reason behind each threshold."
 
@@ -43,7 +42,7 @@ def claims(
     from rich.padding import Padding
 
     from rankrise import runs as recorded
-    from rankrise.claims import check_claims, write_claims
+    from rankrise.claims import INTERVALS, check_claims, write_claims
     from rankrise.foundations.files import to_json
     from rankrise.show.console import safe_console
 
@@ -70,7 +69,8 @@ def claims(
             if claim.measures:
                 console.print(Padding(_table(claim, why), (0, 0, 0, 2)))
     if any(claim.measures for claim in checked):
-        console.print(f"\n{LEGEND}{'' if why else f' {WHY}'}", style="dim", markup=False, highlight=False)
+        legend = f"\n{LEGEND}{INTERVALS}.{'' if why else f' {WHY}'}"
+        console.print(legend, style="dim", markup=False, highlight=False)
     if kept is not None:
         console.print(f"Written: {kept}", markup=False, highlight=False, soft_wrap=True)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from rankrise.claims import Claim, Measure
+from rankrise.claims import INTERVALS, Claim, Measure
 
 VERDICTS = {
     "holds": ("holds", "✓"),
@@ -38,22 +38,28 @@ def claims_section(claims: Sequence[Claim]) -> str:
         )
     sources = dict.fromkeys(claim.source for claim in claims)
     summary = "; ".join(f"{source}’s claims: {_counts(claims, source)}" for source in sources)
-    return (
-        f"<details><summary>{escape(summary[:1].upper() + summary[1:])}</summary>{''.join(parts)}</details>"
-    )
+    opening = f"<summary>{escape(summary[:1].upper() + summary[1:])}</summary>"
+    if any(one.interval for claim in claims for one in claim.measures):
+        opening += f"<p>Brackets are {INTERVALS}.</p>"
+    return f"<details>{opening}{''.join(parts)}</details>"
 
 
 def _counts(claims: Sequence[Claim], source: str) -> str:
     """How many verdicts of each kind the claims of a source have; never those of two sources together."""
     counts = Counter(str(claim.verdict) for claim in claims if claim.source == source)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    plural = {"holds": "hold", "does not hold": "do not hold"}
+    return ", ".join(
+        f"{count} {verdict if count == 1 else plural.get(verdict, verdict)}"
+        for verdict in VERDICTS
+        if (count := counts[verdict])
+    )
 
 
 def _effects(claim: Claim) -> str:
     """How large it is in each layer, with the interval."""
     if not claim.effects:
         return ""
-    layers = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
+    layers = "; ".join(f"<span>layer {one.layer} {_number(one)}</span>" for one in claim.effects)
     return f'<p class="effects">{escape(claim.effects[0].name)}: {layers}</p>'
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from rankrise.foundations.settings import in_words
+
 
 def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> str:
     """Settings, machine, versions, command: for each run its name, its run.json, and the settings to show.
@@ -60,7 +62,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _facts(facts: Mapping[str, Any]) -> str:
     items = []
     for name, value in facts.items():
-        if value not in (None, "", []):
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if value not in (None, "", [], ()):
+            text = ", ".join(map(in_words, value)) if isinstance(value, list | tuple) else in_words(value)
             items.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
     return f'<dl class="facts">{"".join(items)}</dl>' if items else ""

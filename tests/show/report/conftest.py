@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pages import Open
 
+from rankrise.runs import open
+from rankrise.show.report import write_report
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -58,3 +61,15 @@ def open_page(browser: "Browser") -> "Iterator[Open]":
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def tracked_page(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of one run."""
+    return write_report(open(tracked["unit"]), tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.fixture(scope="session")
+def page_of_all(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of every run, of three studies."""
+    return write_report(open(list(tracked.values())), tmp_path_factory.mktemp("page") / "all.html")

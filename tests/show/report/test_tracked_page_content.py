@@ -19,7 +19,7 @@ from rankrise.show.report.tracked.story import chapters
 
 @pytest.mark.parametrize(
     ("peak", "told"),
-    [(1.2, " over 2.40 (epoch "), (1.05, " to 2.00 "), (0.96, " to 2.00 "), (0.5, " over 1.00 (")],
+    [(1.2, " via 2.40 (epoch "), (1.05, " to 2.00 "), (0.96, " to 2.00 "), (0.5, " via 1.00 (")],
 )
 def test_the_story_tells_of_a_rank_that_rises_and_falls(
     tracked: dict[str, Path], tmp_path: Path, peak: float, told: str
@@ -47,6 +47,25 @@ def test_what_runs_have_in_common_is_told_once() -> None:
     other = settings_tables([("a", {"command": "train"}, {}), ("b", {"command": "sweep"}, {})])
     assert other.index(">a</h3>") < other.index("<pre>train</pre>") < other.index(">b</h3>")
     assert settings_tables([("a", {}, {"seed": 1}), ("b", {}, {})]).count("<dt>seed</dt>") == 1
+
+
+def test_settings_are_written_as_a_recipe_has_them() -> None:
+    values = {
+        "stream": False,
+        "products": ("KQ", "VO"),
+        "scale": 1.0,
+        "tolerance": 1e-5,
+        "epochs": [0.5, 1.0],
+    }
+    shown = settings_tables([("a", {}, values)])
+    for fact in (
+        "stream</dt><dd>no",
+        "products</dt><dd>KQ, VO",
+        "scale</dt><dd>1<",
+        "<dd>1e-5<",
+        "<dd>0.5, 1<",
+    ):
+        assert fact in shown
 
 
 def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

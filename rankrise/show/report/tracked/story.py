@@ -121,8 +121,8 @@ def _stages(run: TrackedRun) -> str:
     if missed is None:
         return "Loss and ranks show no stage."
     return (
-        f"Loss and ranks show no stage. The loss has {100 * missed.noise:.2g}\u00a0% of noise, at which the "
-        f"detector misses {missed.least} to {missed.most} of {missed.known} stages whose place is known."
+        f"Loss and ranks show no stage. The noise of the loss is {100 * missed.noise:.2g}\u00a0%; at that "
+        f"noise, the detector misses {missed.least} to {missed.most} of {missed.known} known stages."
     )
 
 
@@ -132,7 +132,7 @@ def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
     told = [peak] if course[peak] >= CLEARLY * max(ends) else []
     told += [low] if CLEARLY * course[low] <= min(ends) else []
     places = [f"{course[one]:.2f} ({moment(member, int(member.finite_steps[one]))})" for one in sorted(told)]
-    return f" over {' and '.join(places)}" if places else ""
+    return f" via {' and '.join(places)}" if places else ""
 
 
 def _range(values: Sequence[int]) -> str:

@@ -5,6 +5,9 @@ import { absent, fullProduct } from "../layout.js";
 import { choose, state, watch } from "../state.js";
 import { here } from "./runs.js";
 
+/** With more heads, cells have colours alone. */
+const MOST_WRITTEN = 16;
+
 export function heads() {
   const holder = h("div", { class: "pair" });
   watch(["run", "rank", "place", "layer", "head"], () => {
@@ -20,7 +23,8 @@ export function heads() {
 /** The largest rank of either product anywhere, so that colours keep their meaning as the step moves. */
 function highestRank(run) {
   run.highest ??= {};
-  return (run.highest[run.kind] ??= run.products.flatMap((product) => run.ranks[product].flat(2)).reduce((a, b) => Math.max(a, b), 1.01));
+  const all = run.products.flatMap((product) => run.ranks[product].flat(2));
+  return (run.highest[run.kind] ??= all.reduce((a, b) => Math.max(a, b), 1.01));
 }
 
 function heatMap(run, product) {
@@ -31,9 +35,13 @@ function heatMap(run, product) {
     const cells = layer.heads.map((_, slot) => heatCell(run, product, index, slot, widest));
     return h("tr", {}, h("th", { scope: "row", title: layer.name }, layer.title.replace("layer ", "")), cells);
   });
-  const caption = h("caption", {}, `${run.rankTitle} of Δ`, fullProduct(product), ` at ${run.moment(run.steps[state.place])}, layers down, heads across`);
-  const made = h("table", { class: `heat${widest > 16 ? " small" : ""}` }, caption, h("thead", {}, h("tr", {}, h("td", {}), columns)), h("tbody", {}, rows));
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${run.rankTitle} of every head, ${product}` }, made);
+  const when = ` at ${run.moment(run.steps[state.place])}, layers down, heads across`;
+  const caption = h("caption", {}, `${run.rankTitle} of Δ`, fullProduct(product), when);
+  const head = h("thead", {}, h("tr", {}, h("td", {}), columns));
+  const made = h("table", { class: `heat${widest > MOST_WRITTEN ? " small" : ""}` }, caption, head, h("tbody", {}, rows));
+  made.style.setProperty("--heads", widest);
+  const label = `${run.rankTitle} of every head, ${product}`;
+  return h("div", { class: "scroll measured", tabindex: 0, role: "region", "aria-label": label }, made);
 }
 
 function heatCell(run, product, layer, slot, widest) {
@@ -50,7 +58,7 @@ function heatCell(run, product, layer, slot, widest) {
       title: `${run.layerName(layer)}, ${run.headName(layer, slot)}: ${number(value, 3)}`,
       onclick: () => choose(chosen ? { layer: -1, head: -1 } : { layer, head: slot }),
     },
-    widest > 16 ? "" : fixed(value, value < 10 ? 2 : 1),
+    widest > MOST_WRITTEN ? "" : fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0),
   );
   button.style.setProperty("--heat", `${Math.round(100 * share)}%`);
   if (share > 0.55) button.classList.add("hot");
