@@ -256,3 +256,19 @@ def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
     grey = [patch for patch in figure.axes[0].patches if patch.get_zorder() == -1]
     assert [(one.get_x(), one.get_x() + one.get_width()) for one in grey] == [(0.0, 1.5), (1.5, 51.0)]
     assert "noise_share" in str(table)[:400]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("since", ["first", "previous"])
+def test_numbers_on_a_gpu_are_those_of_the_processor(tmp_path, since):
+    made.tracked_series(tmp_path, made.text_model(), [0, 1, 5, 9], dtypes=(torch.bfloat16,))
+    on_cpu, on_gpu = (
+        watch.history(
+            tmp_path / "bfloat16", tmp_path / f"{device}-run", base=since, matrices="*.mlp.*", device=device
+        )
+        for device in ("cpu", "cuda")
+    )
+    for what in (*on_cpu.products, *on_cpu.matrices):
+        for curve in ("stable_rank", "norm", "noise_share", "noise_rank"):
+            one, other = (getattr(run, curve)(what) for run in (on_cpu, on_gpu))
+            np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=f"{what} {curve}")

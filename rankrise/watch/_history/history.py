@@ -19,7 +19,7 @@ from rankrise.foundations.record.run_file import has_run, read_run, write_run
 from rankrise.watch._history.moments import FETCHED, Moment, moments
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
-from rankrise.watch._track.begin import Beginning, begin, read_initial
+from rankrise.watch._track.begin import begin, read_initial
 from rankrise.watch._track.load import TrackedRun, load
 from rankrise.watch._track.measure import Change, Results, measure
 from rankrise.watch._track.record import Record
@@ -83,9 +83,9 @@ def history(
 
 def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Meter) -> None:
     done = _done(plan, folder)
-    beginning, initial = _begin(plan, folder, note)
+    info, initial = _begin(plan, folder, note)
     record = Record(folder, lock, _tell)
-    info: dict[str, Any] = beginning.info | {"finished": None}
+    info |= {"finished": None}
     write_run(folder, "tracked", info)
     try:
         units = plan.model.units
@@ -214,7 +214,8 @@ def _done(plan: HistoryPlan, folder: Path) -> set[int]:
     return set(keys)
 
 
-def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[Beginning, dict[str, Tensors]]:
+def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], dict[str, Tensors]]:
+    """What run.json says from now on, and the weights that changes are since, where they are measured."""
     units = plan.model.units
     if has_run(folder):
         weights = read_initial(folder, units)
@@ -223,7 +224,10 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[Beginning, dict[
         into = folder / FETCHED / "base"
         into.mkdir(parents=True, exist_ok=True)
         fetched = base.source.fetch(plan.model.wanted, into)
-        weights = {unit.name: found for unit, found in plan.model.read(fetched, base.name, "cpu")}
+        weights = {
+            unit.name: {role: tensor.contiguous() for role, tensor in found.items()}  # as they are written
+            for unit, found in plan.model.read(fetched, base.name, "cpu")
+        }
     about = {
         "model": plan.model.name,
         "settings": {
@@ -241,13 +245,14 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[Beginning, dict[
             "notes": list(plan.notes),
         },
     }
-    beginning = begin(folder, units, weights, about)
+    info = begin(folder, units, weights, about).info
+    del weights
     shutil.rmtree(folder / FETCHED / "base", ignore_errors=True)
     placed = {
         name: {role: _in_columns(tensor.to(plan.device)) for role, tensor in one.items()}
         for name, one in read_initial(folder, units).items()  # mapped, so that the checkpoint itself can go
     }
-    return beginning, placed
+    return info, placed
 
 
 def _in_columns(weight: Tensor) -> Tensor:
