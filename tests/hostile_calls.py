@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 from damage import VALUES, damage, damage_bytes, replace_by_special
 from hostile_subjects import CIFAR_NOWHERE, TRUNCATE
@@ -20,6 +21,12 @@ WORDS = (
     "moments.safetensors",
 )  # fmt: skip
 """Values of flags, of which some are right now and then."""
+
+OF_THEIR_TYPE: dict[Any, tuple[str, ...]] = {
+    int: ("-1", "0", "1", "2", "3", "7", "1000", "2147483648", "9223372036854775807", "1" + 5000 * "0"),
+    float: ("-1", "0", "1e-320", "1e-12", "0.01", "0.5", "1", "30", "-300", "-1e6", "1e308", "nan", "inf"),
+    bool: ("yes", "no"),
+}
 
 Chance = random.Random
 Kind = Callable[[Path, Path, Chance], list[str]]
@@ -291,5 +298,8 @@ def _hostile_flags(name: str, work: Path, chance: Chance, most: int) -> list[str
     flags = [one for one in arguments_of(command_of(name)) if not one.is_word]
     words = []
     for flag in chance.sample(flags, chance.randint(0, most)):
-        words += [flag.spelling] if flag.is_switch else [f"{flag.spelling}={chance.choice(WORDS)}"]
+        kind = get_args(flag.wanted)[0] if get_origin(flag.wanted) is tuple else flag.wanted
+        known = get_args(kind) if get_origin(kind) is Literal else OF_THEIR_TYPE.get(kind, WORDS)
+        value = chance.choice(known if chance.random() < 0.6 else WORDS)
+        words += [flag.spelling] if flag.is_switch else [f"{flag.spelling}={value}"]
     return words

@@ -89,7 +89,7 @@ def sweep(
     if dask is not None:
         executor = dask_executor(dask, workers)
     elif slurm is not None:
-        executor = slurm_executor(slurm, folder.with_name(f"{folder.name}-slurm"))
+        executor = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
     else:
         executor = nullcontext() if workers is None else Processes(workers)
     to_train = [one for one in planned if standing(folder, one).state != "finished"]
