@@ -1,7 +1,9 @@
 """The models and the data that `extract`, `shrink`, `truncate` and `advise` share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +23,8 @@ class Data:
     """Batches as transformers' models take them."""
     examples: int
     evaluate: Callable[[Any], dict[str, float]]
+    precision: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    """The context in which a model computes the loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +79,13 @@ def moments_of(
                 f"{file} is not there, and there is no data to measure moments on: pass --data."
             )
         return None
-    loss = use.sampled if labels == "sampled" else use.labelled
+    loss_of = use.sampled if labels == "sampled" else use.labelled
+    precision = opened.data.precision
+
+    def loss(model: Any, batch: Any) -> Any:
+        with precision(model):
+            return loss_of(model, batch)
+
     with bar("moments", total=opened.data.examples, unit="examples") as move_to:
         found = use.moments(model, opened.data.batches(), loss, progress=move_to)
     if file is not None:
@@ -119,6 +129,7 @@ def _run(run: str, data: str | None, data_folder: str | None, examples: int, run
     from rankrise.use._models import load_model
 
     model = load_model(checkpoint)
+    base = base.to(next(model.parameters()).device)
     return Tuned(base, model, _of_settings(settings_of(run), model, data_folder, examples))
 
 
@@ -153,12 +164,18 @@ def _data(
 
 
 def _of_settings(settings: Any, model: Any, data_folder: str | None, examples: int) -> Data:
-    from rankrise.train._begun import evaluation, training_inputs
+    from rankrise.train._begun import as_trained, evaluation, training_inputs
     from rankrise.train._task import task_of
 
+    settings = replace(settings, also_validate=())  # the loss is that of its own text
     if data_folder is not None:
         settings = settings.changed({"data_folder": data_folder}, "the command line")
     device = next(model.parameters()).device
     task = task_of(settings, device)
     count = min(examples, task.examples)
-    return Data(lambda: training_inputs(task, settings, count), count, evaluation(task, settings))
+    return Data(
+        lambda: training_inputs(task, settings, count),
+        count,
+        evaluation(task, settings),
+        partial(as_trained, settings),
+    )

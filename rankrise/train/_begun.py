@@ -71,9 +71,14 @@ def _count(path: Path, name: str, value: object) -> int:
     return value
 
 
+AT_ONCE = 16384
+"""Tokens or images in a batch of `training_inputs` at most: the logits of a text are large."""
+
+
 def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
     """Training batches as transformers' models take them, at least `examples` in all."""
     size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
+    size = max(1, min(size, AT_ONCE // task.units_per_example))
     batches = task.batches(0, 0, size, slice(0, size))
     for batch in islice(batches, -(-examples // size)):
         yield task.inputs(*batch)
@@ -84,12 +89,15 @@ def evaluation(task: Task, settings: TrainSettings) -> Any:
     size = settings.micro_batch_size or settings.batch_size
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        device = next(model.parameters()).device.type
-        with torch.autocast(
-            device, torch.bfloat16, enabled=settings.precision == "bf16" and device == "cuda"
-        ):
+        with as_trained(settings, model):
             scores = [task.score(model, *batch) for batch in task.validation_batches(size, slice(0, size))]
         found = {name: float(value) for name, value in task.metrics(torch.stack(scores).sum(0)).items()}
         return {"loss": found.pop("validation_loss"), **found}
 
     return evaluate
+
+
+def as_trained(settings: TrainSettings, model: nn.Module) -> torch.autocast:
+    """A context in which a model computes in the precision that it was trained in."""
+    device = next(model.parameters()).device.type
+    return torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16" and device == "cuda")

@@ -58,13 +58,19 @@ class HeadProducts:
         return {product: [cut.factors(rank) for cut in self.cuts[product][place]] for product in products}
 
 
-def head_products(base: Any, tuned: Any) -> HeadProducts:
-    """The products of two moments of a ViT or GPT-2; any other model is refused."""
-    kind = getattr(getattr(tuned, "config", None), "model_type", type(tuned).__name__)
+def kind_of_heads(model: Any) -> str:
+    """The type of a model whose heads can be cut; any other is refused."""
+    kind = str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
     if kind not in KINDS:
         raise RankriseError(
             f"The heads of {kind} are not cut: only those of {' and '.join(KINDS)} are plain dot products."
         )
+    return kind
+
+
+def head_products(base: Any, tuned: Any) -> HeadProducts:
+    """The products of two moments of a ViT or GPT-2."""
+    kind = kind_of_heads(tuned)
     before, after = tuple(heads(base)), tuple(heads(tuned))
     cuts: dict[str, list[list[Cut]]] = {"KQ": [], "VO": []}
     for old, new in zip(before, after, strict=True):
@@ -117,18 +123,34 @@ def _widened(before: Layer, after: Layer, kept: dict[str, list[tuple[Tensor, Ten
 def _with(weights: Tensor, directions: list[Tensor]) -> Tensor:
     rank = max(each.shape[1] for each in directions)
     filled = [nn.functional.pad(each, (0, rank - each.shape[1])) for each in directions]
-    return torch.cat([weights, torch.stack(filled).to(weights)], -1)
+    added = torch.stack(filled)
+    return torch.cat([weights.to(added.device), added.to(weights.dtype)], -1)
 
 
 def _forward(heads: _Widened, scale: float, causal: bool) -> Any:
     """An attention module's forward: [batch, tokens, d] to the same, and no attention weights."""
+    count = len(heads.query)
+    width = -(-max(heads.query.shape[-1], heads.value.shape[-1]) // 8) * 8  # fast kernels ask for one such
+    query, key, value, output = (
+        nn.functional.pad(weights, (0, width - weights.shape[-1])).transpose(0, 1).flatten(1)
+        for weights in (heads.query, heads.key, heads.value, heads.output)
+    )
+    constant = nn.functional.pad(heads.query_constant, (0, width - heads.query_constant.shape[-1])).flatten()
 
     def forward(hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        tokens = hidden_states.unsqueeze(1)
-        query = tokens @ heads.query.to(tokens) + heads.query_constant.to(tokens).unsqueeze(1)
-        key, value = tokens @ heads.key.to(tokens), tokens @ heads.value.to(tokens)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value, scale=scale, is_causal=causal)
-        out = (mixed @ heads.output.mT.to(mixed)).sum(1) + heads.constant.to(mixed)
-        return out, None
+        given = hidden_states
+
+        def by_head(projected: Tensor) -> Tensor:
+            return projected.unflatten(-1, (count, width)).transpose(1, 2)
+
+        mixed = nn.functional.scaled_dot_product_attention(
+            by_head(given @ query.to(given) + constant.to(given)),
+            by_head(given @ key.to(given)),
+            by_head(given @ value.to(given)),
+            scale=scale,
+            is_causal=causal,
+        )
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return mixed @ output.mT.to(mixed) + heads.constant.to(mixed), None
 
     return forward

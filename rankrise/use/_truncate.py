@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
 from rankrise.use._cut import Cut, cut
 from rankrise.use._groups import Part, group, parts_of
-from rankrise.use._head_products import KINDS, head_products
+from rankrise.use._head_products import KINDS, head_products, kind_of_heads
 from rankrise.use._measure import Bench, Evaluate, least
 from rankrise.use._models import load_model
 from rankrise.use._moment import DAMPING, Root
@@ -84,6 +85,10 @@ class _Family:
     ranks: Callable[[int], dict[str, int]]
 
 
+Families = dict[tuple[str, str], Callable[[], _Family]]
+"""By group and method; their directions are found when they are asked for."""
+
+
 def truncate(
     base: Source,
     tuned: Source,
@@ -125,20 +130,14 @@ def truncate(
     bench = Bench(both, trained, evaluate)
     whole = bench.scores()
     parts = parts_of(trained, both.matrices)
-    families: list[_Family] = []
-    for name in groups:
-        chosen = group(parts, name)
-        if chosen:
-            families.append(_plain(both, bench, name, chosen))
-            if moments is not None:
-                families.append(_weighted(both, bench, name, chosen, moments, damping))
-    families += _heads(base, trained, bench, products)
+    families = _families(both, bench, groups, parts, moments, damping)
+    families |= _heads(base, trained, bench, products)
     if not families:
         raise RankriseError(f"The model has none of the groups {', '.join(groups)}: pass others.")
     there = {(curve.group, curve.method): curve for curve in known}
     curves: list[Curve] = []
-    for place, family in enumerate(families):
-        curves.append(there.get((family.group, family.method)) or _curve(family, whole, ranks, gain))
+    for place, (which, family) in enumerate(families.items()):
+        curves.append(there.get(which) or _curve(family(), whole, ranks, gain))
         if measured is not None:
             measured(curves)
         progress((place + 1) / len(families))
@@ -183,20 +182,48 @@ def _doubling(highest: int) -> list[int]:
     return [1 << place for place in range(highest.bit_length()) if 1 << place <= highest]
 
 
-def _plain(both: Pair, bench: Bench, name: str, parts: list[Part]) -> _Family:
-    return _family(both, bench, name, "plain", parts, lambda part, device: (None, None), one_rank)
+def _families(
+    both: Pair,
+    bench: Bench,
+    groups: Sequence[str],
+    parts: list[Part],
+    moments: Moments | None,
+    damping: float,
+) -> Families:
+    """Every group that the model has, cut by a plain SVD and, where there are moments, by those."""
 
+    @cache
+    def plain(part: Part) -> Cut:
+        return _cut(both, part, lambda device: (None, None))
 
-def _weighted(
-    both: Pair, bench: Bench, name: str, parts: list[Part], moments: Moments, damping: float
-) -> _Family:
-    def roots(part: Part, device: torch.device) -> tuple[Root | None, Root | None]:
-        return moments.roots_of(part.matrix, part.start, part.stop, damping, device)
+    @cache
+    def weighted(part: Part) -> Cut:
+        assert moments is not None
+        roots = partial(moments.roots_of, part.matrix, part.start, part.stop, damping)
+        return _cut(both, part, roots)
 
-    def ranks(spectra: Mapping[str, Spectrum], rank: int) -> dict[str, int]:
+    def freely(spectra: Mapping[str, Spectrum], rank: int) -> dict[str, int]:
         return ranks_within(spectra, budget(spectra, rank))
 
-    return _family(both, bench, name, "weighted", parts, roots, ranks)
+    families: Families = {}
+    for name in groups:
+        chosen = group(parts, name)
+        if chosen:
+            families[name, "plain"] = partial(_family, both, bench, name, "plain", chosen, plain, one_rank)
+            if moments is not None:
+                families[name, "weighted"] = partial(
+                    _family, both, bench, name, "weighted", chosen, weighted, freely
+                )
+    return families
+
+
+def _cut(both: Pair, part: Part, roots: Callable[[torch.device], tuple[Root | None, Root | None]]) -> Cut:
+    """All directions of the change of one part, on the tuned model's device."""
+    before, after = both.read(part.matrix)
+    before, after = before.to(after.device)[part.start : part.stop], after[part.start : part.stop]
+    inputs, outputs = roots(after.device)
+    noise = rounding(before, after, inputs, outputs)
+    return cut(after.float() - before.float(), min(after.shape), inputs, outputs, noise)
 
 
 def _family(
@@ -205,17 +232,10 @@ def _family(
     name: str,
     method: str,
     parts: list[Part],
-    roots: Callable[[Part, torch.device], tuple[Root | None, Root | None]],
+    cut_of: Callable[[Part], Cut],
     chosen: Callable[[Mapping[str, Spectrum], int], dict[str, int]],
 ) -> _Family:
-    cuts: dict[str, Cut] = {}
-    for part in parts:
-        before, after = both.read(part.matrix)
-        before, after = before.to(after.device)[part.start : part.stop], after[part.start : part.stop]
-        inputs, outputs = roots(part, after.device)
-        noise = rounding(before, after, inputs, outputs)
-        change = after.float() - before.float()
-        cuts[_key(part)] = cut(change, min(change.shape), inputs, outputs, noise)
+    cuts = {_key(part): cut_of(part) for part in parts}
     spectra = {key: made.spectrum for key, made in cuts.items()}
     highest = max(len(spectrum.squares) for spectrum in spectra.values())
 
@@ -239,19 +259,20 @@ def _key(part: Part) -> str:
     return f"{part.matrix.name}[{part.start}:{part.stop}]"
 
 
-def _heads(base: Source, trained: nn.Module, bench: Bench, asked: Sequence[str] | None) -> list[_Family]:
+def _heads(base: Source, trained: nn.Module, bench: Bench, asked: Sequence[str] | None) -> Families:
+    """The products of heads; by default all where the model's heads can be cut."""
     if asked is None:
         kind = getattr(getattr(trained, "config", None), "model_type", None)
         asked = tuple(PRODUCTS) if kind in KINDS else ()
     unknown = [name for name in asked if name not in PRODUCTS]
     if unknown:
         raise RankriseError(f"{unknown[0]!r} is not a product of heads: pass one of {', '.join(PRODUCTS)}.")
-    if not asked:
-        return []
-    found = head_products(base, trained)
+    if asked:
+        kind_of_heads(trained)
+    all_products = cache(partial(head_products, base, trained))
 
     def family(name: str) -> _Family:
-        products = PRODUCTS[name]
+        found, products = all_products(), PRODUCTS[name]
         spectra = {str(place): made.spectrum for place, made in enumerate(found.spectra(products))}
 
         def scores(rank: int) -> dict[str, float]:
@@ -260,4 +281,4 @@ def _heads(base: Source, trained: nn.Module, bench: Bench, asked: Sequence[str] 
 
         return _Family(name, "plain", spectra, found.highest, scores, lambda rank: one_rank(spectra, rank))
 
-    return [family(name) for name in asked]
+    return {(name, "plain"): partial(family, name) for name in asked}

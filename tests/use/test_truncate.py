@@ -9,6 +9,7 @@ from tiny_models import changed, inputs, made
 from torch import Tensor
 
 from rankrise import RankriseError, use, watch
+from rankrise.use import _truncate
 from rankrise.use._groups import group, parts_of
 from rankrise.use._head_products import head_products
 from rankrise.use._moment import Moment
@@ -136,6 +137,26 @@ def test_a_change_of_rank_2_has_functional_rank_2_at_most() -> None:
     assert q.full_rank == 0
     assert q.functional_rank is None
     assert q.points == ()
+
+
+def test_curves_that_are_known_cost_no_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = made("vit")
+    tuned = changed(base, 0.2)
+    first = use.truncate(base, tuned, imitation(tuned), groups=("all", "q"), ranks=(1,))
+    asked: list[Tensor] = []
+    whole = _truncate.cut
+
+    def counted(change: Tensor, *others: Any) -> Any:
+        asked.append(change)
+        return whole(change, *others)
+
+    monkeypatch.setattr(_truncate, "cut", counted)
+    known = [curve for curve in first.curves if curve.group not in ("q", "VO")]
+    again = use.truncate(base, tuned, imitation(tuned), groups=("all", "q"), ranks=(1,), known=known)
+    assert again == first
+    assert len(asked) == 2  # the queries of two layers
+    use.truncate(base, tuned, imitation(tuned), groups=("all", "attention", "q"), ranks=(1,), products=())
+    assert len(asked) == 2 + len(linear_layers(base)) - 1  # once each, whatever groups they are in
 
 
 def test_a_part_of_a_moment_is_its_rows_and_columns() -> None:
