@@ -18,13 +18,13 @@ import torch
 
 from rankrise import predict, runs, watch
 from rankrise.show.progress import bar
-from rankrise.watch._stages.agreement import Passage, agreement, passages
 from rankrise.watch._stages.bins import binned
 from rankrise.watch._stages.shape import Windows
 from rankrise.watch._stages.steps import FINEST, LEAST
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "watch" / "stages"))
+from agreement import Passage, agreement, passages  # noqa: E402
 from smooth_curves import smooth_curve  # noqa: E402
 
 HELD_OUT = 1000

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from agreement import Agreement, Passage, agreement, passages
 
 from rankrise import predict, runs, watch
 from rankrise.predict.types import DiagonalHead
 from rankrise.toy.full import train_full_weights
-from rankrise.watch._stages.agreement import Agreement, Passage, agreement, passages
 
 PAPER = Path(__file__).parents[3] / "results" / "toy-paper"
 
