@@ -21,7 +21,7 @@ from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
 from rankrise.watch._track.begin import begin, read_initial
 from rankrise.watch._track.load import TrackedRun, load
-from rankrise.watch._track.measure import Change, Results, measure
+from rankrise.watch._track.measure import Results, UnitChange, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
 from rankrise.watch._track.troubles import log
@@ -176,7 +176,7 @@ def _write(plan: HistoryPlan, record: Record, entry: Entry, before: Moment, part
     while len({name for name, _ in results}) < len(units):
         part = next(parts)
         changes = [
-            Change(
+            UnitChange(
                 units[name],
                 before.weights[name],
                 now,

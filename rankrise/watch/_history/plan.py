@@ -15,7 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.watch._history.model import Model, model_of
 from rankrise.watch._history.series import Entry, choose, find_series, source_of
 from rankrise.watch._rounding import variances
-from rankrise.watch._track.measure import Change, measure
+from rankrise.watch._track.measure import UnitChange, measure
 from rankrise.watch._track.weights import Choice, Unit, listed
 
 
@@ -141,7 +141,7 @@ def _seconds(model: Model, entry: Entry, device: str, top: int, scratch: Path) -
     rounding = {role: variances(tensor) for role, tensor in weights.items() if unit.is_layer}
     before = {role: tensor * 0.5 for role, tensor in weights.items()}
     fetched = time.perf_counter()
-    measure([Change(unit, before, weights, (rounding, rounding))], top, full=False)
+    measure([UnitChange(unit, before, weights, (rounding, rounding))], top, full=False)
     measured = time.perf_counter()
     return max(fetched - start, measured - fetched) * _parts(model.units, unit)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rankrise.foundations.record.names import spectra_path
 from rankrise.foundations.record.tensors import checksum
-from rankrise.watch._track.measure import Change, measure
+from rankrise.watch._track.measure import UnitChange, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of, summary_of
 from rankrise.watch._track.scalars import Scalars
@@ -51,7 +51,7 @@ class Jobs:
             if self.record.gone or (known and spectra.exists()):
                 return
             changes = [
-                Change(unit, self.initial[unit.name], weights[unit.name])
+                UnitChange(unit, self.initial[unit.name], weights[unit.name])
                 for unit in self.units
                 if unit.name in weights
             ]

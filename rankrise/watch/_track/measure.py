@@ -50,7 +50,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Change:
+class UnitChange:
     """A unit's weights at the beginning and now; for a noise floor, the `variances` of their rounding errors
     by role, those at the beginning and those now (of a matrix, nothing by role)."""
 
@@ -65,7 +65,7 @@ Results = dict[tuple[str, str], Measured]
 
 
 def measure(
-    changes: Iterable[Change], top: int, full: bool, accelerator_bytes: int = ACCELERATOR_BYTES
+    changes: Iterable[UnitChange], top: int, full: bool, accelerator_bytes: int = ACCELERATOR_BYTES
 ) -> Results:
     """The change of every product of every unit; a head with nan or inf in it comes out as nan."""
     results: Results = {}
@@ -105,7 +105,7 @@ class _Piece:
     """Both factors before, both now; then the variances of their rounding errors if noise is asked for."""
 
 
-def _pieces(change: Change, accelerator_bytes: int) -> list[_Piece]:
+def _pieces(change: UnitChange, accelerator_bytes: int) -> list[_Piece]:
     pieces = []
     sides = [change.initial, change.now, *(change.variances or ())]
     for product, roles in change.unit.products:
@@ -203,7 +203,7 @@ def _rows(unit: Unit, tensor: Tensor, role: str, chosen: range) -> Tensor:
     return tensor[chosen.start : chosen.stop]
 
 
-def _matrix(change: Change, top: int, full: bool) -> Measured:
+def _matrix(change: UnitChange, top: int, full: bool) -> Measured:
     before, after = change.initial["matrix"], change.now["matrix"]
     if full or min(before.shape) <= SMALL:
         found = _summary(difference_values(before, after).cpu()[None], top)
