@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.foundations.record.names import INITIAL
+from rankrise.foundations.record.names import CONFIG, INITIAL
 from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
@@ -43,7 +43,7 @@ def last_checkpoint(folder: str | Path) -> Path:
 def initial_model(folder: str | Path) -> nn.Module:
     """The network with the weights that training began with: drawn again, and compared with what was kept."""
     settings = settings_of(folder)
-    path = last_checkpoint(folder) / "config.json"
+    path = last_checkpoint(folder) / CONFIG
     config = read_json(path)
     if settings.is_text:
         model = language_model(settings, _count(path, "vocab_size", config.get("vocab_size")))

@@ -27,12 +27,14 @@ from torch.distributed.checkpoint.state_dict import (
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import make_folder, read_json, sync, write_json
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.names import CHECKPOINTS, checkpoint_path
+from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, checkpoint_path
 from rankrise.foundations.record.tensors import save, sha256
 
 FORMAT = "rankrise-checkpoint/1"
 UNFINISHED = ".unfinished-"
 WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
+ABOUT = "state.json"
+"""The step of a checkpoint, and the checksums of its files."""
 REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -72,9 +74,9 @@ def save_checkpoint(
             save(temporary / STATE, _contiguous(state))
             for name in (WEIGHTS, MOMENTS, STATE):
                 sync(temporary / name)
-            write_json(temporary / "config.json", configuration_of(accelerator.unwrap_model(model)))
+            write_json(temporary / CONFIG, configuration_of(accelerator.unwrap_model(model)))
             sums = {name: sha256(temporary / name) for name in (WEIGHTS, MOMENTS, STATE)}
-            write_json(temporary / "state.json", {"format": FORMAT, "step": step, "sha256": sums})
+            write_json(temporary / ABOUT, {"format": FORMAT, "step": step, "sha256": sums})
         for other in final.parent.iterdir():
             if other != final:
                 shutil.rmtree(other, ignore_errors=True)
@@ -147,7 +149,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
 
 def _verified_step(path: Path) -> int:
     """The step of a checkpoint, if it is that of its name and its files are as they were written."""
-    kept = read_json(path / "state.json", REMEDY)
+    kept = read_json(path / ABOUT, REMEDY)
     step = kept.get("step")
     sums = kept["sha256"] if isinstance(kept.get("sha256"), dict) else {}  # earlier versions wrote none
     if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rankrise.foundations.files import sync, write_json
-from rankrise.foundations.record.names import SERIES, checkpoint_path
+from rankrise.foundations.record.names import CONFIG, SERIES, checkpoint_path
 from rankrise.foundations.record.tensors import save
 from rankrise.recipes.train_settings import Precision
 from rankrise.train._checkpoint import UNFINISHED, WEIGHTS, configuration_of, weights_of, whole_folder
@@ -26,7 +26,7 @@ def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, 
             rounded = {name: weight.to(dtype) for name, weight in weights.items()}
             save(temporary / WEIGHTS, rounded, {"format": "pt"})
             sync(temporary / WEIGHTS)
-            write_json(temporary / "config.json", configuration | {"dtype": str(dtype).split(".")[1]})
+            write_json(temporary / CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
     accelerator.wait_for_everyone()
 
 

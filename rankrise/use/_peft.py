@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
-from rankrise.watch._lora import CONFIG, PREFIX, TENSORS
+from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
 
 if TYPE_CHECKING:
     from rankrise.use._adapter import Adapter
@@ -78,7 +78,7 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dt
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         save_file(tensors, temporary / TENSORS, metadata={"format": "pt"})
-        write_json(temporary / CONFIG, config)
+        write_json(temporary / ADAPTER_CONFIG, config)
         write_json(temporary / REPORT, adapter.to_dict())
         temporary.chmod(0o755)
         if folder.exists():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._heads import unwrap
 from rankrise.watch._pretrained import open_weights
@@ -225,7 +226,7 @@ def _folder_of(source: Source) -> str | Path | None:
     if not isinstance(source, nn.Module):
         return source
     name = getattr(getattr(unwrap(source), "config", None), "_name_or_path", "")
-    return name if name and (Path(name) / "config.json").is_file() else None
+    return name if name and (Path(name) / CONFIG).is_file() else None
 
 
 def _name_of(model: Any) -> str:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
+from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._projection import is_conv1d
 
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
 """Initialisations (LoRA-GA the last) after which the base is not the one on disk."""
@@ -87,23 +88,23 @@ class AdaptedWeights:
 def is_adapter_folder(source: object) -> bool:
     """Whether this is the path of a PEFT adapter without a model beside it."""
     return isinstance(source, (str, Path)) and (
-        (Path(source) / CONFIG).is_file() and not (Path(source) / "config.json").is_file()
+        (Path(source) / ADAPTER_CONFIG).is_file() and not (Path(source) / CONFIG).is_file()
     )
 
 
 def read_adapter(folder: str | Path) -> StoredAdapter:
     """The factors of a PEFT LoRA adapter, read from its folder; nothing in it is run."""
     folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {CONFIG}.")
-    config = read_json(folder / CONFIG)
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {ADAPTER_CONFIG}.")
+    config = read_json(folder / ADAPTER_CONFIG)
     kind = config.get("peft_type")
     unplain = [
         name
         for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
         if config.get(name)
     ]
-    _refuse_odd_scales(folder / CONFIG, config)
+    _refuse_odd_scales(folder / ADAPTER_CONFIG, config)
     start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
     if start in MOVES_THE_BASE:
         raise RankriseError(

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint, advice_inside
-from rankrise.watch._config import CONFIG, offline, read_config, transformers_config
+from rankrise.watch._config import offline, read_config, transformers_config
 from rankrise.watch._lora import AdaptedWeights, read_adapter
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.names import CHECKPOINTS, SERIES
+from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, SERIES
 from rankrise.foundations.record.run_file import has_run
 from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
 
@@ -35,7 +35,7 @@ class LocalCheckpoint:
 
     def config(self, into: Path) -> Path | None:
         folder = self.path if self.path.is_dir() else self.path.parent
-        return folder / "config.json" if (folder / "config.json").is_file() else None
+        return folder / CONFIG if (folder / CONFIG).is_file() else None
 
     def size(self, wanted: Wanted) -> int:
         header = self.header()

@@ -18,6 +18,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint, Form, Home, Wanted, form_of
 
 # Bytes of the first request for a file: enough for the table of most.
@@ -35,7 +36,7 @@ LONGEST_WAIT = 300.0
 
 
 @dataclass(frozen=True)
-class Place:
+class StoredTensor:
     """Where the bytes of a tensor are in a safetensors file."""
 
     dtype: str
@@ -75,10 +76,10 @@ class HubRevision:
         return sum(header.size(name) for name in wanted(header))
 
     def config(self, into: Path) -> Path | None:
-        if "config.json" not in self._files:
+        if CONFIG not in self._files:
             return None
-        path = into / "config.json"
-        path.write_bytes(self._bytes("config.json", 0, self._files["config.json"]))
+        path = into / CONFIG
+        path.write_bytes(self._bytes(CONFIG, 0, self._files[CONFIG]))
         return path
 
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
@@ -132,15 +133,15 @@ class HubRevision:
         )
 
     @cached_property
-    def _tables(self) -> dict[str, dict[str, Place]]:
+    def _tables(self) -> dict[str, dict[str, StoredTensor]]:
         return {}
 
-    def _table(self, file: str) -> dict[str, Place]:
+    def _table(self, file: str) -> dict[str, StoredTensor]:
         if file not in self._tables:
             self._tables[file] = self._read_table(file)
         return self._tables[file]
 
-    def _read_table(self, file: str) -> dict[str, Place]:
+    def _read_table(self, file: str) -> dict[str, StoredTensor]:
         first = self._bytes(file, 0, min(TABLE, self._files[file]))
         length = int.from_bytes(first[:8], "little")
         if not 0 < length <= min(LARGEST_TABLE, self._files[file] - 8):
@@ -154,7 +155,7 @@ class HubRevision:
         table.pop("__metadata__", None)
         start = 8 + length
         return {
-            name: Place(
+            name: StoredTensor(
                 one["dtype"],
                 form_of(one["shape"], one["dtype"]),
                 *(start + offset for offset in one["data_offsets"]),
@@ -230,12 +231,12 @@ def hub_revisions(repository: str) -> list[HubRevision]:
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 
 
-def _requests(places: Sequence[Place]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+def _requests(places: Sequence[StoredTensor]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
     """Ranges to ask for, each with the parts of it that are wanted: neighbours together, large ones in parts.
 
     >>> none = Form((), 0)
-    >>> places = [Place("F32", none, 0, 10), Place("F32", none, 12, 20), Place("F32", none, 10**7, 10**7 + 4)]
-    >>> list(_requests(places))
+    >>> ranges = (0, 10), (12, 20), (10**7, 10**7 + 4)
+    >>> list(_requests([StoredTensor("F32", none, *one) for one in ranges]))
     [(0, 20, [(0, 10), (12, 20)]), (10000000, 10000004, [(10000000, 10000004)])]
     """
     begin = end = -1
