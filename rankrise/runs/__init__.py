@@ -6,6 +6,7 @@
 """
 
 from rankrise.foundations.errors import NotRecorded
+from rankrise.runs._choices import Choice, at_their_best, choices_of
 from rankrise.runs._open import Run, folders_of, of_one_kind, open
 from rankrise.runs._stages import found_stages, keep_stages
 from rankrise.runs._study import Study, studies
@@ -14,6 +15,7 @@ from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.watch import TrackedRun
 
 __all__ = [
+    "Choice",
     "Descent",
     "FullWeights",
     "NotRecorded",
@@ -22,6 +24,8 @@ __all__ = [
     "Study",
     "ToyRun",
     "TrackedRun",
+    "at_their_best",
+    "choices_of",
     "folders_of",
     "found_stages",
     "keep_stages",

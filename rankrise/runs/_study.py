@@ -68,7 +68,7 @@ class Study:
         best = max(self.members, key=lambda one: (one.last_finite_step, -_from_unit(one.scale), -one.seed))
         alike = [one for one in self.members if _shared(one) == _shared(best)]
         scale = min((one.scale for one in alike), key=lambda scale: (_from_unit(scale), -scale))
-        return _one_per_seed([one for one in alike if one.scale == scale])
+        return one_per_seed([one for one in alike if one.scale == scale])
 
     @cached_property
     def scales(self) -> dict[float, tuple[TrackedRun, ...]]:
@@ -78,7 +78,7 @@ class Study:
             by_settings.setdefault(_shared(one), []).append(one)
         alike = max(by_settings.values(), key=lambda same: (len({one.scale for one in same}), len(same)))
         scales = sorted({one.scale for one in alike}, reverse=True)
-        return {scale: _one_per_seed([one for one in alike if one.scale == scale]) for scale in scales}
+        return {scale: one_per_seed([one for one in alike if one.scale == scale]) for scale in scales}
 
 
 def _shared(run: TrackedRun) -> tuple[object, ...]:
@@ -93,7 +93,7 @@ def _from_unit(scale: float) -> float:
     return abs(math.log(scale)) if scale > 0 else math.inf
 
 
-def _one_per_seed(members: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
+def one_per_seed(members: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
     """By seed; of several runs with the same one, that which went furthest."""
     longest = {one.seed: one for one in sorted(members, key=lambda one: one.last_finite_step)}
     return tuple(longest[seed] for seed in sorted(longest))

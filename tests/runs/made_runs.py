@@ -12,8 +12,10 @@ from rankrise.foundations.record.run_file import write_run
 HEADS = 2
 
 
-def tracked(folder: Path, steps: int = 20, **recipe: Any) -> Path:
-    """One layer of two heads, measured at every step; the loss falls at once in the middle."""
+def tracked(folder: Path, steps: int = 20, rank: Any = lambda step: float(step > 0), **recipe: Any) -> Path:
+    """One layer of two heads of the same `rank`, measured at every step; the loss falls at once in the
+    middle.
+    """
     layer = {"name": "layer", "heads": HEADS, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4}
     settings = {"products": ["KQ", "VO"], "top": 1}
     extra = {"recipe": {"data": "digits"} | recipe} if recipe else {}
@@ -25,7 +27,7 @@ def tracked(folder: Path, steps: int = 20, **recipe: Any) -> Path:
         level = 2.0 if step < steps // 2 else 1.0
         recorded.append(step, {"time": float(step), "loss": level * float(np.exp(0.01 * noise[step]))})
         measured = {
-            "stable_rank": [[float(step > 0)] * HEADS],
+            "stable_rank": [[float(rank(step))] * HEADS],
             "norm": [[float(step)] * HEADS],
             "top": [[[float(step)]] * HEADS],
         }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import Run, Study, ToyRun, TrackedRun, studies
+from rankrise.runs import Run, Study, ToyRun, TrackedRun, choices_of, studies
 from rankrise.show.figures.saving import Drawn
 from rankrise.show.figures.toy.seed import ToySeed
 
@@ -82,6 +82,11 @@ def studies_on(*families: str) -> Callable[[Shown], Sequence[Sequence[Study]]]:
         return [found] if found else []
 
     return of_families
+
+
+def studies_of_choices(shown: Shown) -> Sequence[Study]:
+    """One figure per data set on which a base and choices were trained."""
+    return [study for study in shown.studies if len(choices_of(study)) > 1]
 
 
 def several_studies(shown: Shown) -> Sequence[Sequence[Study]]:

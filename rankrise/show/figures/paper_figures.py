@@ -3,12 +3,20 @@
 from functools import partial
 from typing import Any
 
-from rankrise.show.figures.figure import Figure, each_seed, each_study, several_studies, studies_on
+from rankrise.show.figures.figure import (
+    Figure,
+    each_seed,
+    each_study,
+    several_studies,
+    studies_of_choices,
+    studies_on,
+)
 from rankrise.show.figures.toy.descent import draw_descent
 from rankrise.show.figures.toy.diagonal_and_full import draw_diagonal_and_full
 from rankrise.show.figures.toy.entries import draw_entries
 from rankrise.show.figures.toy.loss_by_scale import draw_loss
 from rankrise.show.figures.toy.perturbations import draw_perturbations
+from rankrise.show.figures.tracked.choices import draw_choices
 from rankrise.show.figures.tracked.course_of_training import draw_course
 from rankrise.show.figures.tracked.energy_rank import draw_energy_rank
 from rankrise.show.figures.tracked.final_spectra import draw_final_spectra
@@ -116,6 +124,12 @@ FIGURES: tuple[Figure[Any], ...] = (
         draw_final_spectra,
         "Spectrum of the change, at its last full one, against the initial one",
         number={"cifar10": "5"},
+    ),
+    Figure(
+        "choices",
+        studies_of_choices,
+        draw_choices,
+        "Which choice decides: growth and end of the stable rank, one change from the base at a time",
     ),
     Figure("training", each_study, draw_course, "What was recorded of training"),
     Figure(

@@ -196,7 +196,7 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(info | {"extra": {}}))
     (before,) = studies(open([run]))
-    assert "after training" in DRAW["final-spectra"](before)[0].get_suptitle()
+    assert "after training for 120 steps against" in DRAW["final-spectra"](before)[0].get_suptitle()
     with (run / "steps.jsonl").open("a") as record:
         record.write(json.dumps({"step": 150, "loss": 1.0, "time": 1e9}) + "\n")
     stage = FoundStage(40, (30, 50), 1.0, {})

@@ -1,0 +1,120 @@
+"""Runs that differ from a base in one choice each, as a recipe's table of choices makes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankrise.foundations.settings import in_words
+from rankrise.recipes.train_settings import TrainSettings, science_of
+from rankrise.runs._study import Study, one_per_seed
+from rankrise.watch import TrackedRun
+
+BASE = "base"
+"""The name of the run that the others are compared with."""
+ORDER = list(science_of(TrainSettings().to_dict()))
+"""Choices follow one another as the settings do that they change."""
+VALUES = {
+    ("augmentation", "none"): "no augmentation",
+    ("augmentation", "rand-augment"): "RandAugment",
+    ("label_noise", 1.0): "random labels",
+    ("redraw_labels", True): "drawn in every epoch",
+    ("qkv_bias", True): "biases of q, k and v",
+    ("qkv_bias", False): "no biases of q, k and v",
+    ("initialisation", "linear"): "torch's start",
+    ("initialisation", "normal"): "normal start",
+    ("initialisation", "truncated-normal"): "truncated normal start",
+    ("optimiser", "adamw"): "Adam",
+    ("optimiser", "sgd"): "SGD",
+    ("optimiser", "lion"): "Lion",
+    ("optimiser", "muon"): "Muon",
+    ("optimiser", "random-walk"): "random walk",
+}
+"""What to call values of settings."""
+NAMES = {"learning_rate": "rate", "initialisation_scale": "scale", "label_noise": "label noise"}
+"""What to call settings, before their value."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Runs, one per seed, and in which settings of science they differ from the base: in none, the base."""
+
+    changes: Mapping[str, Any]
+    runs: tuple[TrackedRun, ...]
+
+    @property
+    def label(self) -> str:
+        """What is changed, in words."""
+        return in_short(self.changes)
+
+    @property
+    def apart_from_its_rate(self) -> tuple[tuple[str, str], ...]:
+        """What is changed but for the learning rate: choices that agree in it are one, at several rates."""
+        return tuple((name, str(value)) for name, value in self.changes.items() if name != "learning_rate")
+
+
+def choices_of(study: Study) -> list[Choice]:
+    """The base, which is the run called so, and the choices among runs as long as it; none without a base.
+
+    Other seeds of a choice, and of the base, are told by their settings.
+    """
+    base = next((run for run in study.members if run.name == BASE and run.recipe), None)
+    if base is None:
+        return []
+    alike = [one for one in study.members if one.recipe and one.layers == base.layers]
+    by_changes: dict[tuple[str, ...], list[TrackedRun]] = {}
+    changes = {one.folder: _changes(base, one) for one in alike}
+    for one in alike:
+        if "epochs" not in changes[one.folder]:
+            by_changes.setdefault(tuple(map(str, changes[one.folder].items())), []).append(one)
+    found = [Choice(changes[runs[0].folder], one_per_seed(runs)) for runs in by_changes.values()]
+    return sorted(found, key=lambda choice: _place(choice.changes))
+
+
+def in_short(changes: Mapping[str, Any]) -> str:
+    """Changed settings in a few words; an optimiser's momentum goes without saying.
+
+    >>> in_short({"optimiser": "muon", "learning_rate": 3e-4, "momentum": 0.95}), in_short({})
+    ('Muon, rate 0.0003', 'base')
+    >>> in_short({"label_noise": 0.2}), in_short({"label_noise": 1.0, "redraw_labels": True})
+    ('label noise 0.2', 'random labels, drawn in every epoch')
+    """
+    said = [
+        VALUES.get((name, value)) or f"{NAMES.get(name, name.replace('_', ' '))} {_word(value)}"
+        for name, value in changes.items()
+        if not (name == "momentum" and "optimiser" in changes)
+    ]
+    return ", ".join(said) or BASE
+
+
+def _changes(base: TrackedRun, run: TrackedRun) -> dict[str, Any]:
+    """What a run has otherwise than the base; beside another optimiser also its rate, whatever it is."""
+    before, now = science_of(base.recipe), science_of(run.recipe)
+    changed = {name for name in now if name != "seed" and now[name] != before.get(name)}
+    changed |= {"learning_rate"} if "optimiser" in changed else set()
+    return {name: now[name] for name in now if name in changed}
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else in_words(value)
+
+
+def _place(changes: Mapping[str, Any]) -> list[tuple[int, float, str]]:
+    known = [(ORDER.index(name) if name in ORDER else len(ORDER), value) for name, value in changes.items()]
+    return [(place, value if isinstance(value, float) else 0.0, str(value)) for place, value in known]
+
+
+def at_their_best(choices: Sequence[Choice], scores: Sequence[float]) -> list[bool]:
+    """Of choices at several learning rates, whether each has the highest score; the others are alone.
+
+    >>> one, two = (Choice({"optimiser": "sgd", "learning_rate": rate}, ()) for rate in (0.1, 0.2))
+    >>> at_their_best([Choice({}, ()), one, two], [0.9, 0.5, 0.6])
+    [True, False, True]
+    """
+    best: dict[tuple[tuple[str, str], ...], float] = {}
+    for choice, score in zip(choices, scores, strict=True):
+        key = choice.apart_from_its_rate
+        best[key] = max(best.get(key, score), score)
+    return [
+        not choice.apart_from_its_rate or score == best[choice.apart_from_its_rate]
+        for choice, score in zip(choices, scores, strict=True)
+    ]

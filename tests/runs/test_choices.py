@@ -1,0 +1,103 @@
+"""Runs that differ from a base in one choice each: how they are told apart, and what a choice does."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from made_runs import tracked
+
+from rankrise import runs, watch
+from rankrise.claims.choices import effects, learned
+from rankrise.show.figures import draw_figures
+
+RECIPES = {
+    "base": {"seed": 0},
+    "base-again": {"seed": 1, "workers": 9, "measurements": 3},
+    "biases": {"qkv_bias": False, "initialisation": "normal"},
+    "longer": {"epochs": 900},
+    "muon": {"optimiser": "muon", "momentum": 0.95},
+    "sgd-high": {"optimiser": "sgd", "learning_rate": 0.1},
+    "sgd-low": {"optimiser": "sgd", "learning_rate": 0.01},
+    "unnoisy": {"label_noise": 0.2},
+}
+
+
+def grows(to: float) -> object:
+    """A rank that grows from 2 at the first step to `to` at the last."""
+    return lambda step: 2 * (to / 2) ** ((step - 1) / 19) if step else 0.0
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> list[watch.TrackedRun]:
+    ends = {"sgd-high": 4.0, "sgd-low": 1.0, "base-again": 8.0}
+    return [
+        watch.load(tracked(tmp_path / name, rank=grows(ends.get(name, 8.0)), **recipe))
+        for name, recipe in RECIPES.items()
+    ]
+
+
+def test_choices_are_told_by_what_differs_from_the_base(opened: list[watch.TrackedRun]) -> None:
+    choices = runs.choices_of(runs.studies(opened)[0])
+    assert {choice.label: [run.name for run in choice.runs] for choice in choices} == {
+        "base": ["base", "base-again"],
+        "label noise 0.2": ["unnoisy"],
+        "no biases of q, k and v": ["biases"],  # a record that says nothing of its start began normal
+        "Muon, rate 0.0001": ["muon"],
+        "SGD, rate 0.01": ["sgd-low"],
+        "SGD, rate 0.1": ["sgd-high"],
+    }
+    assert choices[0].label == "base"
+    scores = [0.0, 0.0, 0.0, 0.0, 0.5, 0.4]
+    assert runs.at_their_best(choices, scores) == [True] * 5 + [False]
+
+
+def test_without_a_base_there_are_no_choices(tmp_path: Path) -> None:
+    others = [watch.load(tracked(tmp_path / name, seed=0)) for name in ("one", "two")]
+    assert runs.choices_of(runs.studies(others)[0]) == []
+
+
+def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(
+    opened: list[watch.TrackedRun],
+) -> None:
+    choices = {choice.label: choice for choice in runs.choices_of(runs.studies(opened)[0])}
+    for label, end in (("base", 8.0), ("SGD, rate 0.1", 4.0), ("SGD, rate 0.01", 1.0)):
+        found = effects(choices[label], choices["base"])
+        assert [(one.product, one.layer) for one in found] == [
+            ("KQ", None),
+            ("KQ", 1),
+            ("VO", None),
+            ("VO", 1),
+        ]
+        for one in found:
+            for estimate, exact in (
+                (one.growth, end / 2),
+                (one.final, end),
+                (one.against_base, end / 8),
+            ):  # heads and seeds are alike, so an interval has no width
+                assert (estimate.low, estimate.value, estimate.high) == pytest.approx((exact,) * 3)
+    score = learned(choices["base"].runs)
+    assert score.loss == pytest.approx(1.0, rel=0.1)
+    assert math.isnan(score.accuracy)
+    assert score.score == -score.loss
+
+
+def test_the_figure_shows_every_choice_with_its_numbers(
+    opened: list[watch.TrackedRun], tmp_path: Path
+) -> None:
+    drawn, _ = draw_figures(opened, tmp_path / "figures", ["choices"])
+    with drawn["choices"][2].open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 * 2 * 2  # choices, products, and layer 1 beside all
+    by_choice = {row["choice"]: row for row in rows if row["layer"] == "all"}
+    assert float(by_choice["SGD, rate 0.1"]["over_base"]) == pytest.approx(0.5)
+    assert float(by_choice["SGD, rate 0.01"]["growth_high"]) == pytest.approx(0.5)
+    assert by_choice["base"]["seeds"] == "2"
+    assert "SGD, rate 0.1" in drawn["choices"][1].read_text()
+
+
+def test_runs_that_are_no_table_of_choices_have_no_such_figure(
+    opened: list[watch.TrackedRun], tmp_path: Path
+) -> None:
+    drawn, skipped = draw_figures(opened[:2], tmp_path / "figures")
+    assert not any("choices" in name for name in (*drawn, *skipped))
