@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from rankrise.use.types import Curve, Truncation
+    from rankrise.use.types import GainCurve, Truncation
 
 
-def keep_curves(folder: Path, about: dict[str, Any], curves: "Sequence[Curve]") -> None:
+def keep_curves(folder: Path, about: dict[str, Any], curves: "Sequence[GainCurve]") -> None:
     """Write what is measured so far."""
     from dataclasses import asdict
 
     write_json(folder / TRUNCATION, {**about, "curves": [asdict(curve) for curve in curves]})
 
 
-def kept_curves(folder: Path, about: dict[str, Any]) -> "list[Curve]":
+def kept_curves(folder: Path, about: dict[str, Any]) -> "list[GainCurve]":
     """The curves that an earlier call of the same command left there."""
-    from rankrise.use.types import Curve, Point
+    from rankrise.use.types import GainCurve, Point
 
     path = folder / TRUNCATION
     if not path.exists():
@@ -38,7 +38,7 @@ def kept_curves(folder: Path, about: dict[str, Any]) -> "list[Curve]":
         )
     try:
         return [
-            Curve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
+            GainCurve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
             for curve in found["curves"]
         ]
     except (KeyError, TypeError) as error:

@@ -44,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
+class GainCurve:
     """The points of one group and method, and the least rank that keeps `GAIN` of the gain."""
 
     group: str
@@ -62,9 +62,9 @@ class Truncation:
     """All curves, and the scores of the whole trained model."""
 
     trained: dict[str, float]
-    curves: tuple[Curve, ...]
+    curves: tuple[GainCurve, ...]
 
-    def curve(self, group: str, method: str = "plain") -> Curve:
+    def curve(self, group: str, method: str = "plain") -> GainCurve:
         return next(each for each in self.curves if (each.group, each.method) == (group, method))
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def truncate(
     moments: Moments | None = None,
     gain: float = GAIN,
     damping: float = DAMPING,
-    known: Sequence[Curve] = (),
-    measured: Callable[[Sequence[Curve]], None] | None = None,
+    known: Sequence[GainCurve] = (),
+    measured: Callable[[Sequence[GainCurve]], None] | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Truncation:
     """Measure what remains of training when its change is cut to each of `ranks`, and the functional rank.
@@ -135,7 +135,7 @@ def truncate(
     if not families:
         raise RankriseError(f"The model has none of the groups {', '.join(groups)}: pass others.")
     there = {(curve.group, curve.method): curve for curve in known}
-    curves: list[Curve] = []
+    curves: list[GainCurve] = []
     for place, (which, family) in enumerate(families.items()):
         curves.append(there.get(which) or _curve(family(), whole, ranks, gain))
         if measured is not None:
@@ -144,7 +144,7 @@ def truncate(
     return Truncation(whole, tuple(curves))
 
 
-def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None, gain: float) -> Curve:
+def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None, gain: float) -> GainCurve:
     initial = family.scores(0)
     fall = initial["loss"] - whole["loss"]
     known: dict[int, dict[str, float]] = {}
@@ -175,7 +175,7 @@ def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None
         )
         for rank in sorted(known)
     )
-    return Curve(family.group, family.method, points, initial, family.highest, functional)
+    return GainCurve(family.group, family.method, points, initial, family.highest, functional)
 
 
 def _doubling(highest: int) -> list[int]:

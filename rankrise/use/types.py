@@ -5,6 +5,6 @@ from rankrise.use._advise import Advice
 from rankrise.use._cut import Cut
 from rankrise.use._moment import Moment
 from rankrise.use._rest import Rest
-from rankrise.use._truncate import Curve, Point, Truncation
+from rankrise.use._truncate import GainCurve, Point, Truncation
 
-__all__ = ["Adapter", "Advice", "Curve", "Cut", "Measured", "Moment", "Point", "Rest", "Truncation"]
+__all__ = ["Adapter", "Advice", "Cut", "GainCurve", "Measured", "Moment", "Point", "Rest", "Truncation"]
