@@ -263,7 +263,7 @@ def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[i
 
 def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
     """Weights with two sizes whose names fit a pattern: of layers that `linear` reads (adapters merged), and
-    plain ones."""
+    plain ones (see `_as_matrix`)."""
     missing = set(patterns)
     inside: list[str] = []
     for path, module in model.named_modules():
@@ -276,7 +276,7 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
         for parameter in names:
             name = _clean(f"{path}.{parameter}".lstrip("."))
             fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
-            if not fitting or not (whole or module._parameters[parameter].ndim == 2):
+            if not fitting or not (whole or _as_matrix(module, parameter) is not None):
                 continue
             missing -= fitting
             yield Unit(name, model, path, module, _matrix_reader(None if whole else parameter))
@@ -287,9 +287,21 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
         )
 
 
+def _as_matrix(module: nn.Module, parameter: str) -> Tensor | None:
+    """A parameter of two sizes as it is, position embeddings [1, tokens, d] without their first, and the
+    kernel of a convolution whose patches do not overlap, which is a matrix product; None of others."""
+    weight = module._parameters[parameter]
+    if weight is None or weight.ndim == 2:
+        return weight
+    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and weight.ndim > 2:
+        apart = tuple(module.stride) == tuple(module.kernel_size) and module.groups == 1
+        return weight.flatten(1) if apart else None
+    return weight[0] if weight.ndim == 3 and weight.shape[0] == 1 < weight.shape[1] else None
+
+
 def _matrix_reader(parameter: str | None) -> Callable[[nn.Module], Tensors]:
     def read(module: nn.Module) -> Tensors:
-        source = module if parameter is None else module._parameters[parameter]
+        source = module if parameter is None else _as_matrix(module, parameter)
         assert source is not None
         return {"matrix": linear(source).weight[0].mT}
 

@@ -401,3 +401,29 @@ def test_the_cache_of_autocast_is_left_alone(tmp_path, monkeypatch):
     with watch.RankTracker(model, tmp_path, schedule=EVERY, matrices=["head*"], strict=True) as tracker:
         for step in range(3):
             tracker.step(step)
+
+
+def test_embeddings_of_patches_and_places_are_matrices_and_other_convolutions_are_not(tmp_path):
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 8, 4, stride=4)
+            self.overlapping = nn.Conv2d(3, 8, 4, stride=2)
+            self.places = nn.Parameter(torch.randn(1, 5, 8))
+            self.class_token = nn.Parameter(torch.randn(1, 1, 8))
+
+    model = Embedded()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, products=(), matrices=["*"]) as tracker:
+        for step in (1, 2):
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight += torch.randn_like(weight)
+            tracker.step(step)
+    run = watch.load(tmp_path)
+    assert run.matrices == ["places", "patches.weight"]
+    for name, shape in (("places", (5, 8)), ("patches.weight", (8, 48))):
+        change = dict(model.named_parameters())[name].detach() - before[name]
+        values = torch.linalg.svdvals(change.reshape(shape).double())
+        expected = (values / values[0]).square().sum()
+        assert run.stable_rank(name)[-1] == pytest.approx(float(expected), rel=1e-4)
