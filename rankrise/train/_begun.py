@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.foundations.record.names import CONFIG, INITIAL
+from rankrise.foundations.record.names import CONFIG, INITIAL, latest_checkpoint
 from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
-from rankrise.train._checkpoint import latest_checkpoint
 from rankrise.train._language_model import language_model
 from rankrise.train._task import Task
 from rankrise.train._vision_model import vision_transformer

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import make_folder, read_json, sync, write_json
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, checkpoint_path
+from rankrise.foundations.record.names import CONFIG, checkpoint_path, latest_checkpoint
 from rankrise.foundations.record.tensors import save, sha256
 
 FORMAT = "rankrise-checkpoint/1"
@@ -41,12 +41,6 @@ ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Every process takes part and sharded weights are gathered: the files do not show how many there were. What
 `ON_MAIN` gathers reaches the main process alone.
 """
-
-
-def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint of a run; what was being written when the run was killed does not count."""
-    found = sorted((Path(folder) / CHECKPOINTS).glob("step-*/state.json"))
-    return found[-1].parent if found else None
 
 
 def save_checkpoint(

@@ -2,7 +2,7 @@
 head."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -16,10 +16,11 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._gram import frobenius_norm
-from rankrise.watch._heads import Layer, Layers, heads, unwrap
+from rankrise.watch._heads import Layer, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
 from rankrise.watch._pretrained import open_weights
 from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
+from rankrise.watch._recorded import NamedLayers, head_numbers, initial_layers, is_run, last_weights
 from rankrise.watch._spectra import singular_values
 
 Source = nn.Module | str | Path
@@ -102,14 +103,15 @@ def compare(
     self_attn 1 0
     """
     first, second = open_pair(before, after)
-    weights = _common_matrices(before, after) if all_matrices else []
+    weights = _common_matrices(before, _end(after)) if all_matrices else []
     total = len(first) + len(weights)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
     for index, name in enumerate(first.names):
         old, new = first[index], second[index]
+        numbers = head_numbers(first, index)
         for matrix in PRODUCTS:
-            rows += _head_rows(old, new, matrix, threshold, device)
+            rows += _head_rows(old, new, matrix, threshold, device, numbers)
         notes |= dict.fromkeys(f"{name}: {note}" for note in new.notes)
         progress((index + 1) / total)
     for index, (name, read_old, read_new) in enumerate(weights):
@@ -118,13 +120,24 @@ def compare(
     return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
 
 
-def open_pair(before: Source, after: Source) -> tuple[Layers, Layers]:
-    """The attention layers of both, which are the same ones; `after` may be a PEFT adapter of `before`."""
+def open_pair(before: Source, after: Source) -> tuple[NamedLayers, NamedLayers]:
+    """The attention layers of both, which are the same ones; `after` may be a PEFT adapter of `before`. The
+    folder of a tracked run stands for its initial weights before, and for its newest checkpoint after."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module) and _same_storage(before, after):
         raise RankriseError(
             "The model before and the model after share their weights, so nothing can have changed: keep a "
             "copy from before training (copy.deepcopy, or clones of the weights)."
         )
+    after = _end(after)
+    if is_run(before):
+        assert not isinstance(before, nn.Module)
+        if is_adapter_folder(after):
+            raise RankriseError(
+                f"{after} is an adapter, and the record of {before} does not hold the base that it changes: "
+                "pass that base."
+            )
+        begun = initial_layers(before)
+        return begun, begun.tracked_of(heads(after))
     first = heads(before)
     if is_adapter_folder(after):
         assert not isinstance(after, nn.Module)
@@ -145,15 +158,20 @@ def head_change(old: Layer, new: Layer, matrix: str, device: str | torch.device 
 
 
 def _head_rows(
-    old: Layer, new: Layer, matrix: str, threshold: float, device: str | torch.device | None
+    old: Layer,
+    new: Layer,
+    matrix: str,
+    threshold: float,
+    device: str | torch.device | None,
+    numbers: Sequence[int] | None,
 ) -> list[MatrixChange]:
     """One row per head, for one of the products."""
     learned = head_change(old, new, matrix, device)
     values = singular_values(learned, name=f"{old.name} ({matrix})").cpu()
     norms = frobenius_norm(*learned.before).cpu()
     return [
-        _row(old.name, matrix, head, values[head], float(norms[head]), threshold)
-        for head in range(values.shape[0])
+        _row(old.name, matrix, head, values[place], float(norms[place]), threshold)
+        for place, head in enumerate(numbers or range(values.shape[0]))
     ]
 
 
@@ -197,6 +215,11 @@ def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Rea
 
 def _matrices(source: Source) -> Matrices:
     """Shapes and readers of all weights with two or more axes (further ones are joined with the second)."""
+    if is_run(source):
+        raise RankriseError(
+            f"{source} has the initial weights of tracked heads alone: to compare every matrix, pass a "
+            "checkpoint of its beginning."
+        )
     if isinstance(source, nn.Module):
         parameters = dict(unwrap(source).named_parameters())
         return {
@@ -255,6 +278,11 @@ def _same_storage(before: nn.Module, after: nn.Module) -> bool:
 
 def _placed(tensor: Tensor, device: str | torch.device | None) -> Tensor:
     return tensor if device is None else tensor.to(device)
+
+
+def _end(source: Source) -> Source:
+    """Of a tracked run its newest checkpoint; anything else as it is."""
+    return last_weights(source) if is_run(source) and not isinstance(source, nn.Module) else source
 
 
 def described(source: Source) -> str:

@@ -1,6 +1,6 @@
 """Did two trainings learn the same directions? How far the leading spaces of their changes overlap."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import Change
 from rankrise.watch._compare import PRODUCTS, Source, described, head_change, open_pair
 from rankrise.watch._ranks import rank_above
+from rankrise.watch._recorded import head_numbers, is_run
 from rankrise.watch._subspaces import leading_vectors, principal_angles
 
 NOTHING = 1e-6
@@ -72,9 +73,9 @@ def overlap(
 ) -> ModelOverlap:
     """How far what `first` learned since `before` lies in the directions that `second` learned, by head.
 
-    Each is a model, a checkpoint, or a PEFT adapter of `before`, as for `compare`: two fine-tunings of one
-    base, two moments of one training, or two runs, of which the second may have begun elsewhere
-    (`second_before`).
+    Each is a model, a checkpoint, a PEFT adapter of `before`, or a tracked run, as for `compare`: two
+    fine-tunings of one base, two moments of one training, or two runs, of which the second may have begun
+    elsewhere (`second_before`; of a tracked run, its own beginning is taken).
 
     >>> from copy import deepcopy
     >>> from torch import nn
@@ -89,7 +90,9 @@ def overlap(
     """
     if directions < 1:
         raise RankriseError(f"{directions} directions were asked for: pass 1 or more.")
-    pairs = [open_pair(before, first), open_pair(before if second_before is None else second_before, second)]
+    if second_before is None:
+        second_before = second if is_run(second) else before
+    pairs = [open_pair(before, first), open_pair(second_before, second)]
     names = pairs[0][0].names
     if names != pairs[1][0].names:
         raise RankriseError(
@@ -100,29 +103,40 @@ def overlap(
     rows: list[HeadOverlap] = []
     for index, name in enumerate(names):
         layers = [(old[index], new[index]) for old, new in pairs]
+        numbers, others = (
+            list(head_numbers(old, index) or range(len(layer.query)))
+            for (old, _), (layer, _) in zip(pairs, layers, strict=True)
+        )
+        if numbers != others:
+            raise RankriseError(
+                f"The heads {numbers} of {name} are there of the first and {others} of the second: pass two "
+                "trainings of which the same heads were tracked."
+            )
         for matrix in PRODUCTS:
             changes = [head_change(old, new, matrix, device) for old, new in layers]
-            rows += _rows(name, matrix, changes, directions)
+            rows += _rows(name, matrix, changes, directions, numbers)
         progress((index + 1) / len(names))
     return ModelOverlap(described(first), described(second), tuple(rows))
 
 
-def _rows(layer: str, matrix: str, changes: list[Change], directions: int) -> list[HeadOverlap]:
+def _rows(
+    layer: str, matrix: str, changes: list[Change], directions: int, numbers: Sequence[int]
+) -> list[HeadOverlap]:
     left, right = changes[0].before
     most = min(left.shape[-2], right.shape[-2], 2 * left.shape[-1], directions)
     found = [leading_vectors(change, count=most, name=f"{layer} ({matrix})") for change in changes]
     sizes = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
     rows = []
-    for head, count in enumerate(sizes.tolist()):
+    for place, count in enumerate(sizes.tolist()):
         angles = {
-            side: _angles(*(getattr(vectors, f"{side}_vectors")[head, :, :count] for vectors in found))
+            side: _angles(*(getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found))
             for side in ("left", "right")
         }
         rows.append(
             HeadOverlap(
                 layer=layer,
                 matrix=matrix,
-                head=head,
+                head=numbers[place],
                 directions=count,
                 left=_shared(angles["left"]),
                 right=_shared(angles["right"]),

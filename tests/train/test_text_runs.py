@@ -17,10 +17,10 @@ from tiny_training import recipe_file, same_run
 from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
+from rankrise.foundations.record.names import latest_checkpoint
 from rankrise.runs import open
 from rankrise.show.figures import draw_figures
 from rankrise.train import Interrupted, Reached, TrainSettings, train
-from rankrise.train._checkpoint import latest_checkpoint
 
 
 @pytest.fixture(scope="module")

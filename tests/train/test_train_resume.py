@@ -18,9 +18,9 @@ from tiny_training import recipe_file, same_run
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.names import latest_checkpoint
 from rankrise.show.terminal import snapshot
 from rankrise.train import Interrupted, Reached, TrainSettings, train
-from rankrise.train._checkpoint import latest_checkpoint
 from rankrise.watch._track import jobs, staging
 
 

@@ -46,6 +46,12 @@ def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
     return folder / kind / f"step-{step:010d}"
 
 
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest checkpoint of a run; what was being written when the run was killed does not count."""
+    found = sorted((Path(folder) / CHECKPOINTS).glob("step-*/state.json"))
+    return found[-1].parent if found else None
+
+
 def toy_piece(seed: int, kind: str, alpha: str = "", step: float | None = None) -> str:
     """A piece of a toy run, without the ending of its file.
 
