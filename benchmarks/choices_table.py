@@ -4,10 +4,12 @@ python benchmarks/choices_table.py results/vit-cifar10-choices
 """
 
 import argparse
+from collections.abc import Sequence
+from statistics import mean
 
 from rankrise.claims.choices import effects, learned
 from rankrise.claims.statistics import Estimate
-from rankrise.runs import at_their_best, choices_of, open, studies
+from rankrise.runs import Choice, at_their_best, choices_of, open, studies
 
 
 def main() -> None:
@@ -32,6 +34,27 @@ def main() -> None:
                 if one.layer is None:
                     cells += [_said(one.growth), _said(one.final), _said(one.against_base)]
             print(f"| {' | '.join(cells)} |")
+        print()
+        _print_matrices(choices)
+
+
+def _print_matrices(choices: Sequence[Choice]) -> None:
+    """Stable rank of the change of single matrices at the end, mean over layers and seeds."""
+    tracked = [choice for choice in choices if choice.runs[0].matrices]
+    kinds = dict.fromkeys(_kind(name) for choice in tracked for name in choice.runs[0].matrices)
+    print(f"| {' | '.join(['choice', *kinds])} |")
+    print("| --- " * (1 + len(kinds)) + "|")
+    for choice in tracked:
+        ends: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for run in choice.runs:
+            for name in run.matrices:
+                ends[_kind(name)].append(float(run.stable_rank(name)[run.finite][-1]))
+        print(f"| {' | '.join([choice.label, *(f'{mean(of):.3g}' for of in ends.values())])} |")
+
+
+def _kind(name: str) -> str:
+    """A matrix without the number of its layer, by what is left at the end of its name."""
+    return name.removesuffix(".weight").rpartition(".")[2]
 
 
 def _said(one: Estimate) -> str:

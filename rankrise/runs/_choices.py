@@ -6,11 +6,9 @@ from typing import Any
 
 from rankrise.foundations.settings import in_words
 from rankrise.recipes.train_settings import TrainSettings, science_of
-from rankrise.runs._study import Study, one_per_seed
+from rankrise.runs._study import BASE, Study, one_per_seed
 from rankrise.watch import TrackedRun
 
-BASE = "base"
-"""The name of the run that the others are compared with."""
 ORDER = list(science_of(TrainSettings().to_dict()))
 """Choices follow one another as the settings do that they change."""
 VALUES = {

@@ -15,6 +15,8 @@ from rankrise.runs._open import Run
 from rankrise.runs.toy.run import ToyRun
 from rankrise.watch import TrackedRun
 
+BASE = "base"
+"""The name of the run that a table of choices compares the others with."""
 VARIED = ("seed", "initialisation_scale")
 
 FAMILIES = {
@@ -64,8 +66,13 @@ class Study:
 
     @cached_property
     def main(self) -> tuple[TrackedRun, ...]:
-        """The runs that speak for the study, one per seed: trained longest, then at a scale nearest to 1."""
-        best = max(self.members, key=lambda one: (one.last_finite_step, -_from_unit(one.scale), -one.seed))
+        """The runs that speak for the study, one per seed: trained longest, then the base of choices, then
+        at a scale nearest to 1.
+        """
+        best = max(
+            self.members,
+            key=lambda one: (one.last_finite_step, one.name == BASE, -_from_unit(one.scale), -one.seed),
+        )
         alike = [one for one in self.members if _shared(one) == _shared(best)]
         scale = min((one.scale for one in alike), key=lambda scale: (_from_unit(scale), -scale))
         return one_per_seed([one for one in alike if one.scale == scale])

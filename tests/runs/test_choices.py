@@ -52,6 +52,11 @@ def test_choices_are_told_by_what_differs_from_the_base(opened: list[watch.Track
     assert runs.at_their_best(choices, scores) == [True] * 5 + [False]
 
 
+def test_the_base_speaks_for_a_table_of_choices(opened: list[watch.TrackedRun]) -> None:
+    (study,) = runs.studies(opened[::-1])
+    assert [run.name for run in study.main] == ["base", "base-again"]
+
+
 def test_without_a_base_there_are_no_choices(tmp_path: Path) -> None:
     others = [watch.load(tracked(tmp_path / name, seed=0)) for name in ("one", "two")]
     assert runs.choices_of(runs.studies(others)[0]) == []
