@@ -117,7 +117,7 @@ def vit(places: Places) -> Task:
         torch.manual_seed(0)
         model = kind(transformers.ViTConfig(**sizes)).to(places.device)
         fit(model, first, *pretraining, seed=0)
-        model.save_pretrained(pretrained)
+        _save(model, pretrained)
 
     def base() -> Any:
         return kind.from_pretrained(
@@ -166,7 +166,7 @@ def gpt2(places: Places) -> Task:
             )
         ).to(places.device)  # fmt: skip
         fit(model, first, 60 if places.tiny else 2000, 32, 1e-3, seed=0)
-        model.save_pretrained(pretrained)
+        _save(model, pretrained)
 
     def base() -> Any:
         kind = transformers.GPT2LMHeadModel
@@ -187,6 +187,13 @@ def _given(place: Path | None, ours: Path) -> Path:
     if place is None:
         return ours
     return last_checkpoint(place) if has_run(place) else place
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Whole or not at all."""
+    unfinished = folder.with_suffix(".unfinished")
+    model.save_pretrained(unfinished)
+    unfinished.rename(folder)
 
 
 def _sst2(path: Path, tokenizer: Any, device: str) -> Examples:

@@ -10,6 +10,9 @@ from torch import Tensor
 Examples = dict[str, Tensor]
 """Inputs of a transformers model, and labels; the first dimension counts examples."""
 
+DIVERGED = 1e9
+"""In place of a sum of losses that is not a number, so that another rate is chosen."""
+
 
 @contextmanager
 def tensor_float_32() -> Iterator[None]:
@@ -66,7 +69,7 @@ def scores(model: Any, examples: Examples) -> dict[str, float]:
         losses.append(output.loss.double() * count_of(part))
         if "labels" in part:
             right.append((output.logits.argmax(-1) == part["labels"]).sum())
-    found = {"loss": float(torch.stack(losses).sum()) / count}
+    found = {"loss": float(torch.stack(losses).sum().nan_to_num(DIVERGED).clamp(max=DIVERGED)) / count}
     return found | ({"accuracy": int(torch.stack(right).sum()) / count} if right else {})
 
 
