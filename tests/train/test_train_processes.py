@@ -83,14 +83,35 @@ def test_layers_computed_our_way_are_sharded_too(tiny, tmp_path):
         numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-2, atol=1e-4)
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(tiny, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_muon_makes_whole_steps_orthogonal_where_weights_are_sharded(tiny, tmp_path):
+    settings = replace(tiny, optimiser="muon", epochs=0.5, warm_up_epochs=0.1)
+    train(settings, tmp_path / "single")
+    launch("FSDP2", recipe_file(settings, tmp_path / "recipe.yaml"), tmp_path / "run")
+    run, single = watch.load(tmp_path / "run"), watch.load(tmp_path / "single")
+    numpy.testing.assert_allclose(run.steps()["loss"], single.steps()["loss"], rtol=1e-3)
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "batch_size is 100, which 3 processes cannot share equally"),
+        (
+            {"batch_size": 99, "optimiser": "random-walk"},
+            "random-walk, and each of 3 processes would walk its own way",
+        ),
+    ],
+)
+def test_what_processes_cannot_share_is_refused(tiny, tmp_path, monkeypatch, changes, message):
     from accelerate import Accelerator
 
     from rankrise.foundations.errors import RankriseError
 
     monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 3))
-    with pytest.raises(RankriseError, match="batch_size is 100, which 3 processes cannot share equally"):
-        train(tiny, tmp_path / "run")
+    with pytest.raises(RankriseError, match=message):
+        train(replace(tiny, **changes), tmp_path / "run")
 
 
 def test_a_process_of_several_ends_with_its_status_and_without_the_interpreters_end(tmp_path):
