@@ -29,7 +29,7 @@ def flow(
     """
     from rankrise import predict as theory
     from rankrise.commands.network import build, network_settings
-    from rankrise.foundations.files import to_json, write_json
+    from rankrise.commands.theory import show_agreement, tell
     from rankrise.show.progress import bar
     from rankrise.show.stage_table import print_stages
     from rankrise.show.staircase import save_flow
@@ -53,18 +53,9 @@ def flow(
         "largest_point_error": comparison.largest_point_error,
         "support_grows_by_at_most_one": comparison.support_grows_by_at_most_one,
     }
-    paths = []
-    if out is not None:
-        write_json(out / "flow.json", result)
-        paths = [out / "flow.json", *save_flow(out, solved, stages, loss.label)]
-    if json:
-        print(to_json(result))
-        return
-    print_stages(stages, loss.label, solved)
-    print(f"{solved.message} {len(solved.times) - 1} steps, {solved.gradients} gradients.")
-    if comparison.stages:
-        print(f"Largest error of a stage time: {comparison.largest_time_error:.2%}.")
-    else:
-        print("No plateau has its middle within the flow: raise --until to compare stage times.")
-    for path in paths:
-        print(path)
+
+    def show() -> None:
+        print_stages(stages, loss.label, solved)
+        show_agreement(solved, len(solved.times) - 1, comparison)
+
+    tell(result, "flow", out, json, lambda folder: save_flow(folder, solved, stages, loss.label), show)

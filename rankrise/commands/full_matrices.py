@@ -1,9 +1,11 @@
 """`rankrise predict --weights full` and `rankrise flow --weights full`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankrise.commands.network import NetworkSettings
+from rankrise.commands.theory import show_agreement, show_assumptions, tell
 from rankrise.foundations.errors import RankriseError
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ def predict_matrices(
 ) -> None:
     """Print, and keep in `out`, the stages of a network with full weights."""
     from rankrise import predict
-    from rankrise.foundations.files import to_json, write_json
     from rankrise.show.matrix_stages import print_matrix_stages, save_matrix_stages
     from rankrise.show.progress import bar
 
@@ -28,19 +29,13 @@ def predict_matrices(
     result = stages.to_dict(loss.label)
     if check and len(stages):
         result["assumptions"] = predict.check_matrix_assumptions(loss, stages).to_dict()
-    paths = []
-    if out is not None:
-        write_json(out / "stages.json", result)
-        paths = [out / "stages.json", *save_matrix_stages(out, "stages", stages, loss.label)]
-    if json:
-        print(to_json(result))
-        return
-    print_matrix_stages(stages, loss.label)
-    for assumption in result.get("assumptions", {}).values():
-        verdict = "holds" if assumption["holds"] else "does not hold"
-        print(f"{assumption['name']}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
-    for path in paths:
-        print(path)
+
+    def show() -> None:
+        print_matrix_stages(stages, loss.label)
+        show_assumptions(result)
+
+    draw = partial(save_matrix_stages, name="stages", stages=stages, label=loss.label)
+    tell(result, "stages", out, json, draw, show)
 
 
 def flow_matrices(
@@ -53,7 +48,6 @@ def flow_matrices(
 ) -> None:
     """Print, and keep in `out`, the flow of a network with full weights beside its predicted stages."""
     from rankrise import predict
-    from rankrise.foundations.files import to_json, write_json
     from rankrise.show.matrix_stages import print_matrix_stages, save_matrix_stages
     from rankrise.show.progress import bar
 
@@ -72,21 +66,13 @@ def flow_matrices(
         "largest_point_error": comparison.largest_point_error,
         "rank_grows_by_at_most_one": comparison.rank_grows_by_at_most_one,
     }
-    paths = []
-    if out is not None:
-        write_json(out / "flow.json", result)
-        paths = [out / "flow.json", *save_matrix_stages(out, "flow", stages, loss.label, solved)]
-    if json:
-        print(to_json(result))
-        return
-    print_matrix_stages(stages, loss.label, solved)
-    print(f"{solved.message} {solved.steps} steps, {solved.gradients} gradients.")
-    if comparison.stages:
-        print(f"Largest error of a stage time: {comparison.largest_time_error:.2%}.")
-    else:
-        print("No plateau has its middle within the flow: raise --until to compare stage times.")
-    for path in paths:
-        print(path)
+
+    def show() -> None:
+        print_matrix_stages(stages, loss.label, solved)
+        show_agreement(solved, solved.steps, comparison)
+
+    draw = partial(save_matrix_stages, name="flow", stages=stages, label=loss.label, flow=solved)
+    tell(result, "flow", out, json, draw, show)
 
 
 def build_full(settings: NetworkSettings) -> "FullHead | LinearNetwork":

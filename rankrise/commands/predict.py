@@ -27,7 +27,7 @@ def predict(
     """
     from rankrise import predict as theory
     from rankrise.commands.network import build, network_settings
-    from rankrise.foundations.files import to_json, write_json
+    from rankrise.commands.theory import show_assumptions, tell
     from rankrise.show.progress import bar
     from rankrise.show.stage_table import print_stages
     from rankrise.show.staircase import save_stages
@@ -44,16 +44,9 @@ def predict(
     result = stages.to_dict(loss.label)
     if check and len(stages):
         result["assumptions"] = theory.check_assumptions(loss, stages).to_dict()
-    paths = []
-    if out is not None:
-        write_json(out / "stages.json", result)
-        paths = [out / "stages.json", *save_stages(out, stages, loss.label)]
-    if json:
-        print(to_json(result))
-        return
-    print_stages(stages, loss.label)
-    for assumption in result.get("assumptions", {}).values():
-        verdict = "holds" if assumption["holds"] else "does not hold"
-        print(f"{assumption['name']}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
-    for path in paths:
-        print(path)
+
+    def show() -> None:
+        print_stages(stages, loss.label)
+        show_assumptions(result)
+
+    tell(result, "stages", out, json, lambda folder: save_stages(folder, stages, loss.label), show)

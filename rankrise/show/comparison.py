@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rankrise.foundations.files import replacing, write_json, write_text
+from rankrise.foundations.files import write_json, write_text
 from rankrise.show.csv_text import csv_text
+from rankrise.show.pictures import save_picture
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 
@@ -24,16 +25,14 @@ def save_comparison(
     """Write comparison.json, .csv, .png and .svg to `folder`, and give their paths; an overlap is in the JSON
     and has a CSV of its own."""
     folder = Path(folder)
-    paths = [folder / f"comparison.{kind}" for kind in ("json", "csv", "png", "svg")]
+    paths = [folder / "comparison.json", folder / "comparison.csv"]
     write_json(paths[0], as_json(comparison, overlap))
     write_text(paths[1], to_csv(comparison.rows))
+    paths += save_picture(draw_comparison(comparison), folder, "comparison")
     if overlap is not None:
-        write_text(folder / "overlap.csv", to_csv(overlap.rows))
-    figure = draw_comparison(comparison)
-    for path in paths[2:4]:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths if overlap is None else [*paths, folder / "overlap.csv"]
+        paths.append(folder / "overlap.csv")
+        write_text(paths[-1], to_csv(overlap.rows))
+    return paths
 
 
 def draw_comparison(comparison: ModelComparison) -> Figure:

@@ -1,6 +1,5 @@
 """Stages of full matrices as a table on the terminal and as a picture, beside a flow where there is one."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +7,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rankrise.foundations.files import replacing
 from rankrise.predict import MatrixFlow, MatrixStages
-from rankrise.show.stage_table import print_columns
+from rankrise.show.pictures import save_picture
+from rankrise.show.stage_table import nearest, print_columns
 
 Label = Callable[[int], str]
 
@@ -43,25 +42,13 @@ def _columns(stages: MatrixStages, label: Label, flow: MatrixFlow | None) -> dic
         "T_k": [f"{stage.time:.4f}" for stage in stages],
     }
     if flow is not None:
-        columns["flow"] = [f"{time:.4f}" for time in _rises(stages, flow)]
+        columns["flow"] = [nearest(flow.rises(stage.product, stage.rank - 1), stage.time) for stage in stages]
     columns["product"] = [label(stage.product) for stage in stages]
     columns["rank"] = [str(stage.rank) for stage in stages]
     columns["gap"] = [f"{stage.gap:.3g}" for stage in stages]
     columns["loss"] = [f"{stage.loss:.5g}" for stage in stages]
     columns["lost"] = [" ".join(label(product) for product in stage.dropped) for stage in stages]
     return columns
-
-
-def _rises(stages: MatrixStages, flow: MatrixFlow) -> list[float]:
-    """When each stage's singular value rises in the flow, nearest to the stage where it does so twice."""
-    return [
-        min(
-            flow.rises(stage.product, stage.rank - 1),
-            key=lambda time, stage=stage: abs(time - stage.time),  # type: ignore[misc]
-            default=math.inf,
-        )
-        for stage in stages
-    ]
 
 
 def save_matrix_stages(
@@ -87,11 +74,7 @@ def save_matrix_stages(
         panels[0].plot(flow.times, flow.losses, color="black", linewidth=1.3, label="flow")
         panels[0].legend(frameon=False, fontsize=8)
     panels[-1].set_xlabel("rescaled time $t / \\log(1/\\alpha)$")
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for path in paths:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
+    return save_picture(figure, folder, name)
 
 
 def _draw_values(

@@ -1,7 +1,7 @@
 """Algorithm 1's stages as a table on the terminal, beside the flow's times where there is a flow."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rankrise.predict import Flow, MatrixStages, Stages
@@ -60,7 +60,8 @@ def _columns(stages: Stages, label: Callable[[int], str], flow: Flow | None) -> 
         "T_k": [f"{stage.time:.4f}" for stage in stages],
     }
     if flow is not None:
-        columns["flow"] = [f"{time:.4f}" for time in _rises(stages, flow)]
+        rises = flow.rises()
+        columns["flow"] = [nearest(rises.get(stage.coordinate, ()), stage.time) for stage in stages]
     columns["coordinate"] = [label(stage.coordinate) for stage in stages]
     columns["sign"] = ["+" if stage.sign > 0 else "-" for stage in stages]
     columns["loss"] = [f"{stage.loss:.5g}" for stage in stages]
@@ -68,11 +69,6 @@ def _columns(stages: Stages, label: Callable[[int], str], flow: Flow | None) -> 
     return columns
 
 
-def _rises(stages: Stages, flow: Flow) -> Iterator[float]:
-    """When each stage's coordinate rises in the flow: for one that leaves and comes back, the rise nearest to
-    the stage.
-    """
-    rises = flow.rises()
-    for stage in stages:
-        distances = {abs(time - stage.time): time for time in rises.get(stage.coordinate, [math.inf])}
-        yield distances[min(distances)]
+def nearest(rises: Iterable[float], time: float) -> str:
+    """When the flow comes to a stage: of what leaves and comes back, the rise nearest to the stage's time."""
+    return f"{min(rises, key=lambda rise: abs(rise - time), default=math.inf):.4f}"

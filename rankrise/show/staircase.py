@@ -6,8 +6,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rankrise.foundations.files import replacing
 from rankrise.predict import Flow, Stages
+from rankrise.show.pictures import save_picture
 
 Label = Callable[[int], str]
 
@@ -16,7 +16,7 @@ def save_stages(folder: Path, stages: Stages, label: Label) -> list[Path]:
     """Draw the staircase of Algorithm 1: the loss, and the value of every coordinate that is ever active."""
     figure, (upper, lower) = _axes()
     _draw_staircase(upper, lower, stages, label, style="-")
-    return _save(figure, folder, "stages")
+    return save_picture(figure, folder, "stages")
 
 
 def save_flow(folder: Path, flow: Flow, stages: Stages, label: Label) -> list[Path]:
@@ -28,7 +28,7 @@ def save_flow(folder: Path, flow: Flow, stages: Stages, label: Label) -> list[Pa
     upper.legend(frameon=False, fontsize=8)
     for coordinate, colour in _colours(stages).items():
         lower.plot(times, values[:, coordinate], color=colour, linewidth=1.3)
-    return _save(figure, folder, "flow")
+    return save_picture(figure, folder, "flow")
 
 
 def _axes() -> tuple[Figure, tuple[Axes, Axes]]:
@@ -80,11 +80,3 @@ def _colours(stages: Stages) -> dict[int, tuple[float, float, float, float]]:
 
     order = list(dict.fromkeys(stage.coordinate for stage in stages))
     return {c: colormaps["viridis"](0.9 * place / max(1, len(order) - 1)) for place, c in enumerate(order)}
-
-
-def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for path in paths:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
