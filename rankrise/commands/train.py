@@ -50,7 +50,8 @@ def train(
             print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
         for sentence in out_of_place(wanted):
             print(f"Note: {sentence}", file=sys.stderr)
-    with bar(f"{folder.name}", total=1, unit="tokens" if wanted.is_text else "images") as move_to:
+    units = {"images": "images", "text": "tokens", "regression": "problems"}
+    with bar(f"{folder.name}", total=1, unit=units[wanted.subject]) as move_to:
 
         def show(reached: Reached) -> None:
             text = f"epoch {reached.epoch:.3g}"

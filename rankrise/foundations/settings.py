@@ -18,7 +18,7 @@ Kind = Literal["science", "computation", "record", "machine"]
 - record: what is written down. Likewise.
 - machine: where things lie and how many processes help. A run may be resumed with another value.
 """
-Of = Literal["both", "images", "text"]
+Of = Literal["all", "images", "text", "regression"]
 """The data for which a setting says something."""
 
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
@@ -37,7 +37,7 @@ class Meaning:
     """What a field says of itself."""
 
     kind: Kind = "science"
-    of: Of = "both"
+    of: Of = "all"
     above: float | None = None
     """Each number is greater than this."""
     at_least: float | None = None
@@ -52,7 +52,7 @@ def setting(
     default: Any,
     *,
     kind: Kind = "science",
-    of: Of = "both",
+    of: Of = "all",
     above: float | None = None,
     at_least: float | None = None,
     at_most: float | None = None,

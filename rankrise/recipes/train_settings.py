@@ -10,10 +10,19 @@ from rankrise.foundations.settings import as_json, check, meanings, names_of, re
 from rankrise.recipes.files import settings_in
 
 Data = Literal[
-    "cifar10", "cifar100", "digits", "image-folder", "hugging-face", "text", "made-text", "hugging-face-text"
+    "cifar10",
+    "cifar100",
+    "digits",
+    "image-folder",
+    "hugging-face",
+    "text",
+    "made-text",
+    "hugging-face-text",
+    "regression",
 ]
+Subject = Literal["images", "text", "regression"]
 TEXT = ("text", "made-text", "hugging-face-text")
-"""Those that are text; the others are images."""
+"""Those that are text; the others are images or regression."""
 Augmentation = Literal["none", "crop", "crop-flip", "rand-augment", "resized-crop-flip"]
 Initialisation = Literal["linear", "normal", "truncated-normal"]
 Optimiser = Literal["adamw", "sgd", "lion", "muon", "random-walk"]
@@ -29,7 +38,7 @@ class TrainSettings:
     """
 
     data: Data = "cifar10"
-    """The data set: images, or text, made-text or hugging-face-text."""
+    """The data set: images; text, made-text or hugging-face-text; or regression, problems that are made."""
     data_folder: str = setting("data", kind="machine")
     """Folder in which the data set's own folder lies."""
     data_name: str = ""
@@ -44,6 +53,12 @@ class TrainSettings:
     """Of text: tokens in an example."""
     also_validate: tuple[str, ...] = setting((), kind="record", of="text")
     """Of text: names inside data_folder of other text folders whose validation sets are looked at too."""
+    examples: int = setting(1024, of="regression", at_least=1, at_most=2**24)
+    """Of regression: problems to train on."""
+    pairs: int = setting(16, of="regression", at_least=1, at_most=2**16)
+    """Of regression: points of a problem that are given before the one that is asked for."""
+    variances: tuple[float, ...] = setting((1.0, 0.7, 0.5), of="regression", above=0)
+    """Of regression: the variance of each feature of a point."""
     image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")
@@ -140,14 +155,18 @@ class TrainSettings:
         check(self)
         if self.data in ("image-folder", "hugging-face", "text", "hugging-face-text") and not self.data_name:
             raise RankriseError(f"data is {self.data} but data_name is empty: pass the data set's name.")
-        (self._check_text if self.is_text else self._check_images)()
+        (self._check_images if self.subject == "images" else self._check_language_model)()
+        if not self.variances:
+            raise RankriseError("variances is empty: pass one for each feature of a regression problem.")
 
     @property
-    def is_text(self) -> bool:
-        """Whether the data is text, and the network GPT-2."""
-        return self.data in TEXT
+    def subject(self) -> Subject:
+        """What the data is. The network of images is a vision transformer, that of all others GPT-2."""
+        if self.data == "regression":
+            return "regression"
+        return "text" if self.data in TEXT else "images"
 
-    def _check_text(self) -> None:
+    def _check_language_model(self) -> None:
         if self.heads * self.head_size != self.hidden_size:
             raise RankriseError(
                 f"GPT-2's {self.heads} heads of head_size {self.head_size} do not make up its hidden_size "
@@ -163,7 +182,7 @@ class TrainSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting that says something for the data, as JSON has it."""
-        said = {"both", "text" if self.is_text else "images"}
+        said = {"all", self.subject}
         return {name: value for name, value in as_json(self).items() if meanings(self)[name].of in said}
 
     def changed(self, given: Mapping[str, Any], source: str) -> "TrainSettings":

@@ -16,6 +16,7 @@ from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.train._language_model import language_model
+from rankrise.train._regression_model import regression_model
 from rankrise.train._task import Task
 from rankrise.train._vision_model import vision_transformer
 
@@ -44,7 +45,9 @@ def initial_model(folder: str | Path) -> nn.Module:
     settings = settings_of(folder)
     path = last_checkpoint(folder) / CONFIG
     config = read_json(path)
-    if settings.is_text:
+    if settings.subject == "regression":
+        model = regression_model(settings)
+    elif settings.subject == "text":
         model = language_model(settings, _count(path, "vocab_size", config.get("vocab_size")))
     else:
         names = config.get("id2label")

@@ -1,6 +1,6 @@
-"""What is trained for: batches, loss and score. The loop knows nothing else about images or text."""
+"""What is trained for: batches, loss and score. The loop knows nothing else about its data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
 import torch
@@ -10,6 +10,7 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._image_classification import image_classification
 from rankrise.train._next_token import next_token_prediction
+from rankrise.train._regression import in_context_regression
 from rankrise.train._sources import Batch
 
 
@@ -18,7 +19,7 @@ class Task(Protocol):
 
     name: str
     units_per_example: int
-    """Images or tokens, in which its rate is counted."""
+    """Images, tokens or problems, in which its rate is counted."""
     examples: int
     """Training examples: one epoch."""
 
@@ -51,4 +52,9 @@ def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen
     """The task that the settings name, its data read and checked; `meter` shows how far decoding or
     tokenising them is.
     """
-    return (next_token_prediction if settings.is_text else image_classification)(settings, device, meter)
+    make: dict[str, Callable[[TrainSettings, torch.device, Meter], Task]] = {
+        "images": image_classification,
+        "text": next_token_prediction,
+        "regression": in_context_regression,
+    }
+    return make[settings.subject](settings, device, meter)

@@ -19,13 +19,16 @@ def test_the_settings_of_science_in_old_records_are_still_of_science() -> None:
     assert names_of(TrainSettings, "machine") == ["data_folder", "check_data", "workers"]
 
 
-def test_settings_of_text_are_not_told_of_images_and_the_reverse() -> None:
-    images, text = TrainSettings().to_dict(), TrainSettings(data="made-text", head_size=64).to_dict()
+def test_settings_of_one_kind_of_data_are_not_told_of_another() -> None:
+    images, text, regression = (
+        TrainSettings(data=data, head_size=64).to_dict() for data in ("cifar10", "made-text", "regression")
+    )
     assert "patch_size" in images
     assert "tokenizer" not in images
     assert "patch_size" not in text
     assert "tokenizer" in text
-    assert images.keys() | text.keys() == meanings(TrainSettings).keys()
+    assert {"pairs", "variances"} <= regression.keys() - images.keys() - text.keys()
+    assert images.keys() | text.keys() | regression.keys() == meanings(TrainSettings).keys()
 
 
 def test_a_record_of_an_earlier_version_is_alike_where_its_missing_settings_were_the_same() -> None:

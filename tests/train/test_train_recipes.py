@@ -35,10 +35,12 @@ SMALL_TEXT = [
 
 def made_up(data: Path, settings: TrainSettings) -> int:
     """Write data in the recipe's format; the number of training examples."""
-    if settings.is_text:
+    if settings.subject == "text":
         return write_for(settings.changed({"sequence_length": 64}, "the test"), data)
     if settings.data == "digits":
         return 1500
+    if settings.data == "regression":
+        return settings.examples
     if settings.data == "image-folder":
         for part in ("train", "val"):
             for name in ("one", "two"):
@@ -65,15 +67,17 @@ def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
     epochs = 2 / (examples // 2)
     plain = ["--compile=none", "--precision=fp32", "--workers=0", "--check_data=no", "--json"]
     flags = [f"--epochs={epochs}", f"--warm_up_epochs={epochs / 2}", f"--data_folder={tmp_path / 'data'}"]
-    small = [*SMALL, *(SMALL_TEXT if settings.is_text else ())]
+    small = [*SMALL, *(SMALL_TEXT if settings.subject == "text" else ())]
     main(["train", recipe, "--run", str(tmp_path / "run"), *small, *plain, *flags])
     printed = json.loads(capsys.readouterr().out)
     assert printed["step"] == printed["total_steps"] == 2
-    if settings.is_text:
+    if settings.subject == "text":
         wanted = {"perplexity", *(f"perplexity/{name}" for name in settings.also_validate)}
         assert all(1 < printed["metrics"][name] < 1000 for name in wanted)
-    else:
+    elif settings.subject == "images":
         assert 0 <= printed["metrics"]["accuracy"] <= 1
+    else:
+        assert 0 < printed["metrics"]["validation_loss"] < 10
     run = watch.load(tmp_path / "run")
     assert run.spectra_steps.tolist() == [2]
     assert numpy.all(run.norm("VO")[-1] > 0)

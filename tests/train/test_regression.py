@@ -1,0 +1,132 @@
+"""In-context regression: problems as stated, the library's network, and stages where the theory has them."""
+
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+import transformers
+from test_train_resume import stop_at
+from tiny_training import same_run
+from torch import nn
+
+from rankrise import watch
+from rankrise.foundations.errors import RankriseError
+from rankrise.train import Interrupted, TrainSettings, read_recipe, train
+from rankrise.train._begun import initial_model
+from rankrise.train._data import made_regression
+from rankrise.train._regression import InContextRegression
+from rankrise.train._task import task_of
+
+RECIPE = read_recipe("regression-stages")
+SMALL = replace(
+    RECIPE,
+    examples=64,
+    pairs=5,
+    batch_size=16,
+    layers=2,
+    epochs=3,
+    log_every=1,
+    evaluate_every=1,
+    checkpoint_every=1,
+    measurements=4,
+    spectra_epochs=(1,),
+)
+
+
+def made_task(**changes: object) -> InContextRegression:
+    task = task_of(replace(SMALL, **changes), torch.device("cpu"))
+    assert isinstance(task, InContextRegression)
+    return task
+
+
+def test_given_points_and_the_answer_lie_on_one_affine_function_per_problem():
+    """With one feature more than points to spare, least squares finds it exactly."""
+    variances = (1.0, 0.25)
+    for problems in made_regression(50, 6, variances):
+        tokens = problems.tokens.double().numpy()
+        assert (tokens[:, -1, -1] == 0).all()
+        for row, answer in zip(tokens, problems.answers.tolist(), strict=True):
+            design = numpy.column_stack([row[:, :-1], numpy.ones(len(row))])
+            solution, *_ = numpy.linalg.lstsq(design[:-1], row[:-1, -1], rcond=None)
+            told = design[-1] @ solution / numpy.sqrt(1 + sum(variances))
+            assert told == pytest.approx(answer, abs=2e-3)
+
+
+def test_problems_are_the_same_for_every_seed_and_differ_between_training_and_validation():
+    first, other = made_task(seed=0), made_task(seed=1)
+    assert torch.equal(first._train.tokens, other._train.tokens)
+    assert not torch.isin(first._validation.answers, first._train.answers).any()
+    assert not torch.equal(first.model().read_in.weight, other.model().read_in.weight)
+
+
+def test_answers_have_variance_one_so_that_a_loss_of_one_means_nothing_learned():
+    train_set, _ = made_regression(20_000, 1, (3.0, 1.0))
+    assert float(train_set.answers.var()) == pytest.approx(1, abs=0.03)
+
+
+def test_outputs_and_gradients_are_the_librarys():
+    """The last layer computes its last token alone, and the others without a mask."""
+    task = made_task(initialisation_scale=10.0)
+    ours = task.model().double()
+    theirs = transformers.GPT2Model(ours.config).double()
+    theirs.load_state_dict(ours.transformer.state_dict(), strict=False)
+    tokens = task._train.tokens[:20].double()
+    given = ours(tokens=tokens)
+    hidden = theirs(inputs_embeds=ours.read_in(tokens)).last_hidden_state
+    expected = ours.read_out(hidden[:, -1]).squeeze(1)
+    torch.testing.assert_close(given, expected, rtol=0, atol=1e-12)
+    mine, other = (
+        torch.autograd.grad(answers.sum(), list(layers.parameters()))
+        for answers, layers in ((given, ours.transformer.h), (expected, theirs.h))
+    )
+    for one, same in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, same, rtol=0, atol=1e-12)
+
+
+def test_only_the_layers_are_scaled():
+    whole, small = (
+        dict(made_task(initialisation_scale=scale).model().named_parameters()) for scale in (1, 0.01)
+    )
+    for name, weight in whole.items():
+        scaled = name.startswith("transformer.h.") and ".ln_" not in name
+        assert torch.equal(small[name], weight * (0.01 if scaled else 1)), name
+
+
+def test_the_validation_loss_is_the_mean_over_all_problems_whatever_the_batch():
+    task = made_task()
+    model = task.model()
+    problems = task._validation
+    expected = ((model(problems.tokens) - problems.answers) ** 2).mean().item()
+    for size in (1024, 300):
+        sums = [task.score(model, *batch) for batch in task.validation_batches(size, slice(None))]
+        found = task.metrics(torch.stack(sums).sum(0))["validation_loss"]
+        assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
+    train(SMALL, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(SMALL, tmp_path / "run", progress=stop_at(6))
+    assert train(SMALL, tmp_path / "run").step == 12
+    same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_the_network_it_began_with_is_drawn_again(tmp_path):
+    train(SMALL, tmp_path / "run")
+    begun = initial_model(tmp_path / "run")
+    assert isinstance(begun, nn.Module)
+    assert [layer.name for layer in watch.heads(begun)] == ["transformer.h.0.attn", "transformer.h.1.attn"]
+
+
+def test_one_layer_confirms_no_stage_of_its_own(tmp_path):
+    """The ranks of all heads would be those of its heads again."""
+    for layers in (1, 2):
+        train(replace(SMALL, layers=layers), tmp_path / f"{layers}")
+        searched = watch.find_stages(tmp_path / f"{layers}").searched
+        assert ("all KQ stable rank" in searched) == (layers == 2)
+
+
+def test_features_are_needed():
+    with pytest.raises(RankriseError, match="variances is empty: pass one for each feature"):
+        TrainSettings(data="regression", variances=(), heads=4)
