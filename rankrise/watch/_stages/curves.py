@@ -26,7 +26,8 @@ class Curve:
 def curves_of(run: TrackedRun) -> list[Curve]:
     """The loss; for every layer and product the median stable rank of its heads (what a typical head does)
     and the total of their leading singular values (what any of them does); for every product the stable rank
-    of all heads together. Steps at which the change of most heads is rounding noise are left out.
+    of all heads together, where there are several layers. Steps at which the change of most heads is rounding
+    noise are left out.
     """
     recorded = run.steps()
     curves = []
@@ -45,6 +46,8 @@ def curves_of(run: TrackedRun) -> list[Curve]:
                 Curve(f"{name} stable rank", steps, typical[told], alone=False),
                 Curve(f"{name} singular values", steps, total, scale="linear", alone=False),
             ]
+        if len(run.layers) == 1:  # it would say the same again, and seem to confirm it
+            continue
         told = ~_mostly(noisy, ranks)
         total = np.nansum(ranks, axis=(1, 2))
         curves.append(Curve(f"all {product} stable rank", run.measured[told], total[told], alone=False))

@@ -15,7 +15,7 @@ from rankrise.watch._stages.power import Missed, missed_in
 from rankrise.watch._stages.steps import FoundStep, find_steps
 from rankrise.watch._track.load import TrackedRun, load
 
-FORMAT = "rankrise-stages/3"
+FORMAT = "rankrise-stages/4"
 """Of stages.json; counted up when the same record gives other stages, so that what was kept is found anew."""
 
 
