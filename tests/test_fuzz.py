@@ -33,7 +33,7 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
         *(("tracked", seed) for seed in (4, 21, 36, 184, 953)),
         *(("toy", seed) for seed in (47, 64, 75, 271, 317)),
         *(("checkpoints", seed) for seed in (313, 824, 947)),
-        *(("training", seed) for seed in (188, 248, 265, 964)),
+        *(("training", seed) for seed in (188, 248, 265, 964, 30745)),
     ],
 )
 def test_what_was_found_once_is_a_sentence(subjects: Subjects, kind: str, seed: int) -> None:

@@ -43,6 +43,7 @@ def train(
     wander: bool = False,
     diverges: int | None = None,
     close: bool = True,
+    matrices: Sequence[str] = (),
 ) -> Path:
     """Train and record; `data` is only what the recipe calls it. With `wander`, every weight takes random
     steps instead of learning: a change without any structure. At the step `diverges` they cease to be finite.
@@ -58,7 +59,14 @@ def train(
     extra = {"recipe": recipe, "epoch_steps": EPOCH, "data": data} if data else {}
     schedule = watch.Schedule(often=2, seldom=20)
     tracker = watch.RankTracker(
-        model, folder, schedule=schedule, products=products, extra=extra, top=4, strict=True
+        model,
+        folder,
+        schedule=schedule,
+        products=products,
+        matrices=matrices,
+        extra=extra,
+        top=4,
+        strict=True,
     )
     for step in range(1, steps + 1):
         sequences = torch.randint(symbols, (32, LENGTH))

@@ -106,8 +106,9 @@ def one_per_seed(members: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
     return tuple(longest[seed] for seed in sorted(longest))
 
 
-def studies(runs: Sequence[Run]) -> list[Study]:
-    """The studies that the tracked ones among some runs make up, in their order.
+def studies(runs: Sequence[Run], of_heads: bool = True) -> list[Study]:
+    """The studies that the tracked ones among some runs make up, in their order; a run without heads is
+    refused where they are `of_heads`.
 
     >>> studies([])
     []
@@ -116,7 +117,7 @@ def studies(runs: Sequence[Run]) -> list[Study]:
     for run in runs:
         if isinstance(run, ToyRun):
             continue
-        if not run.layers:
+        if of_heads and not run.layers:
             raise RankriseError(
                 f"{run.folder} tracked no attention layer, and there is no rank to show: pass another run."
             )

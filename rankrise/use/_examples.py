@@ -88,7 +88,9 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
         try:
             row = json.loads(line)
             text = row["text"]
-        except (ValueError, KeyError, TypeError) as error:
+            if not isinstance(text, str):
+                raise TypeError(f"the text is {text!r:.30}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RankriseError(
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
             ) from error

@@ -30,7 +30,7 @@ def load_model(source: str | Path) -> nn.Module:
             loaded: nn.Module = type(empty).from_pretrained(
                 folder, config=empty.config, local_files_only=True
             )
-        except (RuntimeError, ValueError, OSError, TypeError) as error:
+        except Exception as error:  # a damaged configuration may break anything
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise RankriseError(
                 f"{str(source)!r} cannot be loaded by transformers ({first:.200}): is it whole?"

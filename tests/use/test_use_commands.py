@@ -166,10 +166,12 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["shrink", "gpt2/base", "--out", "a"], "is not a PEFT adapter"),
         (["shrink", "gpt2/base", "--out", "a", "--base", "gpt2/base"], "pass both --base and --data"),
         (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
+        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, capsys, monkeypatch) -> None:
     monkeypatch.chdir(folders["here"])
+    Path("odd.jsonl").write_text('{"text": null}')
     with pytest.raises(SystemExit):
         main(words)
     assert message in capsys.readouterr().err

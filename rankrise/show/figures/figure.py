@@ -18,6 +18,8 @@ class Shown:
 
     seeds: Sequence[ToySeed]
     studies: Sequence[Study]
+    with_matrices: Sequence[Study] = ()
+    """Of runs that tracked other matrices than heads, perhaps those alone."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,11 @@ def shown_of(opened: Sequence[Run], seed: int | None = None) -> Shown:
         raise RankriseError(
             f"--seed {seed} chooses among a toy run's seeds: of tracked runs, pass those to draw."
         )
+    tracked = [run for run in opened if isinstance(run, TrackedRun)]
     return Shown(
         [ToySeed.of(run, seed) for run in toys],
-        studies([run for run in opened if isinstance(run, TrackedRun)]),
+        studies([run for run in tracked if run.layers or not run.matrices]),
+        studies([run for run in tracked if run.matrices], of_heads=False),
     )
 
 
@@ -72,6 +76,11 @@ def each_seed(shown: Shown) -> Sequence[ToySeed]:
 def each_study(shown: Shown) -> Sequence[Study]:
     """One figure per data set."""
     return shown.studies
+
+
+def studies_with_matrices(shown: Shown) -> Sequence[Study]:
+    """One figure per data set on which other matrices than heads were tracked."""
+    return shown.with_matrices
 
 
 def studies_on(*families: str) -> Callable[[Shown], Sequence[Sequence[Study]]]:

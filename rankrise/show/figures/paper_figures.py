@@ -10,6 +10,7 @@ from rankrise.show.figures.figure import (
     several_studies,
     studies_of_choices,
     studies_on,
+    studies_with_matrices,
 )
 from rankrise.show.figures.toy.descent import draw_descent
 from rankrise.show.figures.toy.diagonal_and_full import draw_diagonal_and_full
@@ -20,6 +21,7 @@ from rankrise.show.figures.tracked.choices import draw_choices
 from rankrise.show.figures.tracked.course_of_training import draw_course
 from rankrise.show.figures.tracked.energy_rank import draw_energy_rank
 from rankrise.show.figures.tracked.final_spectra import draw_final_spectra
+from rankrise.show.figures.tracked.matrices import draw_matrices
 from rankrise.show.figures.tracked.normalised_spectra import draw_normalised_spectra, draw_one_head
 from rankrise.show.figures.tracked.rank_by_scale import draw_rank_by_scale
 from rankrise.show.figures.tracked.singular_values import draw_singular_values
@@ -130,6 +132,12 @@ FIGURES: tuple[Figure[Any], ...] = (
         studies_of_choices,
         draw_choices,
         "Which choice decides: growth and end of the stable rank, one change from the base at a time",
+    ),
+    Figure(
+        "matrices",
+        studies_with_matrices,
+        draw_matrices,
+        "Ranks of the change of other weight matrices throughout training",
     ),
     Figure("training", each_study, draw_course, "What was recorded of training"),
     Figure(

@@ -18,6 +18,7 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import ToyRun, open, studies
 from rankrise.show.figures import FIGURES, draw_figures, planned
 from rankrise.show.figures.figure import shown_of
+from rankrise.show.figures.tracked.matrices import draw_matrices
 from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
 from rankrise.show.report import write_report
 from rankrise.show.terminal import snapshot
@@ -42,6 +43,32 @@ def drawn(tracked: dict[str, Path], shared: Path) -> Drawn:
     return {
         name: list(map(Path, paths)) for name, paths in json.loads((out / "drawn.json").read_text()).items()
     }
+
+
+def names_of(folder: Path) -> list[str]:
+    return [plan.name for plan in planned(shown_of(open(folder)))]
+
+
+def test_other_matrices_have_a_figure(tmp_path: Path) -> None:
+    """With heads or without; a panel per kind, and every rank in the table."""
+    for name, products in (("both", ("KQ", "VO")), ("alone", ())):
+        folder = train(tmp_path / name, layers=2, steps=30, products=products, matrices=["*.linear?.weight"])
+        assert ("energy-rank" in names_of(folder)) == bool(products)
+        figures, _ = draw_figures(open(folder), tmp_path / f"{name} drawn", ["matrices"])
+        run, drawn = watch.load(folder), rows(figures["matrices"][2])
+        for matrix in run.matrices:
+            last = str(run.last_finite_step)
+            found = {
+                row["rank"]: float(row["value"])
+                for row in drawn
+                if (row["matrix"], row["step"]) == (matrix, last)
+            }
+            assert found["stable"] == run.stable_rank(matrix)[-1]
+            assert found["95 % energy"] == run.energy_rank(matrix)[-1, 1]
+        figure, _ = draw_matrices(studies([run], of_heads=False)[0])
+        titles = [panel.get_title() for panel in figure.axes if panel.get_visible()]
+        assert titles == ["encoder.layers.*.linear1.weight", "encoder.layers.*.linear2.weight"]
+    assert "matrices" not in names_of(train(tmp_path / "none", steps=10))
 
 
 def rows(path: Path) -> list[dict[str, str]]:
