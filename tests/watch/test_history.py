@@ -1,7 +1,11 @@
 """A history of checkpoints is the record that a tracker would have written."""
 
 import json
+import random
 import shutil
+import signal
+import time
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -96,6 +100,50 @@ def test_it_goes_on_after_a_kill_at_any_point_to_the_same_record(series, tmp_pat
         for file in (tmp_path / "whole" / "spectra").iterdir():
             assert (folder / "spectra" / file.name).read_bytes() == file.read_bytes()
         assert not (folder / ".fetched").exists()
+
+
+def record_of(folder):
+    files = [folder / "ranks.jsonl", folder / "initial.safetensors", *sorted(folder.glob("spectra/*"))]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.mark.slow
+def test_processes_killed_at_random_moments_leave_what_the_next_goes_on_from(series, tmp_path):
+    """SIGKILL, several times per run: nothing of the process can tidy up."""
+    watch.history(series, tmp_path / "whole")
+    processes = get_context("forkserver")
+    processes.set_forkserver_preload(
+        [
+            "rankrise.watch._history.history",
+            "transformers.models.gpt2.modeling_gpt2",
+            "transformers.conversion_mapping",
+        ]
+    )
+
+    def begun(folder):
+        process = processes.Process(target=watch.history, args=(series, folder))
+        process.start()
+        return process
+
+    begun(tmp_path / "first").join()  # the server of processes begins, which takes seconds
+    process, start = begun(tmp_path / "timed"), time.monotonic()
+    process.join()
+    duration, moments = time.monotonic() - start, random.Random(0)
+    killed = 0
+    for place in range(4):
+        folder = tmp_path / f"killed-{place}"
+        for _ in range(3):
+            process = begun(folder)
+            process.join(moments.uniform(0.2, 1.0) * duration)
+            process.kill()
+            process.join()
+            killed += process.exitcode == -signal.SIGKILL
+        assert watch.history(series, folder).finished
+        assert record_of(folder) == record_of(tmp_path / "whole")
+        assert sorted(path.name for path in folder.iterdir()) == sorted(
+            path.name for path in (tmp_path / "whole").iterdir()
+        )
+    assert killed
 
 
 def test_gaps_are_filled_later_in_order(series, tmp_path):
