@@ -44,6 +44,10 @@ def rank_grows(study: Study) -> list[Measure]:
                 part=product,
             )
         )
+    noisy = sum(len(run.noisy_steps) for run in study.main)
+    if noisy:
+        why = "there the change of most heads is the rounding of the stored weights"
+        measures.append(told("measured steps left out as noise", float(noisy), why))
     return [*measures, *judged_at(study)]
 
 
@@ -87,7 +91,7 @@ def trends(runs: Sequence[TrackedRun], product: str, from_first: bool = False, l
     """
 
     def trend(run: TrackedRun) -> list[np.ndarray]:
-        ranks, steps = _changed(run, product, from_first), run.finite_steps[_early(run, from_first) :]
+        ranks, steps = _changed(run, product, from_first), _clear(run)[0][_early(run, from_first) :]
         spread = np.linspace if linear else np.geomspace
         places = np.searchsorted(steps, spread(steps[0], steps[-1], MOMENTS))
         moments = np.unique(places.clip(max=len(steps) - 1))
@@ -99,21 +103,28 @@ def trends(runs: Sequence[TrackedRun], product: str, from_first: bool = False, l
     return heads_of(runs, trend, product)
 
 
+def _clear(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
+    """The measured steps at which most heads' change is more than rounding, and their places among all."""
+    places = np.flatnonzero(~np.isin(run.finite_steps, run.noisy_steps))
+    return run.finite_steps[places], places
+
+
 def _early(run: TrackedRun, from_first: bool = False) -> int:
-    """The place of the first measured step that counts.
+    """The place of the first clear step that counts.
 
     Not the very first one: the change of a single step is the optimiser's doing (Adam's is the sign of one
     batch's gradient), and its rank is that of a batch, which may be high or low.
     """
     wanted = 0 if from_first else run.epoch_steps or EARLY * run.last_finite_step
-    return int(np.searchsorted(run.finite_steps, wanted))
+    return int(np.searchsorted(_clear(run)[0], wanted))
 
 
 def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
     """The stable ranks from early on, [steps, layers, heads]; nan for a head that is once unchanged."""
-    ranks = run.ranks[product][_early(run, from_first) :]
+    ranks = run.ranks[product][_clear(run)[1]][_early(run, from_first) :]
     if len(ranks) < FEWEST_STEPS:
         since = "its first epoch" if run.epoch_steps else f"the first {EARLY:.0%} of training"
+        since += " that are more than rounding noise" if len(run.noisy_steps) else ""
         raise NotRecorded(
             f"{run.folder} has {len(ranks)} of its {counted(len(run.finite_steps), 'measurement')} "
             f"after {since}, and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
@@ -123,9 +134,10 @@ def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
 
 def _course(run: TrackedRun, product: str) -> str:
     """The mean over heads in words: at first, early, at its lowest, at the end."""
-    means = np.nanmean(run.ranks[product], axis=(1, 2))
+    steps, places = _clear(run)
+    means = np.nanmean(run.ranks[product][places], axis=(1, 2))
     lowest = int(means.argmin())
     return (
-        f"mean over heads: {means[0]:.2f} at step {run.finite_steps[0]}, {means[_early(run)]:.2f} early, "
-        f"{means[lowest]:.2f} at its lowest (step {run.finite_steps[lowest]}), {means[-1]:.2f} at the end"
+        f"mean over heads: {means[0]:.2f} at step {steps[0]}, {means[_early(run)]:.2f} early, "
+        f"{means[lowest]:.2f} at its lowest (step {steps[lowest]}), {means[-1]:.2f} at the end"
     )

@@ -22,18 +22,20 @@ def heads_of(
     layers = list(zip(*by_run, strict=True))
     kept = [place for place, seeds in enumerate(layers) if any(map(len, seeds))]
     if not kept:
-        raise NotRecorded(f"no head's {what} has changed: it was frozen, or the run has only begun.")
+        raise NotRecorded(
+            f"no head's {what} has changed by more than rounding: it was frozen, or the run has only begun."
+        )
     return Heads(tuple(place + 1 for place in kept), [layers[place] for place in kept])
 
 
 def at_the_end(runs: Sequence[TrackedRun], product: str) -> Heads:
-    """The stable rank of the change at the last measured step."""
+    """The stable rank of the change at the last measured step, of heads whose change is not noise there."""
 
     def last(run: TrackedRun) -> list[np.ndarray]:
         if not len(run.finite_steps):
             raise NotRecorded("a run has no measured step with finite weights yet.")
-        ranks = run.ranks[product][-1]
-        return list(np.where(ranks > 0, ranks, np.nan))
+        ranks, noise = run.ranks[product][-1], run.below_noise(product)[run.finite][-1]
+        return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
 
     return heads_of(runs, last, product)
 

@@ -277,6 +277,33 @@ def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> N
         assert all(one.value is None or np.isfinite(one.value) for one in claim.measures)
 
 
+def test_steps_that_are_rounding_noise_are_left_out_and_told(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    """Noise is of high rank, so that a history would seem to fall where the run's rank grows."""
+    run = changed(tracked["unit"], tmp_path / "run")
+    lines = read_lines(run / "ranks.jsonl")
+    noisy = len(lines) // 3
+    for place, line in enumerate(lines):
+        for product in ("KQ", "VO"):
+            ranks = line[product]["stable_rank"]
+            line[product]["noise_share"] = [[0.9 if place < noisy else 0.1] * len(heads) for heads in ranks]
+            if place < noisy:
+                line[product]["stable_rank"] = [[20.0] * len(heads) for heads in ranks]
+    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    alone = changed(tracked["unit"], tmp_path / "alone")
+    (alone / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[noisy:]))
+    left_out = "measured steps left out as noise"
+    found, expected = verdict("rank grows", run), verdict("rank grows", alone)
+    assert [one.value for one in found.measures if one.name == left_out] == [noisy]
+    rest = [astuple(one) for one in found.measures if one.name != left_out]
+    assert rest == [astuple(one) for one in expected.measures]
+    for line in lines:
+        line["KQ"]["noise_share"] = [[0.9] * len(heads) for heads in line["KQ"]["stable_rank"]]
+    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "by more than rounding" in verdict("low rank", run).reason
+
+
 def test_heads_too_small_to_tell_are_left_undecided(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
     path = run / "run.json"
