@@ -355,3 +355,34 @@ def test_a_run_that_was_truncated_shows_what_remains_at_each_rank(
     told = page.locator("#remains").inner_text()
     assert "5 of 40 (KQ)" in told
     assert "5 of 40 (all), 5 of 40 (all, weighted)" in told
+
+
+def test_a_history_lies_beside_its_run_and_is_grey_where_it_is_noise(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    """The record itself stands for its history, with noise in its first measured steps."""
+    run = watch.load(tracked["unit"])
+    history = shutil.copytree(tracked["unit"], tmp_path / "history")
+    lines = read_lines(history / "ranks.jsonl")
+    for place, line in enumerate(lines):
+        for product in ("KQ", "VO"):
+            share = 0.9 if place < 4 else 0.25
+            line[product]["noise_share"] = [[share] * len(one) for one in line[product]["stable_rank"]]
+            line[product]["stable_rank"] = [
+                [rank * (20 if place < 4 else 1.02) for rank in one] for one in line[product]["stable_rank"]
+            ]
+    (history / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = open_page(write_report(open([tracked["unit"], history]), tmp_path / "page.html"))
+    names = page.locator("#run option").all_inner_texts()
+    assert sorted(names) == ["history", "unit"]
+    caption = page.locator("#runs figcaption").first.inner_text()
+    clear = len(run.finite_steps) - 4
+    assert f"At the {clear} steps that are not grey" in caption
+    assert "differ by at most 2 %" in caption
+    assert set(page.locator("#runs .plot-key").first.locator("span").all_inner_texts()) == set(names)
+    assert page.locator("#runs .lines .dashed").count() == 2
+    page.select_option("#run", label="unit")
+    assert page.locator("#ranks .greyed rect").count() == 0
+    page.select_option("#run", label="history")
+    assert page.locator("#ranks .greyed rect").count() == 8
+    assert "Grey: rounding" in page.locator("#ranks figcaption").first.inner_text()

@@ -96,14 +96,16 @@ def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float | None
     ]
 
 
-def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, list[list[float | None]]] | None:
-    """By product and layer, the share of the change that rounding explains, mean over heads; None for a run
-    that was tracked while it trained."""
+def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, dict[str, Any]] | None:
+    """By product and layer: `share`, of the change's square, that rounding explains, mean over heads, and how
+    many of the heads are `below` the noise; None for a run that was tracked while it trained."""
     shares = {name: member.mean_noise_share(name)[member.finite][moments] for name in member.products}
     if all(np.isnan(share).all() for share in shares.values()):
         return None
+    below = {name: member.below_noise(name)[member.finite][moments].sum(axis=2) for name in shares}
     return {
-        name: [_short(share[:, layer]) for layer in range(share.shape[1])] for name, share in shares.items()
+        name: {"share": [_short(layer) for layer in share.T], "below": below[name].T.tolist()}
+        for name, share in shares.items()
     }
 
 

@@ -21,14 +21,14 @@ export function colourOf({ shade, style = "" }) {
  * options: name (for screen readers), title, xLabel, logX(), logY(), floor, height, labelled (letters to leave room for at the right),
  * allLabels (of rules: all or none), key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own),
  * onPick(x) on a click, tip(x, line) → lines of text.
- * show({lines, rules, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
+ * show({lines, rules, greyed, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
  * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded.
- * A rule is a thin upright line {at, label, interval}.
+ * A rule is a thin upright line {at, label, interval}; `greyed` [[from, to], ...] are ranges of x behind everything.
  */
 export class Plot {
   constructor(options) {
     this.options = options;
-    this.content = { lines: [], rules: [], summary: "" };
+    this.content = { lines: [], rules: [], greyed: [], summary: "" };
     this.cursor = null;
     this.id = `plot-${(plotCount += 1)}`;
     this.zoom = options.zoom ?? new Zoom();
@@ -69,7 +69,7 @@ export class Plot {
   }
 
   show(content) {
-    this.content = { rules: [], summary: "", ...content };
+    this.content = { rules: [], greyed: [], summary: "", ...content };
     this.summary.replaceChildren(this.content.summary);
     this.legend.replaceChildren(...this.content.lines.filter((line) => !line.unkeyed).map((line) => this.keyEntry(line)));
     const ends = this.content.lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs[xs.length - 1]] : []));
@@ -118,6 +118,7 @@ export class Plot {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(
       s("clipPath", { id: clip }, s("rect", area)),
+      this.greyedRanges(),
       this.grid(height, narrow),
       this.ruleMarks(),
       s("g", { class: "bands", "clip-path": `url(#${clip})` }, this.content.lines.filter((line) => line.band).map((line) => this.band(line))),
@@ -156,6 +157,15 @@ export class Plot {
     const label = narrow ? (this.options.xLabelShort ?? this.options.xLabel) : this.options.xLabel;
     group.append(s("text", { x: right, y: height - 4, "text-anchor": "end", class: "x-label" }, label));
     return group;
+  }
+
+  greyedRanges() {
+    const inside = (x) => this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], x)));
+    const rects = this.content.greyed.map((range) => {
+      const [x, end] = range.map(inside);
+      return s("rect", { x, width: Math.max(0, end - x), y: this.box.top, height: this.box.bottom - this.box.top });
+    });
+    return s("g", { class: "greyed", "aria-hidden": "true" }, rects);
   }
 
   ruleMarks() {

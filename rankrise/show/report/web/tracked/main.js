@@ -1,6 +1,7 @@
 // Read the payload and fill the page.
 
 import { themeChoice } from "../theme.js";
+import { beside } from "./beside.js";
 import { controls } from "./controls.js";
 import { heads } from "./heads.js";
 import { glance, ranks } from "./ranks.js";
@@ -23,4 +24,5 @@ remains(runs);
 training(runs);
 stages();
 runList(runs);
+beside(runs);
 document.documentElement.dataset.ready = "yes";

@@ -31,12 +31,15 @@ export function glance(runs) {
     if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: "Nothing has been measured yet." });
     const lines = run.products.map((product) => ({
       name: `change of ${product}`,
+      product,
       style: LOOKS[product],
       ...run.over(run.ranks[product].flat()),
     }));
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
     const when = runs.length > 1 ? `${run.name}, at the last step` : "At the last step";
-    plot.show({ lines, rules: run.rules, summary: `${when}: ${ends}; mean and standard deviation over heads.${run.ruleNote}` });
+    const greyed = run.noisy(run.products);
+    const told = `${when}: ${ends}; mean and standard deviation over heads.`;
+    plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed)}` });
   });
   follow(plot);
   document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
@@ -48,7 +51,9 @@ function rankTip(moment, line) {
   const place = run.nearest(moment);
   const value = valueAt(line, moment);
   const spread = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - value, 2)} over heads` : "";
-  return [line.module ? `${line.name}, ${line.module}` : line.name, `${run.rankName} ${number(value, 3)}${spread}`, run.moment(run.steps[place])];
+  const name = line.module ? `${line.name}, ${line.module}` : line.name;
+  const rounding = line.product ? run.roundingNote(line.product, line.layer ?? -1, place) : null;
+  return [name, `${run.rankName} ${number(value, 3)}${spread}`, run.moment(run.steps[place]), ...(rounding ? [rounding] : [])];
 }
 
 /** A plot for each product: every layer's mean, or one layer with its band and its heads. */
@@ -100,7 +105,8 @@ function rankPlot(product) {
     plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of Δ`, ...fullProduct(product)]);
     if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
     const lines = state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer);
-    plot.show({ lines, rules: run.rules, summary: `${rankSummary(run, product)}${run.ruleNote}` });
+    const greyed = run.noisy([product], state.layer);
+    plot.show({ lines, rules: run.rules, greyed, summary: `${rankSummary(run, product)}${run.ruleNote}${run.greyNote(greyed)}` });
   });
   follow(plot);
   return plot;
@@ -109,13 +115,15 @@ function rankPlot(product) {
 function layerLines(run, product) {
   return run.layers.map((layer, index) => {
     const { xs, ys } = run.over(run.ranks[product][index]);
-    return { name: run.layerName(index), module: layer.name, label: `layer ${index + 1}`, shade: spread(index, run.layers.length), direct: true, xs, ys };
+    const look = { label: `layer ${index + 1}`, shade: spread(index, run.layers.length), direct: true };
+    return { name: run.layerName(index), module: layer.name, product, layer: index, ...look, xs, ys };
   });
 }
 
 function headLines(run, product, layer) {
   const curves = run.ranks[product][layer];
-  const line = { name: `${run.layerName(layer)}, mean over heads`, label: "mean", style: LOOKS[product], direct: true, weight: Infinity, ...run.over(curves) };
+  const look = { label: "mean", style: LOOKS[product], direct: true, weight: Infinity };
+  const line = { name: `${run.layerName(layer)}, mean over heads`, product, layer, ...look, ...run.over(curves) };
   const heads = curves.length > MOST_HEADS && state.head < 0 ? [] : curves.map((curve, slot) => ({
     name: `${run.layerName(layer)}, ${run.headName(layer, slot)}`,
     label: run.headName(layer, slot),

@@ -85,6 +85,29 @@ export class Run {
     return mean(this.ranks[product][layer].map((curve) => curve[place]));
   }
 
+  /** Ranges of time in which the change of most heads is rounding noise, of these products and one layer or, if -1, all. */
+  noisy(products, layer = -1) {
+    if (!this.noise) return [];
+    const some = (each) => (layer < 0 ? each : [each[layer]]);
+    const heads = products.length * some(this.layers).reduce((sum, { heads }) => sum + heads.length, 0);
+    const below = (place) => products.flatMap((name) => some(this.noise[name].below)).reduce((sum, counts) => sum + counts[place], 0);
+    const edge = (place) => (this.times[Math.max(0, place - 1)] + this.times[Math.min(place, this.times.length - 1)]) / 2;
+    const places = this.steps.map((_, place) => place).filter((place) => 2 * below(place) > heads);
+    return places.map((place) => [edge(place), edge(place + 1)]);
+  }
+
+  /** "rounding explains 12 % of it", of a product’s change in one layer or, if -1, in all, where that is known. */
+  roundingNote(product, layer, place) {
+    const shares = this.noise?.[product]?.share ?? [];
+    const known = (layer < 0 ? shares : [shares[layer]]).map((share) => share?.[place] ?? null).filter((share) => share !== null);
+    return known.length ? `rounding explains ${number(100 * mean(known), 2)} % of it` : null;
+  }
+
+  /** What a plot says of grey ranges, if there are any. */
+  greyNote(greyed) {
+    return greyed.length ? " Grey: rounding explains half of the change or more in most heads." : "";
+  }
+
   /** What a plot says of them, if there are any. */
   get ruleNote() {
     return this.stages.length ? " Upright lines are stages, shaded where they lie with probability 0.9." : "";
