@@ -95,7 +95,11 @@ def cut_by(method: str, cutting: Cutting) -> dict[str, Any]:
     def scores_at(chosen: dict[str, int]) -> dict[str, float]:
         return cutting.bench.of(adapter.at(chosen))
 
-    amount = least(lambda amount: scores_at(ranks(amount))["loss"] <= cutting.wanted, most, slack=SLACK)
+    def enough(amount: int) -> bool:
+        return scores_at(ranks(amount))["loss"] <= cutting.wanted
+
+    first = max(1, cutting.one // 2) if ranks is within else 1
+    amount = least(enough, most, first, SLACK) or most
     curve = {} if method == SHARE else {str(rank): scores_at(at_budget(rank)) for rank in BUDGETS}
     return row(method, parameters_of(spectra, ranks(amount)), cutting, curve)
 
@@ -125,7 +129,7 @@ def trained_after(cutting: Cutting, needed: int, rate: float) -> dict[str, Any]:
         curve[f"{parameters / cutting.one:.3g}"] = found
         return found["loss"] <= cutting.wanted
 
-    place = least(enough, len(SHARES))
+    place = least(enough, len(SHARES) - 1) or len(SHARES)  # the last is the cut that was enough untrained
     return row(FURTHER, round(needed * SHARES[len(SHARES) - place]), cutting, curve)
 
 

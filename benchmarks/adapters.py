@@ -13,7 +13,7 @@ new head; rates are chosen for each method on the first seed, from three.
 
 (1) The change of all matrices in the layers is cut, everything else is the tuned model's. The gain is the
 fall of the held-out loss from those matrices' initial values to the tuned ones; "needed" is the fewest
-parameters with 99 % of it, found by bisection. (2) LoRA is trained at the parameters of rank 2;
+parameters with 99 % of it, found by doubling and halving. (2) LoRA is trained at the parameters of rank 2;
 AdaLoRA begins with twice that, and ends there.
 
 What is done is in the file after every part, and the same command goes on from there.

@@ -102,7 +102,7 @@ def measured_at(adapter: Adapter, both: Pair, tuned: Source, evaluate: Evaluate,
 
 
 def _least(adapter: Adapter, bench: Bench, base: float, whole: float, asked: Budget) -> Adapter:
-    """Bisection: to a rank where all have the same, else to 2 % of the parameters."""
+    """The first that is enough: to a rank where all have the same, else to 2 % of the parameters."""
     assert asked.gain is not None
     if base <= whole:
         raise RankriseError(
@@ -112,32 +112,45 @@ def _least(adapter: Adapter, bench: Bench, base: float, whole: float, asked: Bud
     wanted = base - asked.gain * (base - whole)
     spectra = adapter.spectra
     highest = max((len(spectrum.squares) for spectrum in spectra.values()), default=0)
+    one = budget(spectra, 1)
 
     def at(amount: int) -> Adapter:
-        ranks = one_rank(spectra, amount) if asked.uniform else ranks_within(spectra, amount)
-        return adapter.at(ranks)
+        return adapter.at(one_rank(spectra, amount) if asked.uniform else ranks_within(spectra, amount))
 
     def enough(amount: int) -> bool:
         return bench.of(at(amount))["loss"] <= wanted
 
-    most = highest if asked.uniform else highest * budget(spectra, 1)
-    if not enough(most):
+    if asked.uniform:
+        found = least(enough, highest)
+    else:
+        found = least(enough, highest * one, first=max(1, one // 4), slack=0.02)
+    if found is None:
         raise RankriseError(
             f"All {highest} directions that were found keep less than {asked.gain:.0%} of the gain: pass a "
             'larger `largest`, or rest="keep" if what a low rank cannot hold was left out.'
         )
-    return at(least(enough, most, slack=0.0 if asked.uniform else 0.02))
+    return at(found)
 
 
-def least(enough: Callable[[int], bool], most: int, slack: float = 0.0) -> int:
-    """The least number from 1 to `most` that is enough, up to a share `slack`; `most` is known to be.
+def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float = 0.0) -> int | None:
+    """The least number from 1 to `most` that is enough, up to a share `slack`; None if there is none.
 
-    The halving is geometric, since a fifth is as far from a tenth as a tenth from a twentieth.
+    `first` is doubled until it is enough, then the last doubling is halved, geometrically. What is enough at
+    a number need not be so at a larger one (a loss may rise with the rank): only within the last doubling
+    is it taken to be.
 
     >>> least(lambda number: number >= 37, 1000)
     37
+    >>> least(lambda number: number in (6, 7, 8) or number > 500, 1000)
+    6
     """
-    low, high = 0, most
+    if most < 1:
+        return None
+    low, high = 0, min(first, most)
+    while not enough(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
     while high - low > max(1, slack * high):
         middle = min(max(round((max(low, 1) * high) ** 0.5), low + 1), high - 1)
         low, high = (low, middle) if enough(middle) else (middle, high)

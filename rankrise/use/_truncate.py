@@ -110,7 +110,7 @@ def truncate(
     or "KQ and VO": the products of every head, of a ViT or GPT-2; all three by default where the model is
     one, none otherwise. `evaluate(model)` gives the loss, or several scores of which "loss" is one. With
     `moments`, each group of matrices is cut by them as well. The functional rank is the least that keeps
-    `gain` of the fall of the loss; it is found by bisection, which takes the loss to fall with the rank.
+    `gain` of the fall of the loss: the first of 1, 2, 4, ... that does, then halved between the last two.
     `measured` is called with all curves whenever one is done; those in `known` are not measured again.
 
     >>> from copy import deepcopy
@@ -160,9 +160,7 @@ def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None
     wanted = sorted({rank for rank in ranks or _doubling(family.highest) if 0 < rank <= family.highest})
     for rank in wanted:
         scores(rank)
-    functional = None
-    if fall > 0 and family.highest and share(family.highest) >= gain:
-        functional = least(lambda rank: share(rank) >= gain, family.highest)
+    functional = least(lambda rank: share(rank) >= gain, family.highest) if fall > 0 else None
     points = tuple(
         Point(
             group=family.group,
