@@ -11,7 +11,7 @@ from tiny_models import changed, inputs, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
-from rankrise.use._moments import _Sum
+from rankrise.use._gathered import Sum
 
 
 def square_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -94,9 +94,9 @@ def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
 
 def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(6, 10)
-    whole, blocked = _Sum(10, 10), _Sum(10, 4)
-    monkeypatch.setattr("rankrise.use._moments.DIAGONAL_ABOVE", 9)
-    diagonal = _Sum(10, 4)
+    whole, blocked = Sum(10, 10), Sum(10, 4)
+    monkeypatch.setattr("rankrise.use._gathered.DIAGONAL_ABOVE", 9)
+    diagonal = Sum(10, 4)
     for each in (whole, blocked, diagonal):
         each.add(rows, 2.0)
     dense = 2 * rows.mT @ rows
@@ -106,10 +106,73 @@ def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.allclose(diagonal.blocks[0], dense.diagonal(), atol=1e-5)
 
 
+def squares(model: Any, batch: Any) -> Tensor:
+    """A loss that every token takes part in."""
+    logits: Tensor = model(**batch).logits
+    return logits.square().mean()
+
+
+def test_layers_that_read_one_tensor_have_one_c() -> None:
+    llama, vit = made("llama"), made("vit")
+    found = use.moments(llama, [inputs(llama), inputs(llama, seed=1)], squares).inputs
+    for layer in ("model.layers.0", "model.layers.1"):
+        assert found[f"{layer}.self_attn.k_proj"] is found[f"{layer}.self_attn.v_proj"]
+        assert found[f"{layer}.mlp.gate_proj"] is found[f"{layer}.mlp.up_proj"]
+        assert found[f"{layer}.self_attn.o_proj"] is not found[f"{layer}.mlp.down_proj"]
+    found = use.moments(vit, [inputs(vit), inputs(vit, seed=1)], squares).inputs
+    query, key, value = (f"vit.layers.0.attention.{name}_proj" for name in "qkv")
+    assert found[query] is found[key] is found[value]
+    query, key, value = (f"vit.layers.1.attention.{name}_proj" for name in "qkv")
+    assert found[query] is not found[key], (
+        "of the last layer, a classifier reads the class token's query alone"
+    )
+    assert found[key] is found[value]
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "vit"])
+def test_a_shared_c_is_that_of_each_layer_alone(name: str) -> None:
+    model = made(name)
+    batches = [inputs(model), inputs(model, seed=1)]
+    together = use.moments(model, batches, squares)
+    for layer, moment in together.inputs.items():
+        alone = use.moments(model, batches, squares, only=lambda other, layer=layer: other == layer)
+        assert torch.equal(moment.blocks[0], alone.inputs[layer].blocks[0]), layer
+
+
+def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.one(x), self.other(x)
+
+    def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        one, other = model(batch["x"])
+        return (one * batch["first"][:, None]).sum() + other.sum()
+
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    everywhere, half = torch.ones(4), torch.tensor([1.0, 1.0, 0.0, 0.0])
+    batches = [{"x": x, "first": everywhere}, {"x": y, "first": half}, {"x": y, "first": 0 * half}]
+    found = use.moments(Two(), batches, loss)
+    of_one = (x.mT @ x + y[:2].mT @ y[:2]) / 6
+    of_other = (x.mT @ x + 2 * y.mT @ y) / 12
+    assert torch.allclose(found.inputs["one"].blocks[0], of_one, atol=1e-6)
+    assert torch.allclose(found.inputs["other"].blocks[0], of_other, atol=1e-6)
+    together = use.moments(Two(), batches[:1], loss)
+    assert together.inputs["one"] is together.inputs["other"]
+
+
 def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
-    model = made("gpt2")
+    model = made("llama")
     found = use.moments(model, [inputs(model)], use.sampled, block=10)
     again = use.Moments.load(found.save(tmp_path / "moments.safetensors"))
+    assert (
+        len(set(map(id, again.inputs.values())))
+        == len(set(map(id, found.inputs.values())))
+        < len(found.inputs)
+    )
     assert again.examples == found.examples
     for side in ("inputs", "outputs"):
         for name, moment in getattr(found, side).items():
