@@ -1,20 +1,17 @@
 """`rankrise advise`: which matrices to train a LoRA on, and at which ranks."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
-from rankrise.commands.tuned import Labels
+from rankrise.commands.tuned import Measuring
 
 
 def advise(
     models: list[str],
+    measuring: Annotated[Mapping[str, Any], Measuring],
     rank: int = 8,
     uniform: bool = False,
-    data: str | None = None,
-    data_folder: str | None = None,
-    examples: int = 1000,
-    batch_size: int = 16,
-    labels: Labels = "sampled",
-    moments: Path | None = None,
     out: Path | None = None,
     device: str | None = None,
     json: bool = False,
@@ -28,12 +25,6 @@ def advise(
             one run of 'rankrise train'.
         rank: the budget of one rank for all.
         uniform: one rank for all, also with moments.
-        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
-        data_folder: folder in which a recipe's data set lies.
-        examples: how many to measure moments on.
-        batch_size: examples at a time.
-        labels: drawn from the model's own predictions (sampled), or those of the data.
-        moments: safetensors file with moments; written if it is not there.
         out: folder for lora_config.json, which peft.LoraConfig takes, and axolotl.yaml.
         device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
         json: print everything as JSON instead of YAML.
@@ -43,8 +34,9 @@ def advise(
     from rankrise.foundations.files import to_json, write_json, write_text
     from rankrise.show.progress import bar
 
-    both = opened(models, data, data_folder, examples, batch_size, run_it=True)
-    weights = moments_of(both, both.tuned, moments, labels)
+    asked = Measuring(**measuring)
+    both = opened(models, asked)
+    weights = moments_of(both, both.tuned, asked)
     with bar("reading the change", total=1.0) as move_to:
         advice = use.advise(
             both.base,

@@ -126,21 +126,21 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
         description=description,
         argument_default=argparse.SUPPRESS,
     )
-    settings = None
+    groups: dict[str, Any] = {}
     for argument in arguments:
         if argument.is_word:
             count: Any = {"nargs": "+"} if argument.is_many else {"nargs": "?"}
             count = {} if argument.default is REQUIRED and not argument.is_many else count
             parser.add_argument(argument.name, metavar=argument.spelling, help=argument.help, **count)
             continue
-        if argument.is_setting and settings is None:
+        if argument.is_setting and argument.parameter not in groups:
             recipe = any(one.name == "recipe" for one in arguments)
             meant = "Each takes the place of the recipe's value." if recipe else None
-            settings = parser.add_argument_group("settings", meant)
+            groups[argument.parameter] = parser.add_argument_group(argument.parameter, meant)
         how: Any = {"action": "append" if argument.is_many else "store", "metavar": _placeholder(argument)}
         if argument.is_switch:
             how = {"action": "store_true"}
-        place = settings if settings is not None and argument.is_setting else parser
+        place = groups[argument.parameter] if argument.is_setting else parser
         place.add_argument(argument.spelling, dest=argument.name, help=argument.help, **how)
     return parser
 
@@ -160,7 +160,8 @@ def arguments_of(command: Command) -> Iterator[Argument]:
             settings = get_args(wanted)[1]
             of_fields, meant = get_type_hints(settings), _texts_of_fields(settings)
             for field in fields(settings):
-                yield Argument(field.name, of_fields[field.name], field.default, meant[field.name], name)
+                kind = _without_none(of_fields[field.name])
+                yield Argument(field.name, kind, field.default, meant[field.name], name)
         else:
             is_word = parameter.default is REQUIRED or parameter.kind is parameter.POSITIONAL_ONLY
             yield Argument(name, _without_none(wanted), parameter.default, texts.get(name, ""), name, is_word)

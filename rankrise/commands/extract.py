@@ -1,25 +1,21 @@
 """`rankrise extract`: an adapter from two checkpoints that keeps the directions that matter."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from rankrise.commands.tuned import Labels
+from rankrise.commands.tuned import Measuring
 
 
 def extract(
     models: list[str],
+    measuring: Annotated[Mapping[str, Any], Measuring],
     out: Path | None = None,
     rank: int | None = None,
     parameters: int | None = None,
     keep: float | None = None,
     gain: float | None = None,
     uniform: bool = False,
-    data: str | None = None,
-    data_folder: str | None = None,
-    examples: int = 1000,
-    batch_size: int = 16,
-    labels: Labels = "sampled",
-    moments: Path | None = None,
     largest: int | None = None,
     leave_rest: bool = False,
     padded: bool = False,
@@ -41,12 +37,6 @@ def extract(
         keep: the share of the square of the change to keep.
         gain: the share of the fall of the loss to keep; needs data.
         uniform: one rank for all, also with moments.
-        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
-        data_folder: folder in which a recipe's data set lies.
-        examples: how many to measure moments on, and as many to measure the loss on.
-        batch_size: examples at a time.
-        labels: drawn from the model's own predictions (sampled), or those of the data.
-        moments: safetensors file with moments; written if it is not there.
         largest: the largest rank of a matrix.
         leave_rest: leave out what a low rank cannot hold: biases, norms, embeddings, a new head.
         padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
@@ -66,10 +56,11 @@ def extract(
     place = new_folder(out, "the adapter")
     if all(budget is None for budget in (rank, parameters, keep, gain)):
         rank = 8
-    if gain is not None and data is None and len(models) > 1:
+    asked = Measuring(**measuring)
+    if gain is not None and asked.data is None and len(models) > 1:
         raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
-    both = opened(models, data, data_folder, examples, batch_size, run_it=True)
-    weights = moments_of(both, both.tuned, moments, labels)
+    both = opened(models, asked)
+    weights = moments_of(both, both.tuned, asked)
     with bar("extracting", total=1.0) as move_to:
         adapter = use.extract(
             both.base,

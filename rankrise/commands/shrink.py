@@ -1,13 +1,15 @@
 """`rankrise shrink`: a PEFT adapter at lower ranks."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from rankrise.commands.tuned import Labels
+from rankrise.commands.tuned import Measuring
 
 
 def shrink(
     adapter: Path,
+    measuring: Annotated[Mapping[str, Any], Measuring],
     out: Path | None = None,
     rank: int | None = None,
     parameters: int | None = None,
@@ -15,12 +17,6 @@ def shrink(
     gain: float | None = None,
     uniform: bool = False,
     base: str | None = None,
-    data: str | None = None,
-    data_folder: str | None = None,
-    examples: int = 1000,
-    batch_size: int = 16,
-    labels: Labels = "sampled",
-    moments: Path | None = None,
     padded: bool = False,
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
     device: str | None = None,
@@ -37,12 +33,6 @@ def shrink(
         gain: the share of the fall of the loss to keep; needs base and data.
         uniform: one rank for all, also with moments.
         base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
-        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
-        data_folder: folder in which a recipe's data set lies.
-        examples: how many to measure moments on, and as many to measure the loss on.
-        batch_size: examples at a time.
-        labels: drawn from the model's own predictions (sampled), or those of the data.
-        moments: safetensors file with moments; written if it is not there.
         padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
         dtype: of the adapter's weights; that of the given adapter if not given.
         device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
@@ -59,18 +49,20 @@ def shrink(
     from rankrise.use._shrink import merged
 
     place = new_folder(out, "the smaller adapter")
-    if (base is None) != (data is None):
+    asked = Measuring(**measuring)
+    if (base is None) != (asked.data is None):
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
-    if gain is not None and data is None:
+    if gain is not None and asked.data is None:
         raise RankriseError("--gain is a share of a measured loss: pass --base and --data to measure it on.")
     if all(budget is None for budget in (rank, parameters, keep, gain)):
         keep = 0.99
-    model, evaluate, weights = None, None, use.Moments.load(moments) if moments and base is None else None
-    if base is not None and data is not None:
-        both = base_with_data(base, data, data_folder, examples, batch_size)
+    model, evaluate = None, None
+    weights = use.Moments.load(asked.moments) if asked.moments is not None and base is None else None
+    if base is not None:
+        both = base_with_data(base, asked)
         assert both.data is not None
         model, evaluate = both.base, both.data.evaluate
-        weights = moments_of(both, merged(adapter, model), moments, labels)
+        weights = moments_of(both, merged(adapter, model), asked)
     with bar("shrinking", total=1.0) as move_to:
         smaller = use.shrink(
             adapter,

@@ -1,18 +1,15 @@
 """`rankrise truncate`: how much of what training did remains when its change is cut to each rank."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
-from rankrise.commands.tuned import Labels
+from rankrise.commands.tuned import Measuring
 
 
 def truncate(
     models: list[str],
-    data: str | None = None,
-    data_folder: str | None = None,
-    examples: int = 1000,
-    batch_size: int = 16,
-    labels: Labels = "sampled",
-    moments: Path | None = None,
+    measuring: Annotated[Mapping[str, Any], Measuring],
     plain: bool = False,
     groups: tuple[str, ...] = ("all", "attention", "mlp", "q", "k", "v", "o"),
     ranks: tuple[int, ...] = (),
@@ -28,12 +25,6 @@ def truncate(
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train', which brings its data.
-        data: a text, a .jsonl file with "text" and "label", an image folder, or a recipe.
-        data_folder: folder in which a recipe's data set lies.
-        examples: how many to measure moments on, and as many of a user's own to measure the loss on.
-        batch_size: examples at a time.
-        labels: drawn from the model's own predictions (sampled), or those of the data.
-        moments: safetensors file with moments; written if it is not there.
         plain: cut by a plain SVD alone, without moments.
         groups: of matrices, of all, attention, mlp, q, k, v, o.
         ranks: to measure at; 1, 2, 4 and so on if not given.
@@ -47,14 +38,26 @@ def truncate(
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
-    from rankrise.show.truncation import keep_curves, kept_curves, save_truncation, tables
+    from rankrise.show.truncation import draw_curves, tables
+    from rankrise.use._groups import check_groups
+    from rankrise.use._kept_curves import keep_curves, kept_curves
 
-    both = opened(models, data, data_folder, examples, batch_size, run_it=True)
+    check_groups(groups)
+    asked = Measuring(**measuring)
+    both = opened(models, asked)
     if both.data is None:
         raise RankriseError("There is no data to measure a loss on: pass --data.")
-    weights = moments_of(both, both.tuned, moments, labels, use_them=not plain)
-    about = {"models": models, "data": data, "ranks": list(ranks), "gain": gain, "examples": examples}
+    about = {
+        "models": models,
+        "data": asked.data,
+        "ranks": list(ranks),
+        "gain": gain,
+        "examples": asked.examples,
+        "labels": asked.labels,
+        "block": asked.block,
+    }
     known = [] if out is None else kept_curves(out, about)
+    weights = None if plain else moments_of(both, both.tuned, asked)
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
             both.base,
@@ -65,10 +68,12 @@ def truncate(
             moments=weights,
             gain=gain,
             known=known,
-            measured=None if out is None else lambda curves: keep_curves(out, about, curves),
+            measured=None if out is None else lambda curves: keep_curves(out, about, curves, known),
             progress=move_to,
         )
-    saved = [] if out is None else save_truncation(found, out, about)
+    saved = []
+    if out is not None:
+        saved = [keep_curves(out, about, found.curves, known, found.trained), *draw_curves(found, out)]
     if json:
         print(to_json({**about, **found.to_dict()}))
         return

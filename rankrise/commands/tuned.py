@@ -8,11 +8,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.settings import check, setting
 
 if TYPE_CHECKING:
     from rankrise.use import Moments
 
-Labels = Literal["sampled", "data"]
+
+@dataclass(frozen=True)
+class Measuring:
+    """What losses and moments are measured on."""
+
+    data: str | None = None
+    """A text, a .jsonl file with "text" and "label", an image folder, or a recipe."""
+    data_folder: str | None = None
+    """Folder in which a recipe's data set lies."""
+    examples: int = setting(1000, at_least=1, at_most=10**9)
+    """How many to measure moments on; of your own data, as many others to measure the loss on."""
+    batch_size: int = setting(16, at_least=1, at_most=10**9)
+    """Examples at a time, of your own data."""
+    labels: Literal["sampled", "data"] = "sampled"
+    """Labels for moments: drawn from the model's own predictions (sampled), or those of the data."""
+    block: int = setting(4096, at_least=1, at_most=10**9)
+    """Sides of matrices that are longer have moments in blocks of this length: less memory, coarser."""
+    moments: Path | None = None
+    """Safetensors file with moments; written if it is not there."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,40 +59,35 @@ class Tuned:
     data: Data | None
 
 
-def opened(
-    models: list[str], data: str | None, data_folder: str | None, examples: int, batch_size: int, run_it: bool
-) -> Tuned:
+def opened(models: list[str], measuring: Measuring) -> Tuned:
     """BASE and TUNED; or the folder of one run of 'rankrise train', whose initial weights are the base."""
     if len(models) > 2:
         raise RankriseError(f"{len(models)} models are given: pass BASE and TUNED, or one run.")
     if len(models) == 1:
-        return _run(models[0], data, data_folder, examples, run_it)
+        return _run(models[0], measuring)
     base, tuned = models
-    if data is None:
+    if measuring.data is None:
         return Tuned(base, tuned, None)
     from rankrise.use._models import load_model
 
     model = load_model(tuned)
-    return Tuned(base, model, _data(data, model, tuned, data_folder, examples, batch_size))
+    return Tuned(base, model, _data(model, tuned, measuring))
 
 
-def base_with_data(base: str, data: str, data_folder: str | None, examples: int, batch_size: int) -> Tuned:
+def base_with_data(base: str, measuring: Measuring) -> Tuned:
     """A base model alone, and the data to measure it on."""
     from rankrise.use._models import load_model
 
     model = load_model(base)
-    return Tuned(model, None, _data(data, model, base, data_folder, examples, batch_size))
+    return Tuned(model, None, _data(model, base, measuring))
 
 
-def moments_of(
-    opened: Tuned, model: Any, file: Path | None, labels: Labels, use_them: bool = True
-) -> "Moments | None":
+def moments_of(opened: Tuned, model: Any, measuring: Measuring) -> "Moments | None":
     """Those in the file if it is there; else measured, where there is data, and written to the file."""
     from rankrise import use
     from rankrise.show.progress import bar
 
-    if not use_them:
-        return None
+    file = measuring.moments
     if file is not None and file.exists():
         return use.Moments.load(file)
     if opened.data is None:
@@ -79,7 +96,7 @@ def moments_of(
                 f"{file} is not there, and there is no data to measure moments on: pass --data."
             )
         return None
-    loss_of = use.sampled if labels == "sampled" else use.labelled
+    loss_of = use.sampled if measuring.labels == "sampled" else use.labelled
     precision = opened.data.precision
 
     def loss(model: Any, batch: Any) -> Any:
@@ -87,7 +104,7 @@ def moments_of(
             return loss_of(model, batch)
 
     with bar("moments", total=opened.data.examples, unit="examples") as move_to:
-        found = use.moments(model, opened.data.batches(), loss, progress=move_to)
+        found = use.moments(model, opened.data.batches(), loss, block=measuring.block, progress=move_to)
     if file is not None:
         found.save(file)
     return found
@@ -113,36 +130,31 @@ def device_or_gpu(device: str | None) -> str | None:
     return "cuda" if torch.cuda.is_available() else None
 
 
-def _run(run: str, data: str | None, data_folder: str | None, examples: int, run_it: bool) -> Tuned:
+def _run(run: str, measuring: Measuring) -> Tuned:
     from rankrise.foundations.record.run_file import has_run
 
     if not has_run(run):
         raise RankriseError(f"{run!r} is not a run: pass BASE and TUNED, or the folder of a run.")
-    if data is not None:
+    if measuring.data is not None:
         raise RankriseError("A run brings its own data: leave --data out.")
-    from rankrise.train._begun import initial_model, last_checkpoint
-
-    base, checkpoint = initial_model(run), last_checkpoint(run)
-    if not run_it:
-        return Tuned(base, checkpoint, None)
-    from rankrise.train._begun import settings_of
+    from rankrise.train._begun import initial_model, last_checkpoint, settings_of
     from rankrise.use._models import load_model
 
-    model = load_model(checkpoint)
-    base = base.to(next(model.parameters()).device)
-    return Tuned(base, model, _of_settings(settings_of(run), model, data_folder, examples))
+    model = load_model(last_checkpoint(run))
+    base = initial_model(run).to(next(model.parameters()).device)
+    return Tuned(base, model, _of_settings(settings_of(run), model, measuring))
 
 
-def _data(
-    data: str, model: Any, checkpoint: str, data_folder: str | None, examples: int, batch_size: int
-) -> Data:
+def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
     """A recipe by its name or YAML file, or a user's own file or folder."""
     from rankrise.recipes.files import names
 
+    assert measuring.data is not None
+    data, examples, batch_size = measuring.data, measuring.examples, measuring.batch_size
     if data in names() or Path(data).suffix in (".yaml", ".yml"):
         from rankrise.recipes.train_settings import read_recipe
 
-        return _of_settings(read_recipe(data), model, data_folder, examples)
+        return _of_settings(read_recipe(data), model, measuring)
     import torch
 
     from rankrise import use
@@ -163,16 +175,16 @@ def _data(
     return Data(lambda: batched(measured, batch_size, device), len(measured), evaluate)
 
 
-def _of_settings(settings: Any, model: Any, data_folder: str | None, examples: int) -> Data:
+def _of_settings(settings: Any, model: Any, measuring: Measuring) -> Data:
     from rankrise.train._begun import as_trained, evaluation, training_inputs
     from rankrise.train._task import task_of
 
     settings = replace(settings, also_validate=())  # the loss is that of its own text
-    if data_folder is not None:
-        settings = settings.changed({"data_folder": data_folder}, "the command line")
+    if measuring.data_folder is not None:
+        settings = settings.changed({"data_folder": measuring.data_folder}, "the command line")
     device = next(model.parameters()).device
     task = task_of(settings, device)
-    count = min(examples, task.examples)
+    count = min(measuring.examples, task.examples)
     return Data(
         lambda: training_inputs(task, settings, count),
         count,

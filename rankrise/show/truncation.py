@@ -1,56 +1,20 @@
-"""Curves of what remains of training at each rank: files, tables, and their picture."""
+"""Curves of what remains of training at each rank: their picture with its data, and tables."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import read_json, write_json
-from rankrise.foundations.record.names import TRUNCATION
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from rankrise.use.types import GainCurve, Truncation
+    from rankrise.use.types import Truncation
 
 
-def keep_curves(folder: Path, about: dict[str, Any], curves: "Sequence[GainCurve]") -> None:
-    """Write what is measured so far."""
-    from dataclasses import asdict
-
-    write_json(folder / TRUNCATION, {**about, "curves": [asdict(curve) for curve in curves]})
-
-
-def kept_curves(folder: Path, about: dict[str, Any]) -> "list[GainCurve]":
-    """The curves that an earlier call of the same command left there."""
-    from rankrise.use.types import GainCurve, Point
-
-    path = folder / TRUNCATION
-    if not path.exists():
-        return []
-    found = read_json(path)
-    different = [name for name, value in about.items() if found.get(name) != value]
-    if different:
-        raise RankriseError(
-            f"{path} was measured with {different[0]} {found.get(different[0])!r}, not "
-            f"{about[different[0]]!r}: pass another folder."
-        )
-    try:
-        return [
-            GainCurve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
-            for curve in found["curves"]
-        ]
-    except (KeyError, TypeError) as error:
-        raise RankriseError(f"{path} is damaged ({error}): delete it to measure again.") from error
-
-
-def save_truncation(truncation: "Truncation", folder: Path, about: dict[str, Any]) -> list[Path]:
-    """Write truncation.json, .csv, .png and .svg, and give their paths."""
+def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
+    """Write truncation.csv, .png and .svg, and give their paths."""
     from rankrise.show.figures.saving import save, table
     from rankrise.show.figures.style import paper_style
 
-    write_json(folder / TRUNCATION, {**about, **truncation.to_dict()})
     header = ("group", "method", "rank", "parameters", "kept", "loss", "gain")
     rows = [
         (p.group, p.method, p.rank, p.parameters, p.kept, p.scores["loss"], p.gain)
@@ -58,13 +22,12 @@ def save_truncation(truncation: "Truncation", folder: Path, about: dict[str, Any
         for p in curve.points
     ]
     with paper_style():
-        paths = save(
+        return save(
             draw_truncation(truncation),
             table(header, rows),
             "What remains of training when its change is cut to few directions",
             folder / "truncation",
         )
-    return [folder / TRUNCATION, *paths]
 
 
 def draw_truncation(truncation: "Truncation") -> "Figure":

@@ -1,7 +1,7 @@
 """Which matrices do what: attention and its queries, keys, values and outputs, and the rest of each layer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +60,16 @@ def parts_of(model: nn.Module, matrices: Sequence[Matrix]) -> list[Part]:
     return found
 
 
+def check_groups(names: Iterable[str]) -> None:
+    """Refuse a name that is not a group's."""
+    for name in names:
+        if name not in GROUPS:
+            raise RankriseError(f"{name!r} is not a group of matrices: pass one of {', '.join(GROUPS)}.")
+
+
 def group(parts: Sequence[Part], name: str) -> list[Part]:
     """The parts of a group."""
-    if name not in GROUPS:
-        raise RankriseError(f"{name!r} is not a group of matrices: pass one of {', '.join(GROUPS)}.")
+    check_groups([name])
     if name == "all":
         return list(parts)
     if name == "attention":

@@ -101,7 +101,7 @@ def truncate(
     gain: float = GAIN,
     damping: float = DAMPING,
     known: Sequence[GainCurve] = (),
-    measured: Callable[[Sequence[GainCurve]], None] | None = None,
+    measured: Callable[[Sequence[GainCurve]], object] | None = None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> Truncation:
     """Measure what remains of training when its change is cut to each of `ranks`, and the functional rank.

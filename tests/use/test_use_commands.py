@@ -123,11 +123,22 @@ def test_images_in_folders(folders, capsys) -> None:
     }
     again = answer(capsys, *words, "--out", here / "curves")
     assert again["curves"] == found["curves"]
+    fewer = [word if word != "all,q" else "q" for word in words]
+    assert "all" not in {
+        curve["group"] for curve in answer(capsys, *fewer, "--out", here / "curves")["curves"]
+    }
+    kept = json.loads((here / "curves/truncation.json").read_text())
+    assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
     main([*map(str, words), "--plain"])
     assert "Functional rank" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main([*map(str, words), "--out", str(here / "curves"), "--ranks", "1"])
     assert "was measured with ranks" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*map(str, words[:-1]), "all,z"])
+    said = capsys.readouterr().err
+    assert "'z' is not a group" in said
+    assert "moments" not in said, "it is refused before anything is measured"
 
 
 def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, capsys) -> None:

@@ -1,0 +1,47 @@
+"""Curves of a truncation on disk: written as they are measured, read by the same command when it goes on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.record.names import TRUNCATION
+from rankrise.use._truncate import GainCurve, Point
+
+
+def keep_curves(
+    folder: Path,
+    about: Mapping[str, Any],
+    curves: Sequence[GainCurve],
+    known: Sequence[GainCurve] = (),
+    trained: Mapping[str, float] | None = None,
+) -> Path:
+    """Write what is measured so far, and of what was `known` before what is not measured again; `trained` are
+    the scores of the whole model, once all is measured."""
+    measured = {(curve.group, curve.method) for curve in curves}
+    others = [curve for curve in known if (curve.group, curve.method) not in measured]
+    found = {**about, "curves": [asdict(curve) for curve in (*curves, *others)]}
+    write_json(folder / TRUNCATION, found if trained is None else {**found, "trained": dict(trained)})
+    return folder / TRUNCATION
+
+
+def kept_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
+    """The curves that an earlier call of the same command left there."""
+    path = folder / TRUNCATION
+    if not path.exists():
+        return []
+    found = read_json(path)
+    for name, value in about.items():
+        if found.get(name, value) != value:
+            raise RankriseError(
+                f"{path} was measured with {name} {found[name]!r}, not {value!r}: pass another folder."
+            )
+    try:
+        return [
+            GainCurve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
+            for curve in found["curves"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise RankriseError(f"{path} is damaged ({error}): delete it to measure again.") from error
