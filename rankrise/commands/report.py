@@ -4,10 +4,12 @@ from pathlib import Path
 
 
 def report(runs: list[str], out: Path | None = None, judge: bool = False, json: bool = False) -> None:
-    """One self-contained HTML page of a run, or of several of one kind: claims, interactive plots, settings.
+    """One self-contained HTML page of a run, or of several: claims, interactive plots, settings.
+
+    Toy runs and tracked runs together make two pages that link to each other.
 
     Args:
-        runs: one or more folders written by 'rankrise toy'; or of tracked runs, or of sweeps of them.
+        runs: one or more folders of runs, or of sweeps.
         out: the file to write; report.html in the first folder if not given.
         judge: give verdicts also on runs that a claim is not about, such as fine-tunings.
         json: print the path and the size as JSON.

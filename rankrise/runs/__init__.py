@@ -7,7 +7,7 @@
 
 from rankrise.foundations.errors import NotRecorded
 from rankrise.runs._choices import Choice, at_their_best, choices_of
-from rankrise.runs._open import Run, folders_of, of_one_kind, open
+from rankrise.runs._open import Run, by_kind, folders_of, open
 from rankrise.runs._stages import found_stages, keep_stages
 from rankrise.runs._study import Study, studies
 from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
@@ -25,11 +25,11 @@ __all__ = [
     "ToyRun",
     "TrackedRun",
     "at_their_best",
+    "by_kind",
     "choices_of",
     "folders_of",
     "found_stages",
     "keep_stages",
-    "of_one_kind",
     "open",
     "open_toy",
     "studies",

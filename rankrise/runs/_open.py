@@ -31,17 +31,16 @@ def folders_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def of_one_kind(opened: Sequence[Run]) -> list[ToyRun] | list[TrackedRun]:
-    """The same runs, typed by their kind; refused where there is none, or where kinds are mixed."""
+def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
+    """The same runs, those of one kind together, the first one's kind first; refused where there is none."""
     if not opened:
         raise RankriseError("no run was passed: pass one or more folders of runs.")
     toys = [run for run in opened if isinstance(run, ToyRun)]
     tracked = [run for run in opened if isinstance(run, TrackedRun)]
-    if toys and tracked:
-        raise RankriseError(
-            f"{toys[0].folder} is a toy run and {tracked[0].folder} is a tracked run: pass runs of one kind."
-        )
-    return toys or tracked
+    kinds: list[list[ToyRun] | list[TrackedRun]] = [toys, tracked]
+    if isinstance(opened[0], TrackedRun):
+        kinds.reverse()
+    return [same for same in kinds if same]
 
 
 def _opened(folder: Path) -> Run:

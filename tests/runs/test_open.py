@@ -25,13 +25,11 @@ def test_a_folder_of_runs_stands_for_those_in_it_and_a_run_comes_once(tmp_path: 
     ]
     (same,) = runs.open(str(tmp_path / "sweep" / "seed=0"))
     assert type(same) is type(watch.load(same.folder))
-    assert runs.of_one_kind(opened[1:]) == opened[1:]
-    with pytest.raises(
-        RankriseError, match=r"toy is a toy run and .* is a tracked run: pass runs of one kind"
-    ):
-        runs.of_one_kind(opened)
+    assert runs.by_kind(opened[1:]) == [opened[1:]]
+    assert runs.by_kind(opened) == [opened[:1], opened[1:]]
+    assert runs.by_kind(opened[::-1]) == [opened[:0:-1], opened[:1]]
     with pytest.raises(RankriseError, match="no run was passed"):
-        runs.of_one_kind([])
+        runs.by_kind([])
 
 
 def test_each_file_is_read_once_and_nothing_is_written(

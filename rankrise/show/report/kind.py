@@ -20,11 +20,12 @@ class Chapter:
 class Kind(Generic[RunRun]):
     """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
 
-    `name` is that of the folder with its scripts and sections; `sections` are the ids and titles of these,
-    for the navigation.
+    `name` is that of the folder with its scripts and sections; `title` is what a page of another kind calls
+    it in its navigation; `sections` are the ids and titles of these, for its own.
     """
 
     name: str
+    title: str
     finding: str
     sections: tuple[tuple[str, str], ...]
     chapters: Callable[[Sequence[RunRun]], list[Chapter]]

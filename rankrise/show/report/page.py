@@ -4,17 +4,18 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
+from urllib.parse import quote
 
 import rankrise
 from rankrise.claims import check_claims
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
-from rankrise.runs import Run, ToyRun, TrackedRun, of_one_kind
+from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
 from rankrise.show.report.claims_section import claims_section
 from rankrise.show.report.kind import Kind, story
 from rankrise.show.report.modules import assemble, web_source
@@ -26,29 +27,40 @@ KINDS: dict[type, Kind[Any]] = {ToyRun: TOY, TrackedRun: TRACKED}
 
 
 def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -> Path:
-    """Write the page of opened runs of one kind, and give its path.
+    """Write the page of opened runs, and give its path.
 
-    With `judge`, claims have verdicts also on runs that they are not about.
+    Runs of another kind than the first get a page of their own beside it, report-tracked.html beside
+    report.html, and each page links to the other. With `judge`, claims have verdicts also on runs that they
+    are not about.
     """
     path = Path(path)
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
     if path.suffix.lower() not in (".html", ".htm"):
         raise RankriseError(f"{path} would not open as a page: pass a name that ends in .html.")
-    runs = of_one_kind(opened)
-    write_text(path, render(runs, KINDS[type(runs[0])], judge))
+    pages: dict[Path, tuple[Kind[Any], Sequence[Run]]] = {}
+    for runs in by_kind(opened):
+        kind = KINDS[type(runs[0])]
+        pages[path.with_stem(f"{path.stem}-{kind.name}") if pages else path] = kind, runs
+    for page, (kind, shown) in pages.items():
+        beside = {other.name: pages[other][0].title for other in pages if other != page}
+        write_text(page, render(shown, kind, judge, beside))
     return path
 
 
-def render(runs: Sequence[Run], kind: Kind[Any], judge: bool = False) -> str:
-    """The page as HTML."""
+def render(
+    runs: Sequence[Run], kind: Kind[Any], judge: bool = False, beside: Mapping[str, str] | None = None
+) -> str:
+    """The page as HTML. It links to the pages `beside` it: their file names, with what they are called."""
     script = f"\n{assemble(f'{kind.name}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [*kind.sections, ("claims", "Claims"), ("settings", "Settings"), ("cite", "Cite")]
+    links = [(f"#{name}", title) for name, title in sections]
+    links += [(quote(name), f"{title} →") for name, title in (beside or {}).items()]
     return Template(web_source("page.html")).substitute(
         title=escape(f"{', '.join(run.name for run in runs)} – gradual rank increase"),
         style=web_source("style.css"),
-        nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections),
+        nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
         first_section=kind.sections[0][0],
         story=story(kind.finding, kind.chapters(runs)),
         claims=claims_section(check_claims(runs, everything=judge)),

@@ -103,11 +103,20 @@ def test_a_page_replaces_nothing_but_a_page(tracked: dict[str, Path], tmp_path: 
     assert (tmp_path / "run.json").read_text() == "{}"
 
 
-def test_kinds_are_not_mixed_and_the_command_says_where_the_page_is(
-    tracked: dict[str, Path], run: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_runs_of_two_kinds_have_two_pages_that_link_to_each_other(
+    tracked: dict[str, Path], run: ToyRun, tmp_path: Path
 ) -> None:
-    with pytest.raises(RankriseError, match="pass runs of one kind"):
-        write_report([*open(tracked["unit"]), run], tmp_path / "page.html")
+    path = write_report([*open(tracked["unit"]), run], tmp_path / "my page.html")
+    assert sorted(page.name for page in tmp_path.iterdir()) == ["my page-toy.html", "my page.html"]
+    pages = path.read_text(), (tmp_path / "my page-toy.html").read_text()
+    assert '<a href="my%20page-toy.html">The toy →</a>' in pages[0]
+    assert '<a href="my%20page.html">Transformers →</a>' in pages[1]
+    assert write_report([run], path).read_text().count("→</a>") == 0
+
+
+def test_the_command_says_where_the_page_is(
+    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["report", str(tracked["unit"]), "--out", str(tmp_path / "page.html"), "--json"])
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")
 

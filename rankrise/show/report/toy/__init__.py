@@ -7,6 +7,7 @@ from rankrise.show.report.toy.story import FINDING, chapters
 
 TOY: Kind[ToyRun] = Kind(
     name="toy",
+    title="The toy",
     finding=FINDING,
     sections=(
         ("stages", "Stages"),

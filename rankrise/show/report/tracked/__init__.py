@@ -25,6 +25,7 @@ def _settings(member: TrackedRun) -> dict[str, object]:
 
 TRACKED: Kind[TrackedRun] = Kind(
     name="tracked",
+    title="Transformers",
     finding=FINDING,
     sections=(
         ("ranks", "Rank"),
