@@ -28,7 +28,7 @@ FAMILIES = {
 }
 """The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
 
-MODELS = {"GPT2LMHeadModel": "GPT-2"}
+MODELS = {"GPT2LMHeadModel": "GPT-2", "InContextRegressor": "GPT-2"}
 """Models that a figure names beside their data, by their class."""
 
 

@@ -83,6 +83,11 @@ def studies_with_matrices(shown: Shown) -> Sequence[Study]:
     return shown.with_matrices
 
 
+def each_study_of_several(shown: Shown) -> Sequence[Study]:
+    """One figure per data set on which there are several runs."""
+    return [study for study in shown.studies if len(study.members) > 1]
+
+
 def studies_on(*families: str) -> Callable[[Shown], Sequence[Sequence[Study]]]:
     """One figure of the studies of some of the paper's data sets, where there is any."""
 

@@ -7,6 +7,7 @@ from rankrise.show.figures.figure import (
     Figure,
     each_seed,
     each_study,
+    each_study_of_several,
     several_studies,
     studies_of_choices,
     studies_on,
@@ -26,6 +27,7 @@ from rankrise.show.figures.tracked.normalised_spectra import draw_normalised_spe
 from rankrise.show.figures.tracked.rank_by_scale import draw_rank_by_scale
 from rankrise.show.figures.tracked.singular_values import draw_singular_values
 from rankrise.show.figures.tracked.stable_rank import draw_side_by_side, draw_stable_rank
+from rankrise.show.figures.tracked.stages_to_smooth import draw_stages_to_smooth
 
 FIGURES: tuple[Figure[Any], ...] = (
     Figure(
@@ -138,6 +140,12 @@ FIGURES: tuple[Figure[Any], ...] = (
         studies_with_matrices,
         draw_matrices,
         "Ranks of the change of other weight matrices throughout training",
+    ),
+    Figure(
+        "stages-to-smooth",
+        each_study_of_several,
+        draw_stages_to_smooth,
+        "Stages found as the initialisation and the noise of small batches grow",
     ),
     Figure("training", each_study, draw_course, "What was recorded of training"),
     Figure(
