@@ -10,7 +10,10 @@ does not count. `torch.linalg.svd` of the difference takes minutes on the whole 
 matrix of each shape in the same run, and its time for the model is extrapolated. "kept" is the square of the
 change that the directions keep, as a share of what the SVD's keep.
 
-The second table shrinks an adapter of rank 64: a QR of each factor and a small SVD, against the SVD of the
+With moments, ranks differ from matrix to matrix, so that more directions are found: timed on one matrix of
+each shape, and extrapolated.
+
+The last line shrinks an adapter of rank 64: a QR of each factor and a small SVD, against the SVD of the
 product, which is PEFT's own conversion.
 """
 
@@ -23,9 +26,14 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.files import to_json
+from rankrise.use._budget import Budget
 from rankrise.use._cut import cut_product
 from rankrise.use._extract import directions
+from rankrise.use._gathered import Sum
 from rankrise.use._leading import leading_directions
+from rankrise.use._moment import Moment
+from rankrise.use._moments import BLOCK, Moments
+from rankrise.use._weights import Matrix
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,48 @@ def extraction(model: Model, device: str, rank: int, decay: float) -> tuple[list
 
 
 @dataclass(frozen=True)
+class Weighted:
+    """With moments: seconds for the whole model, extrapolated from a matrix of each shape, and the device
+    memory at most, the moments of one matrix in it."""
+
+    directions: int
+    seconds: float
+    peak_bytes: float
+
+
+def with_moments(model: Model, device: str, rank: int, decay: float) -> Weighted:
+    """What `use.extract` does with moments: of each matrix many directions, so that ranks can differ."""
+    budget, seconds, peak = Budget(rank=rank), 0.0, float("nan")
+    matrices = [Matrix("", out, into, False) for out, into in model.shapes]
+    counts = [budget.directions(matrix, matrices, None) for matrix in matrices]
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    for matrix, count, times in zip(matrices, counts, model.shapes.values(), strict=True):
+        base, tuned = weights((matrix.out, matrix.into), device, decay, seed=0)
+        moments = Moments({"": _moment(matrix.into, device)}, {"": _moment(matrix.out, device)}, 1)
+
+        def cut(
+            base: Tensor = base, tuned: Tensor = tuned, matrix: Matrix = matrix, count: int = count,
+            moments: Moments = moments,
+        ) -> object:  # fmt: skip
+            return directions(base, tuned, count, *moments.roots(matrix))
+
+        seconds += times * model.layers * timed(cut, device)[0]
+    if device != "cpu":
+        peak = float(torch.cuda.max_memory_allocated())
+    return Weighted(max(counts), seconds, peak)
+
+
+def _moment(size: int, device: str) -> Moment:
+    """One whose eigenvalues fall off, in blocks as `use.moments` has them."""
+    gathered = Sum(size, BLOCK)
+    scale = torch.arange(1, size + 1, device=device) ** -0.5
+    gathered.add(torch.randn(2048, size, device=device) * scale)
+    return Moment(tuple(gathered.blocks))
+
+
+@dataclass(frozen=True)
 class Shrunk:
     """Seconds of each way for one product, their ratio, and the largest difference of our singular values
     from those of the product in float64, as a share of the first."""
@@ -179,6 +229,7 @@ def main() -> None:
         model = Model(model.name, model.shapes, arguments.layers)
     rank = arguments.rank if on_gpu else min(arguments.rank, 8)
     rows, peak = extraction(model, arguments.device, rank, arguments.decay)
+    weighted = with_moments(model, arguments.device, rank, arguments.decay)
     shrunk = shrinking(4096 if on_gpu else 1024, 64, arguments.device)
     setting = {
         "device": torch.cuda.get_device_name() if on_gpu else "CPU",
@@ -191,13 +242,18 @@ def main() -> None:
         "peak_bytes": peak,
     }
     if arguments.json:
-        print(to_json({**setting, "rows": [asdict(row) for row in rows], "shrink": asdict(shrunk)}))
+        found = {"rows": [asdict(row) for row in rows], "moments": asdict(weighted), "shrink": asdict(shrunk)}
+        print(to_json({**setting, **found}))
         return
     print(*(f"{key}: {value}" for key, value in setting.items()), sep="  ")
     print(f"\n{'':20}{'seconds':>10}{'':>14}{'ratio':>8}{'kept':>10}")
     for row in rows:
         how = "extrapolated" if row.extrapolated else "measured"
         print(f"{row.method:20}{row.seconds:10.2f}{how:>14}{row.ratio:8.1f}{row.kept:10.5f}")
+    print(
+        f"\nwith moments, {weighted.directions} directions of every matrix: {weighted.seconds:.1f} s for the "
+        f"model (extrapolated), at most {weighted.peak_bytes / 1e9:.2f} GB of device memory"
+    )
     print(
         f"\nshrinking {shrunk.width} x {shrunk.width}, rank {shrunk.rank}: {1e3 * shrunk.ours:.2f} ms "
         f"against {1e3 * shrunk.svd:.1f} ms by the SVD of the product, ratio {shrunk.ratio:.0f}, largest "

@@ -79,9 +79,10 @@ def extract(
         )
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     if json:
-        print(to_json({"adapter": str(place), **adapter.to_dict()}))
+        budget = None if rank is None else adapter.parameters_at(rank)
+        print(to_json({"adapter": str(place), "rank": rank, "budget": budget, **adapter.to_dict()}))
         return
     console = safe_console()
-    for line in described(adapter):
+    for line in described(adapter, rank):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)

@@ -79,9 +79,10 @@ def shrink(
         )
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     if json:
-        print(to_json({"adapter": str(place), **smaller.to_dict()}))
+        budget = None if rank is None else smaller.parameters_at(rank)
+        print(to_json({"adapter": str(place), "rank": rank, "budget": budget, **smaller.to_dict()}))
         return
     console = safe_console()
-    for line in described(smaller):
+    for line in described(smaller, rank):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)

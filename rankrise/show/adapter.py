@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 6
 
 
-def described(adapter: "Adapter") -> Iterator[Any]:
-    """A table with a line per kind of matrix, then a line per fact."""
+def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
+    """A table with a line per kind of matrix, then a line per fact; `rank` is the budget that was asked."""
     from rich.table import Table
 
     from rankrise.show.table import Fitting
@@ -36,6 +36,15 @@ def described(adapter: "Adapter") -> Iterator[Any]:
         f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
         f"{numbers['kept']:.1%} of the change's square kept; singular values up to 'noise' could be rounding."
     )
+    ranks = list(adapter.ranks.values())
+    if rank is not None and max(ranks) > rank:
+        yield (
+            f"Rank {rank} is a budget: the {adapter.parameters_at(rank):,} parameters of rank {rank} in "
+            f"every matrix. It is spent where it keeps most, on ranks from {min(ranks)} to {max(ranks)}; "
+            "--uniform gives every matrix the same rank."
+        )
+    elif rank is not None and min(ranks) < rank:
+        yield f"Matrices below rank {rank} have no more directions that stand out of the noise."
     if numbers["rest"]:
         how = (
             f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"

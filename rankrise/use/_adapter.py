@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankrise.use._allocate import Spectrum, kept_share, parameters_of
+from rankrise.use._allocate import Spectrum, budget, kept_share, parameters_of
 from rankrise.use._cut import Cut
 from rankrise.use._rest import Rest
 from rankrise.use._weights import Matrix
@@ -68,6 +68,10 @@ class Adapter:
     def parameters(self) -> int:
         """How many numbers the factors have."""
         return parameters_of(self.spectra, self.ranks)
+
+    def parameters_at(self, rank: int) -> int:
+        """How many numbers the factors would have at one rank for all."""
+        return budget(self.spectra, rank)
 
     def at(self, ranks: Mapping[str, int]) -> "Adapter":
         """The same change cut to other ranks; nothing is measured of it yet."""

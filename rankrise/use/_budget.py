@@ -45,8 +45,8 @@ class Budget:
         given = {"rank": rank, "parameters": parameters, "keep": keep, "gain": gain}
         named = [name for name, value in given.items() if value is not None]
         if len(named) != 1:
-            what = " and ".join(named) if named else "none of them is"
-            raise RankriseError(f"{what} given: pass one of rank, parameters, keep and gain.")
+            what = f"{' and '.join(named)} are given" if named else "No budget is given"
+            raise RankriseError(f"{what}: pass one of rank, parameters, keep and gain.")
         for name, count in (("rank", rank), ("parameters", parameters)):
             if count is not None and count < 1:
                 raise RankriseError(f"{name} is {count}: pass 1 or more.")

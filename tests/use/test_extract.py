@@ -202,8 +202,8 @@ def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "none of them is given"),
-        ({"rank": 1, "keep": 0.5}, "rank and keep given"),
+        ({}, "No budget is given"),
+        ({"rank": 1, "keep": 0.5}, "rank and keep are given"),
         ({"rank": 0}, "rank is 0"),
         ({"keep": 1.5}, "keep is 1.5"),
         ({"gain": 0.9}, "pass evaluate"),

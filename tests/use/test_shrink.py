@@ -87,7 +87,7 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
     refused("has no adapter_config.json", tmp_path)
     refused("is not an adapter of this base: model.layers.0", base=made("gpt2"))
     refused("pass base", evaluate=lambda model: 0.0)
-    refused("none of them is given", rank=None)
+    refused("No budget is given", rank=None)
     other = made("llama")
     other.config._name_or_path = "another/model"
     (tmp_path / "large/adapter_config.json").write_text(

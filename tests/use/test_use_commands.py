@@ -87,6 +87,19 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     assert "largest rank 8" in printed
     assert "A low rank cannot hold transformer.wte.weight" in printed
     assert "Written" in printed
+    assert "is a budget" not in printed
+
+
+def test_it_is_said_that_a_rank_is_a_budget(folders, capsys) -> None:
+    here, words = folders["here"], [str(folders["gpt2"] / part) for part in ("base", "tuned")]
+    words += ["--data", str(here / "gpt2.txt"), "--rank", "2"]
+    found = answer(capsys, "extract", *words, "--out", here / "a")
+    assert found["parameters"] <= found["budget"] == 2 * sum(sum(row["shape"]) for row in found["matrices"])
+    main(["extract", *words, "--out", str(here / "b")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Rank 2 is a budget: the {found['budget']:,} parameters of rank 2 in every matrix." in printed
+    main(["extract", *words, "--uniform", "--out", str(here / "c")])
+    assert "is a budget" not in capsys.readouterr().out
 
 
 def test_images_in_folders(folders, capsys) -> None:
