@@ -32,7 +32,7 @@ import torch
 import transformers
 from adapter_cuts import ENERGY, FISHER, GAIN, LABELS, PLAIN, SHARE, Cutting, cut_by, trained_after
 from adapter_ranks import METHODS, RANK, lora
-from adapter_table import lines, summary
+from adapter_table import summary, tables
 from adapter_tasks import TASKS, Places, Task
 from adapter_training import fit, scores
 
@@ -155,7 +155,7 @@ def main(words: list[str] | None = None) -> None:
     if arguments.json:
         print(to_json({"gain": GAIN, "rows": rows}))
         return
-    print("\n".join(lines(rows)))
+    print(tables(rows))
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:

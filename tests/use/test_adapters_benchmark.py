@@ -64,9 +64,16 @@ def test_seeds_of_several_files_are_told_together_each_beside_its_own(benchmark:
         return {"parts": {f"task/seed {seed}/{kind}": {"seconds": 1.0, "found": found}}}
 
     plain, ours = "plain SVD, one rank", "ours"
-    records = [part(0, "cut/a", method=plain, needed=100), part(1, "cut/a", method=plain, needed=200)]
-    records += [part(0, "cut/b", method=ours, needed=50), part(1, "cut/b", method=ours, needed=60)]
+    records = [
+        part(0, "cut/a", method=plain, needed=100, ranks=4),
+        part(1, "cut/a", method=plain, needed=200, ranks=8),
+    ]
+    records += [
+        part(0, "cut/b", method=ours, needed=50, ranks=2),
+        part(1, "cut/b", method=ours, needed=60, ranks=2.4),
+    ]
     rows = {row["method"]: row for row in benchmark.summary(records)}
     assert rows[ours]["seeds"] == 2
     assert rows[ours]["of_plain"] == pytest.approx(0.4)
     assert rows[ours]["of_plain_deviation"] == pytest.approx(0.2 / 2**0.5)
+    assert "| ours | 2.2 ± 0.283; 0.40 ± 0.14 (2) |" in benchmark.tables(list(rows.values()))
