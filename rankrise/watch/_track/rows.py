@@ -7,6 +7,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from rankrise.watch._batches import in_parallel
 from rankrise.watch._track.measure import Measured, Results, initial_values
 from rankrise.watch._track.weights import Tensors, Unit
 
@@ -56,10 +57,16 @@ def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
 
 def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tensors:
     """Singular values of the initial products, by the same names."""
+    on_cpu = all(tensor.device.type == "cpu" for one in initial.values() for tensor in one.values())
+
+    def values_of(unit: Unit) -> Tensors:
+        return initial_values(unit, initial[unit.name])
+
+    found = in_parallel(values_of, units) if on_cpu else map(values_of, units)
     return {
         unit.key(product): values.float()
-        for unit in units
-        for product, values in initial_values(unit, initial[unit.name]).items()
+        for unit, of_unit in zip(units, found, strict=True)
+        for product, values in of_unit.items()
     }
 
 
