@@ -11,6 +11,7 @@ from rankrise.foundations.counted import counted
 from rankrise.show.layer_names import short_names
 from rankrise.show.rank_kinds import BOUND
 from rankrise.watch import StagesFound, TrackedRun
+from rankrise.watch.types import Missed
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -72,6 +73,11 @@ class Snapshot:
         return max([*self.loss_steps[-1:], *self.measured[-1:]], default=None)
 
     @property
+    def missed(self) -> Missed | None:
+        """What a search that found no stage would miss at the noise of the loss."""
+        return self.stages.missed(self.losses) if self.stages is not None and not len(self.stages) else None
+
+    @property
     def state(self) -> str:
         """Whether the run is still being written."""
         if self.finished is not None:
@@ -86,7 +92,9 @@ class Snapshot:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         stages = None if self.stages is None else self.stages.to_dict()
-        return asdict(self) | {"last_step": self.last_step, "state": self.state, "stages": stages}
+        missed = None if self.missed is None else asdict(self.missed)
+        told = {"last_step": self.last_step, "state": self.state, "stages": stages, "missed": missed}
+        return asdict(self) | told
 
 
 def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
@@ -270,7 +278,8 @@ def _stage_lines(shot: Snapshot) -> list[str]:
     if shot.stages is None:
         return ["stages: looking for them"]
     if not len(shot.stages):
-        return [f"stages: none by step {shot.stages.until}"]
+        but = "" if shot.missed is None else f"; {shot.missed}"
+        return [f"stages: none by step {shot.stages.until}{but}"]
     lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}"]
     for stage in shot.stages:
         first, *others = stage.curves

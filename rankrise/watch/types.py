@@ -10,7 +10,7 @@ from rankrise.watch._heads import Layer, Layers
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
-from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound
+from rankrise.watch._stages import Curve, FoundStage, FoundStep, Missed, StagesFound
 from rankrise.watch._subspaces import SingularVectors
 from rankrise.watch._track.load import TrackedRun
 
@@ -26,6 +26,7 @@ __all__ = [
     "Layers",
     "LayoutCheck",
     "MatrixChange",
+    "Missed",
     "ModelComparison",
     "ModelOverlap",
     "Projection",

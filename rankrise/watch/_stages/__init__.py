@@ -2,6 +2,7 @@
 
 from rankrise.watch._stages.curves import Curve
 from rankrise.watch._stages.find import FORMAT, FoundStage, StagesFound, find_stages
+from rankrise.watch._stages.power import Missed
 from rankrise.watch._stages.steps import FoundStep, find_steps
 
-__all__ = ["FORMAT", "Curve", "FoundStage", "FoundStep", "StagesFound", "find_stages", "find_steps"]
+__all__ = ["FORMAT", "Curve", "FoundStage", "FoundStep", "Missed", "StagesFound", "find_stages", "find_steps"]

@@ -23,6 +23,15 @@ class Missed:
     most: int
     known: int = KNOWN
 
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(Missed(0.0043, 2, 14))
+        'the noise of the loss is 0.43 %; at that noise, the search misses 2 to 14 of 40 known stages'
+        """
+        misses = f"the search misses {self.least} to {self.most} of {self.known} known stages"
+        return f"the noise of the loss is {100 * self.noise:.2g} %; at that noise, {misses}"
+
 
 def missed_in(loss: np.ndarray) -> Missed | None:
     """What is missed at the noise of a loss; None where too little of it was recorded to tell.

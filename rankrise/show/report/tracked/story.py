@@ -118,12 +118,8 @@ def _stages(run: TrackedRun) -> str:
     if len(found):
         return f"Loss and ranks show {_many(len(found), 'stage')}."
     missed = found.missed(run.steps().get("loss", []))
-    if missed is None:
-        return "Loss and ranks show no stage."
-    return (
-        f"Loss and ranks show no stage. The noise of the loss is {100 * missed.noise:.2g}\u00a0%; at that "
-        f"noise, the detector misses {missed.least} to {missed.most} of {missed.known} known stages."
-    )
+    but = "" if missed is None else f" But {missed}.".replace(" %", "\u00a0%")
+    return f"Loss and ranks show no stage.{but}"
 
 
 def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
