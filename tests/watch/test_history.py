@@ -298,7 +298,8 @@ def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
     assert shown["notes"] == run.notes
     assert shown["ranks"][0]["noise_share"] == run.mean_noise_share("KQ")[:, 0].tolist()
     (page,) = gather_all([run])["runs"]
-    assert np.allclose(page["noise"]["VO"], run.mean_noise_share("VO")[1:].T, rtol=1e-3)
+    assert np.allclose(page["noise"]["VO"]["share"], run.mean_noise_share("VO")[1:].T, rtol=1e-3)
+    assert page["noise"]["VO"]["below"] == [[2, 2, 0, 0]] * 2
     figure, table = draw_stable_rank(runs.studies([run])[0])
     assert "grey: rounding noise" in figure.get_suptitle()
     grey = [patch for patch in figure.axes[0].patches if patch.get_zorder() == -1]
