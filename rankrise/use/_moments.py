@@ -176,7 +176,7 @@ def _same_inputs(about: Mapping[str, str], path: str | Path) -> dict[str, str]:
     """Which layers have the inputs of which other, as `save` wrote it."""
     try:
         found = json.loads(about.get("same_inputs", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(first, str) for first in found.values()):
         raise RankriseError(f"{path} is damaged (it does not say which inputs are the same): {AGAIN}.")

@@ -201,6 +201,17 @@ def test_damaged_moments_are_refused(tensors: dict, examples: str, tmp_path: Pat
         use.Moments.load(path)
 
 
+@pytest.mark.parametrize("same", ["", "[]", '{"b": 1}', '{"b": "c"}', "[" * 10**5])
+def test_inputs_said_to_be_the_same_as_others_that_are_not_there_are_refused(
+    same: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "moments.safetensors"
+    about = {"format": "rankrise-moments/1", "examples": "3", "same_inputs": same}
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=about)
+    with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
+        use.Moments.load(path)
+
+
 def test_moments_of_another_model_are_refused() -> None:
     narrow, wide = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2))
     found = use.moments(narrow, [torch.ones(1, 2)], lambda model, batch: model(batch).mean())
