@@ -14,13 +14,19 @@ what a few steps have changed may be of low rank because it is little."""
 
 def not_trained_for_it(runs: Sequence[Run]) -> str:
     """Why the claims on transformers are not about some runs: they speak of training by a recipe, from random
-    weights, and of runs that have learned."""
+    weights on images or text, and of runs that have learned."""
     tracked = [run for run in runs if isinstance(run, TrackedRun)]
     own = [run.name for run in tracked if not run.recipe]
     if own:
         return (
             f"{' and '.join(own)} came without a recipe, like a fine-tuning, an adapter or a run of one's "
             "own; the claim is about training from random weights, and --judge asks for a verdict."
+        )
+    made = [run.name for run in tracked if run.recipe.get("data") == "regression"]
+    if made:
+        return (
+            f"{' and '.join(made)} was trained on regression problems that are made; the claim is about images "
+            "and text, and --judge asks for a verdict."
         )
     for run in tracked:
         for first, last in losses([run]):

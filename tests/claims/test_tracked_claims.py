@@ -188,6 +188,15 @@ def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], t
     assert verdicts("low rank", run, everything=False)["KQ"].verdict == "holds"
 
 
+def test_a_run_on_problems_that_are_made_has_a_verdict_on_request(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = changed(tracked["unit"], tmp_path / "run", {"data": "regression"})
+    shown = verdicts("low rank", run, everything=False)["KQ"]
+    assert (shown.verdict, verdicts("low rank", run)["KQ"].verdict) == ("not judged", "holds")
+    assert "run was trained on regression problems that are made" in shown.reason
+
+
 def test_a_run_of_one_s_own_has_effects_and_a_verdict_on_request(tracked: dict[str, Path]) -> None:
     shown = verdicts("low rank", tracked["wander"], everything=False)["KQ"]
     judged = verdict("low rank", tracked["wander"])
