@@ -218,7 +218,8 @@ def _meant(name: str, arguments: dict[str, Argument], prog: str) -> str:
     """What to pass instead of a flag that a command does not have."""
     if "set" in arguments and name in meanings(TrainSettings):
         return f"pass --set {name}=VALUE."
-    place = next((one for one in PLACES if one in arguments), None) if name in PLACES else None
+    is_place = name in PLACES or name.startswith("out")  # --output, --out_dir
+    place = next((one for one in PLACES if one in arguments), None) if is_place else None
     meant = arguments.get(nearest(name, arguments) or place or "")
     if meant is None:
         return f"see '{prog} --help'."

@@ -8,9 +8,16 @@ CLOSE = 0.65
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a name is most like; None where none is close to it.
+    """The known name that a name is most like, or the only one that it abbreviates; None where none is close.
 
     >>> nearest("initialization_scale", ["seed", "initialisation_scale"]), nearest("out", ["dropout"])
     ('initialisation_scale', None)
+    >>> nearest("dim", ["dimension", "seed"]), nearest("lr", ["learning_rate", "seed"])
+    ('dimension', 'learning_rate')
     """
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=CLOSE)), None)
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=CLOSE)
+    short = [
+        one for one in names if one.startswith(name) or name == "".join(word[:1] for word in one.split("_"))
+    ]
+    return close[0] if close else short[0] if len(name) > 1 and len(short) == 1 else None

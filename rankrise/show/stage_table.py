@@ -43,13 +43,14 @@ def print_columns(
     from rankrise.show.table import Fitting, table_of
 
     console = safe_console(highlight=False, soft_wrap=True)
-    table = table_of(columns, left=WORDS, title=title, box=box.SIMPLE_HEAD)
-    console.print(Fitting(table))
-    for column in table.columns:
-        if column.header in meanings:
-            console.print(f"{column.header}: {meanings[str(column.header)]}")
+    if len(stages):
+        table = table_of(columns, left=WORDS, title=title, box=box.SIMPLE_HEAD)
+        console.print(Fitting(table))
+        for column in table.columns:
+            if column.header in meanings:
+                console.print(f"{column.header}: {meanings[str(column.header)]}")
     more = " Raise --until to see it." if stages.ending == "until" else ""
-    console.print(f"Why no more stages: {stages.message}{more}")
+    console.print(f"Why no {'more ' if len(stages) else ''}stages: {stages.message}{more}")
     return console
 
 

@@ -21,7 +21,7 @@ def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], **option
     """
     from rich.table import Table
 
-    shown = {title: cells for title, cells in columns.items() if not cells or any(cells)}
+    shown = {title: cells for title, cells in columns.items() if any(cells)}
     table = Table(**options)
     for title in shown:
         table.add_column(title, justify="left" if title in left else "right")

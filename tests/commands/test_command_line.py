@@ -67,6 +67,11 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["toy"], "RUN is missing; see 'rankrise toy --help'."),
         (["toy", "--out", "x"], "--out is not a flag of 'rankrise toy': pass RUN without a flag."),
         (["train", "r", "--out", "x"], "--out is not a flag of 'rankrise train': did you mean --run?"),
+        (
+            ["train", "r", "--lr", "1"],
+            "--lr is not a flag of 'rankrise train': did you mean --learning_rate?",
+        ),
+        (["train", "r", "--out-dir", "x"], "did you mean --run?"),
         (["predict", "--run", "x"], "--run is not a flag of 'rankrise predict': did you mean --out?"),
         (["figures", "--run", "x"], "--run is not a flag of 'rankrise figures': pass RUNS without a flag."),
         (["help", "trian"], "'trian' is not a command: did you mean 'rankrise train'?"),

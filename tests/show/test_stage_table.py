@@ -26,6 +26,14 @@ def test_the_table_says_what_its_columns_mean_and_why_it_ends(capsys):
     assert "flow" not in printed
 
 
+def test_without_stages_there_is_no_table_to_explain(capsys):
+    print_stages(predict.greedy(quadratic([1.0, -2.0]), 2, until=0.25), "ab".__getitem__)
+    printed = capsys.readouterr().out
+    assert (
+        printed == "Why no stages: The next stage begins after rescaled time 0.25. Raise --until to see it.\n"
+    )
+
+
 def test_a_coordinate_that_leaves_has_a_column(capsys):
     loss = quadratic([1.0, 0.3, -1.0], [[1.0, 0.9, 0.0], [0.9, 1.0, 0.5], [0.0, 0.5, 1.0]])
     stages = predict.greedy(loss, 3, max_stages=3)
