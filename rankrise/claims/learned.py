@@ -25,8 +25,8 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
     made = [run.name for run in tracked if run.recipe.get("data") == "regression"]
     if made:
         return (
-            f"{' and '.join(made)} was trained on regression problems that are made; the claim is about images "
-            "and text, and --judge asks for a verdict."
+            f"{' and '.join(made)} was trained on regression problems that are made; the claim is about "
+            "images and text, and --judge asks for a verdict."
         )
     for run in tracked:
         for first, last in losses([run]):
