@@ -46,6 +46,9 @@ _COUNTS = re.compile(
     r"(num|n)_\w*(layer|block|expert|stage|codebook)s?|n?_?layers?|\w+_layers|depths?|\w+_depth"
 )
 _MANY, _DEEPEST = 2048, 40
+_CLASSES = ("num_labels", "num_classes")
+_MOST = 100_000
+"""Classes, and names or numbers in a list: libraries make a name of each, or a layer."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -95,6 +98,11 @@ def _plain(path: Path, value: Any, where: str, deepest: int) -> Any:
         if key == "model_args" and item is not None:
             _refuse_beyond_timm(path, name, item)
         numbers = item if isinstance(item, list) else [item]
+        count = len(item) if isinstance(item, dict | list) else item if key in _CLASSES else 0
+        if isinstance(count, int | float) and count > _MOST:
+            raise RankriseError(
+                f"{str(path)!r} has {name} of {count:,}, more than the {_MOST:,} that are read: restore it."
+            )
         if _COUNTS.fullmatch(key) and any(isinstance(one, int | float) and one > _MANY for one in numbers):
             raise RankriseError(
                 f"{str(path)!r} has {name} {item!r:.60}, more than the {_MANY} that are built: restore it."

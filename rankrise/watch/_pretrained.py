@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
@@ -18,6 +19,9 @@ from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint, advice_inside
 from rankrise.watch._config import offline, read_config, transformers_config
 from rankrise.watch._lora import AdaptedWeights, read_adapter
+
+MOST_MODULES = 150_000
+"""The largest mixtures of experts have about 100,000."""
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
@@ -145,13 +149,36 @@ def _timm(config: Path, described: dict[str, Any]) -> Architecture:
 def _building(config: Path, library: str) -> Iterator[None]:
     """A library builds the model of a config, without weights and offline, or it is said why not."""
     try:
-        with offline(), torch.device("meta"):
+        with offline(), torch.device("meta"), _bounded(config):
             yield
+    except RankriseError:
+        raise
     except Exception as error:
         sentence = " ".join(str(error).split())[:200]
         raise RankriseError(
             f"{library} cannot build the model of {str(config)!r} ({sentence}): build it and give it instead."
         ) from error
+
+
+@contextlib.contextmanager
+def _bounded(config: Path) -> Iterator[None]:
+    """Refuse to build without end, whatever the name by which a config asks for so many modules."""
+    built = 0
+
+    def count(*_: object) -> None:
+        nonlocal built
+        built += 1
+        if built > MOST_MODULES:
+            raise RankriseError(
+                f"{str(config)!r} asks for more than {MOST_MODULES:,} modules, more than any model has: "
+                "restore it."
+            )
+
+    handle = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _is_below(tensor: str, name: str) -> bool:

@@ -249,3 +249,12 @@ def test_heads_of_one_form_are_tied_at_zero():
     """Before anything is learned all heads attend alike: which of them learns first is not decided."""
     stages = predict.greedy_matrices(predict.full_head(2, 3, 20, heads=2, teacher="full"), max_stages=1)
     assert stages.ties == (0,)
+
+
+def test_a_direction_that_moves_into_another_block_ends_the_prediction():
+    """Labels that few samples give put directions into blocks, which a transition then mixes."""
+    loss = predict.full_head(dimension=7, tokens=2, samples=5, seed=0, objective="hard-cross-entropy")
+    stages = predict.greedy_matrices(loss, until=2)
+    assert stages.ending == "assumption fails"
+    assert len(stages) == 2
+    assert any(exponents.isnan().all() for exponents in stages[-1].exponents)

@@ -86,6 +86,14 @@ def test_what_is_left_out_changes_nothing(checkpoint: Path, addresses: list[Any]
     assert not addresses
 
 
+def test_a_model_is_not_loaded_from_where_an_adapter_beside_it_points(checkpoint: Path) -> None:
+    """transformers would take the weights of the base that adapter_config.json names, from anywhere."""
+    elsewhere = {"peft_type": "LORA", "base_model_name_or_path": str(checkpoint.parent), "r": 1}
+    (checkpoint / "adapter_config.json").write_text(json.dumps(elsewhere))
+    with pytest.raises(RankriseError, match="beside a model, so that it is not clear which is meant"):
+        load_model(checkpoint)
+
+
 def test_a_class_that_is_not_a_model_is_not_called(checkpoint: Path) -> None:
     change(checkpoint, architectures=["pipeline"])
     assert len(watch.heads(checkpoint)) == 1
@@ -95,6 +103,29 @@ def test_a_class_that_is_not_a_model_is_not_called(checkpoint: Path) -> None:
 def test_the_number_of_layers_is_bounded(checkpoint: Path, values: dict[str, Any]) -> None:
     change(checkpoint, **values)
     with pytest.raises(RankriseError, match=r"more than the 2048 that are built"):
+        watch.heads(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_labels": 10**9},
+        {"text_config": {"num_classes": 1e12}},
+        {"id2label": {str(number): "a" for number in range(100_001)}},
+        {"anything": [0] * 100_001},
+    ],
+    ids=["labels", "classes", "names", "list"],
+)
+def test_names_of_classes_are_bounded(checkpoint: Path, values: dict[str, Any]) -> None:
+    change(checkpoint, **values)
+    with pytest.raises(RankriseError, match=r"more than the 100,000 that are read"):
+        watch.heads(checkpoint)
+
+
+def test_modules_are_bounded_under_any_name(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankrise.watch._pretrained.MOST_MODULES", 500)
+    change(checkpoint, model_type="funnel", architectures=["FunnelModel"], block_sizes=[10**6])
+    with pytest.raises(RankriseError, match="asks for more than 500 modules, more than any model has"):
         watch.heads(checkpoint)
 
 

@@ -233,8 +233,9 @@ def greedy_matrices(
             return end(
                 "assumption fails",
                 f"{where} drops a direction although others wait, so that its point of rest is not a strict "
-                "minimum on the matrices of its rank: the rule does not say what follows; pass "
-                "mixing='tracked' if the loss falls into blocks, or use the stages so far.",
+                "minimum on the matrices of its rank, or moves one into another block: the rule does not say "
+                "what follows; pass mixing='tracked' if the loss falls into blocks, or use the stages so "
+                "far.",
             )
 
 

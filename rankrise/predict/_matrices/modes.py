@@ -119,7 +119,8 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: list[list[int]]) -
     """The new modes with the exponents that they have after a transition, and whether the rule says so.
 
     `winner` is the old mode that became active. The rule does not say what follows when a direction is
-    dropped from a block in which it is not the only inactive one.
+    dropped from a block in which it is not the only inactive one, or moves from one block into another; then
+    the exponents are not known.
     """
     exponents = torch.zeros_like(new.exponents)
     home = _homes(old, new, blocks)
@@ -131,7 +132,7 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: list[list[int]]) -
         after = [place for place in now if place >= new.rank]
         dropped = len(after) - len(before)
         if dropped < 0 or len(now) != len(pairs):
-            raise ArithmeticError("a transition moved a direction from one block into another")
+            return replace(new, exponents=torch.full_like(exponents, torch.nan)), False
         held = [float(old.exponents[place - old.rank]) for place in before] + [1.0] * dropped
         if not after:
             continue
