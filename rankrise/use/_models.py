@@ -13,7 +13,7 @@ from rankrise.foundations.optional import require
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline
 from rankrise.watch._heads import unwrap
-from rankrise.watch._lora import CONFIG as ADAPTER
+from rankrise.watch._lora import ADAPTER_CONFIG
 from rankrise.watch._pretrained import open_weights
 
 
@@ -26,10 +26,10 @@ def load_model(source: str | Path) -> nn.Module:
             f"{str(source)!r} is not a checkpoint of transformers: load the model and give it."
         )
     folder = Checkpoint.open(source).folder
-    if (folder / ADAPTER).exists():  # which transformers would follow to another base
+    if (folder / ADAPTER_CONFIG).exists():  # which transformers would follow to another base
         raise RankriseError(
-            f"{str(source)!r} holds {ADAPTER} beside a model, so that it is not clear which is meant: remove "
-            "that file, or pass the folder of the adapter alone."
+            f"{str(source)!r} holds {ADAPTER_CONFIG} beside a model, so that it is not clear which is meant: "
+            "remove that file, or pass the folder of the adapter alone."
         )
     with offline(), _no_bars(transformers.utils.logging):
         try:
