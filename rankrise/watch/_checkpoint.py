@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class Checkpoint:
     names: tuple[str, ...]
     _forms: dict[str, Form]
     _homes: dict[str, Home]
+    _kept_open: dict[Path, Any] | None = None
 
     @classmethod
     def open(cls, source: str | Path) -> "Checkpoint":
@@ -90,12 +91,21 @@ class Checkpoint:
         assert not isinstance(home, Tensor)
         return home
 
+    def kept_open(self) -> "Checkpoint":
+        """The same checkpoint, to read many tensors of: each file is opened once, and mapped as long as this
+        lives."""
+        return replace(self, _kept_open={})
+
     def read(self, name: str) -> Tensor:
         """One tensor, on the CPU and in its own dtype."""
         home = self._homes[name]
         if isinstance(home, Tensor):
             return home
         file, stored = home
+        if self._kept_open is not None:
+            if file not in self._kept_open:
+                self._kept_open[file] = safe_open(file, framework="pt")
+            return self._kept_open[file].get_tensor(stored)
         with safe_open(file, framework="pt") as opened:
             return opened.get_tensor(stored)
 

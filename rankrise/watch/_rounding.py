@@ -44,11 +44,18 @@ def spacing(weight: Tensor) -> Tensor:
     >>> spacing(torch.tensor([1.0, 1.5, 2.0, 0.0], dtype=torch.bfloat16))
     tensor([0.0078, 0.0078, 0.0156, 0.0000])
     """
+    return _powers(weight).mul_(torch.finfo(weight.dtype).eps)
+
+
+def _powers(weight: Tensor) -> Tensor:
+    """The powers of two at or below the sizes of the entries, in float32, which is theirs to change."""
+    if weight.dtype == torch.bfloat16:  # the upper half of a float32
+        return (weight.view(torch.int16) & (EXPONENT >> 16)).view(torch.bfloat16).float()
     limits, wide = torch.finfo(weight.dtype), weight.float()
     powers = (wide.view(torch.int32) & EXPONENT).view(torch.float32)
     if limits.smallest_normal > torch.finfo(torch.float32).smallest_normal:
         powers = powers.clamp_min_(limits.smallest_normal).masked_fill_(wide == 0, 0.0)
-    return powers.mul_(limits.eps)
+    return powers
 
 
 def as_stored(weight: Tensor) -> Tensor:
@@ -70,7 +77,8 @@ def as_stored(weight: Tensor) -> Tensor:
 
 def variances(factor: Tensor) -> Tensor:
     """The sum of the rounding errors' variances in each column of a factor [heads, d, r]: [heads, r]."""
-    return torch.linalg.vector_norm(spacing(as_stored(factor)), dim=-2).square_().div_(12)
+    factor = as_stored(factor)
+    return _powers(factor).square_().sum(-2).mul_(torch.finfo(factor.dtype).eps ** 2 / 12)
 
 
 def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:

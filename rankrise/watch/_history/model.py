@@ -31,8 +31,8 @@ class Model:
     def read(
         self, checkpoint: Checkpoint, name: str, device: str | torch.device
     ) -> Iterator[tuple[Unit, Tensors]]:
-        """The weights of one unit after another by role, copied: no more of a file is mapped at a time."""
-        loaded = loading(self.architecture.bind(checkpoint), name)
+        """The weights of one unit after another by role, copied."""
+        loaded = loading(self.architecture.bind(checkpoint.kept_open()), name)
         for unit in self.units:
             with torch.no_grad(), loaded(unit.module, unit.path):
                 tensors = unit.fresh(unit.module)
