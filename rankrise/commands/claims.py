@@ -13,6 +13,8 @@ LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
     "known. -: for information, it decides nothing. [low, high]: "
 )
+NARROWEST = 20
+"""Letters of a measure's name in a line; where there is no room for them, there is no table."""
 WHY = "Pass --why for the reason behind each threshold."
 
 
@@ -45,6 +47,7 @@ def claims(
     from rankrise.claims import INTERVALS, check_claims, write_claims
     from rankrise.foundations.files import to_json
     from rankrise.show.console import safe_console
+    from rankrise.show.table import Fitting
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(recorded.open(runs), names, everything=judge)
@@ -67,7 +70,7 @@ def claims(
                 line = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
                 console.print(Padding(f"{claim.effects[0].name}: {line}", (0, 0, 0, 2)), highlight=False)
             if claim.measures:
-                console.print(Padding(_table(claim, why), (0, 0, 0, 2)))
+                console.print(Padding(Fitting(_table(claim, why)), (0, 0, 0, 2)))
     if any(claim.measures for claim in checked):
         legend = f"\n{LEGEND}{INTERVALS}.{'' if why else f' {WHY}'}"
         console.print(legend, style="dim", markup=False, highlight=False)
@@ -77,15 +80,18 @@ def claims(
 
 def _table(claim: "Claim", why: bool) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for justify in ("left", "right", "left", "left", "left"):
-        table.add_column(justify=justify)
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    table.add_column(min_width=NARROWEST)
     for measure in (*claim.deciding, *claim.choices, *claim.beside):
         mark = {True: "yes", False: "no", None: "?" if measure.needed else "-"}[measure.passes]
         needed = f"needed {measure.needed}" if measure.needed else ""
         name = f"{measure.name}, with {measure.choice}" if measure.choice else measure.name
-        table.add_row(mark, _number(measure), needed, name, measure.why if why else "")
+        reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
+        table.add_row(mark, _number(measure), needed, Text.assemble(name, reason))
     return table
 
 

@@ -63,6 +63,8 @@ class Fitting:
         titles = [column.header for column in self.table.columns]
         for cells in zip(*(column.cells for column in self.table.columns), strict=True):
             named = [
-                Text.assemble(f"{title} ", cell) for title, cell in zip(titles, cells, strict=True) if cell
+                Text.assemble(f"{title} " if title else "", cell)
+                for title, cell in zip(titles, cells, strict=True)
+                if cell
             ]
             yield Text(", ").join(named)

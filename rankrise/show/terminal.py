@@ -10,6 +10,7 @@ import numpy as np
 from rankrise.foundations.counted import counted
 from rankrise.show.layer_names import short_names
 from rankrise.show.rank_kinds import BOUND
+from rankrise.show.table import Fitting
 from rankrise.watch import StagesFound, TrackedRun
 from rankrise.watch.types import Missed
 
@@ -193,7 +194,8 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         *([f"(how many directions hold {ENERGY} % of its energy: {BOUND})"] if _has_energy(of_heads) else []),
     ]
     below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
-    return Group(*(Text(text) for text in about), *tables, *(Text(text) for text in below))
+    lines = (Text(text) for text in about), map(Fitting, tables), (Text(text) for text in below)
+    return Group(*(one for some in lines for one in some))
 
 
 def _table(

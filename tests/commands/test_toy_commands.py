@@ -40,7 +40,9 @@ def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixtu
     assert "[low, high]: the interval" in printed
     assert f"Pass --why for the reason behind each threshold. Written: {tiny.folder}/claims.json" in printed
     main(["claims", str(tiny.folder), "--why"])
-    assert "Pass --why" not in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Pass --why" not in printed
+    assert "why: over all perturbations" in printed
     main(["claims", str(tiny.folder), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert list(dict.fromkeys(claim["name"] for claim in printed)) == [
@@ -53,6 +55,16 @@ def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixtu
     ]
     assert {claim["data"] for claim in printed} == {""}
     assert json.loads((tiny.folder / "claims.json").read_text())["claims"] == printed
+
+
+def test_claims_on_a_narrow_terminal(
+    tiny: ToyRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "36")
+    main(["claims", str(tiny.folder), "--only", "support"])
+    printed = capsys.readouterr().out
+    assert "yes, 0, needed <= 0, coordinates that leave the support" in " ".join(printed.split())
+    assert "…" not in printed
 
 
 def test_claims_of_two_runs_are_told_claim_by_claim(

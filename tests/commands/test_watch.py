@@ -89,6 +89,17 @@ def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path
     assert "> 99 % sure" in printed
 
 
+def test_on_a_narrow_terminal_nothing_is_cut_off(folder: Path) -> None:
+    written = io.StringIO()
+    console = Console(width=30, file=written, legacy_windows=False)
+    shot = snapshot(watch.load(folder), None)
+    console.print(frame(shot, console))
+    shown = " ".join(written.getvalue().split())
+    assert "…" not in shown
+    for line in shot.ranks:
+        assert f"now {line.means[-1]:.2f} ± {line.stds[-1]:.2f}" in shown
+
+
 def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["watch", str(folder), "--json"])
     shown = json.loads(capsys.readouterr().out)
