@@ -41,13 +41,13 @@ class Study:
 
     @property
     def family(self) -> str | None:
-        """Which of the paper's data sets this is, or is a part of."""
+        """Which of the paper's data sets this is, or is a subset of."""
         plain = "".join(letter for letter in (self.data or "").lower() if letter.isalnum())
         return next((family for family in FAMILIES if family in plain), None)
 
     @property
     def label(self) -> str:
-        """The data set as people write it; of a part of ImageNet its own name; else the run's name."""
+        """The data set as people write it; of a subset of ImageNet its own name; else the run's name."""
         name = (self.data or "").rpartition(":")[2]  # of a Hugging Face data set, its configuration
         plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("rawv1")
         return FAMILIES.get(plain) or name or self.members[0].name

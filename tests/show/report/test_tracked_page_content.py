@@ -34,6 +34,12 @@ def test_the_story_tells_of_a_rank_that_rises_and_falls(
     assert f"goes from 2.00{told}" in " ".join(chapter.came_out)
 
 
+def test_the_data_set_is_named_once(tracked: dict[str, Path]) -> None:
+    (chapter,) = chapters(open(tracked["unit"]))
+    assert chapter.done.startswith("<strong>CIFAR-10</strong>: ")
+    assert "cifar10" not in chapter.done
+
+
 def test_what_runs_have_in_common_is_told_once() -> None:
     info = {"command": "train", "machine": {"processors": 2}, "versions": {"torch": "2.13.0"}}
     both = [(name, info | {"note": name}, {"heads": 4, "seed": seed}) for seed, name in enumerate(("a", "b"))]

@@ -1,5 +1,6 @@
 """Tracked runs in a few sentences: what the paper found, what was trained, what came out."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -40,7 +41,8 @@ def _trained(study: Study) -> str:
     heads, size = (_range([layer[name] for layer in layers]) for name in ("heads", "d_head"))
     model = escape(str(first.info.get("model", "a model")))
     shape = f"{_many(len(layers), 'layer')} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
-    on = f" on {escape(study.data)}" if study.data else ""
+    named = study.data is None or _letters(study.data) == _letters(study.label)
+    on = "" if named else f" on {escape(str(study.data))}"
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     notes = "".join(f" Note: {escape(note)}." for note in first.notes)
     trained = f"{model} ({shape}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
@@ -129,6 +131,10 @@ def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
     told += [low] if CLEARLY * course[low] <= min(ends) else []
     places = [f"{course[one]:.2f} ({moment(member, int(member.finite_steps[one]))})" for one in sorted(told)]
     return f" via {' and '.join(places)}" if places else ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"\W", "", name).lower()
 
 
 def _range(values: Sequence[int]) -> str:
