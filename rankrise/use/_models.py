@@ -33,15 +33,19 @@ def load_model(source: str | Path) -> nn.Module:
         )
     with offline(), _no_bars(transformers.utils.logging):
         try:
-            loaded: nn.Module = type(empty).from_pretrained(
-                folder, config=empty.config, local_files_only=True
+            loaded, about = type(empty).from_pretrained(
+                folder, config=empty.config, local_files_only=True, output_loading_info=True
             )
         except Exception as error:  # a damaged configuration may break anything
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise RankriseError(
                 f"{str(source)!r} cannot be loaded by transformers ({first:.200}): is it whole?"
             ) from error
-    return loaded.to("cuda") if torch.cuda.is_available() else loaded
+    missing = sorted(about["missing_keys"])
+    if missing:  # transformers draws them at random, and says so in a log alone
+        raise RankriseError(f"{str(source)!r} has no tensor for {missing[0]}: is it whole?")
+    model: nn.Module = loaded.to("cuda") if torch.cuda.is_available() else loaded
+    return model
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """A checkpoint's config.json and index: they describe the checkpoint, and reach nothing beyond it."""
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Config
 
 from rankrise import watch
@@ -91,6 +93,15 @@ def test_a_model_is_not_loaded_from_where_an_adapter_beside_it_points(checkpoint
     elsewhere = {"peft_type": "LORA", "base_model_name_or_path": str(checkpoint.parent), "r": 1}
     (checkpoint / "adapter_config.json").write_text(json.dumps(elsewhere))
     with pytest.raises(RankriseError, match="beside a model, so that it is not clear which is meant"):
+        load_model(checkpoint)
+
+
+def test_weights_that_are_missing_are_not_drawn_at_random(checkpoint: Path) -> None:
+    path = checkpoint / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("mlp.c_fc.weight"))
+    save_file({key: tensor for key, tensor in tensors.items() if key != name}, path, {"format": "pt"})
+    with pytest.raises(RankriseError, match=f"has no tensor for {re.escape(name)}"):
         load_model(checkpoint)
 
 

@@ -116,8 +116,11 @@ class ToyRun:
         with self._whole(piece):
             names = ("times", "losses", "singular_values_kq", "singular_values_vo")
             curves = {name: tensors[name] for name in names}
-            added = ("predicted_kq", "predicted_vo")  # by later versions
-            curves |= {name: tensors[name] for name in added if name in tensors}
+            for name in {"predicted_kq", "predicted_vo"} & tensors.keys():  # of later versions
+                predicted = curves[name] = tensors[name]
+                values = tensors[name.replace("predicted", "singular_values")]
+                if predicted.ndim != 1 or len(predicted) > values.shape[1] or predicted.is_complex():
+                    raise ValueError(f"{name} is {predicted.dtype} {list(predicted.shape)}")
             scale, step = float(texts["log10_scale"]), float(texts["step"])
             return FullWeights(**curves, log10_scale=scale, step=step, message=texts["message"])
 

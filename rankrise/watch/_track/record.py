@@ -11,7 +11,14 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_at, sync
 from rankrise.foundations.record.lines import Lines
 from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import RANKS, STEPS, remove_unfinished, spectra_path, spectra_steps
+from rankrise.foundations.record.names import (
+    INITIAL,
+    RANKS,
+    STEPS,
+    remove_unfinished,
+    spectra_path,
+    spectra_steps,
+)
 from rankrise.foundations.record.tensors import write_tensors
 
 
@@ -31,6 +38,7 @@ class Record:
         """The checksum of the tracked weights at the end, once they are measured."""
         self._lock, self._tell = lock, tell
         self._spectra: list[Path] = []
+        self._initial = [self.folder / INITIAL]
         remove_unfinished(self.folder)
         self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
         # Held open, so that the system gives its number to no other folder.
@@ -71,7 +79,7 @@ class Record:
     def sync(self) -> None:
         """Everything that was written is on the disk, not only in the system's hands."""
         self._look()
-        self._look_for(self._spectra)
+        self._look_for([*self._initial, *self._spectra])
         self.steps.sync()
         self.ranks.sync()
         sync(self.folder)
@@ -101,11 +109,12 @@ class Record:
             elif not lines.untouched:
                 before = lines.size
                 lines.go_on()
-                missing = lines.size < before
-                self._tell(f"{lines.path} was changed by another program, and goes on as it is", missing)
+                foreign = lines.size != before  # rows of ours are gone, or there are others'
+                self._tell(f"{lines.path} was changed by another program, and goes on as it is", foreign)
 
     def _look_for(self, spectra: list[Path]) -> None:
         missing = [path for path in spectra if not path.is_file()]
         if missing:
             self._spectra = [path for path in self._spectra if path not in missing]
+            self._initial = [path for path in self._initial if path not in missing]
             self._tell(f"{missing[0]} was removed by another program, one of {len(missing)}", True)

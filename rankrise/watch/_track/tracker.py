@@ -338,11 +338,11 @@ class RankTracker:
         gone = "nothing more of this run is recorded" if self._record.gone else ""
         self._troubles.lose(doing, error, gone)
 
-    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
+    def _attempt(self, doing: str, job: Callable[[], Any], told: Callable[..., None] | None = None) -> None:
         try:
             job()
         except Exception as error:
-            self._troubles.note(doing, error)
+            (told or self._troubles.note)(doing, error)
 
     def _capturing(self) -> bool:
         """Whether a CUDA graph is being captured: nothing that happens now is meant."""
@@ -371,7 +371,8 @@ class RankTracker:
             info = self._beginning.info | {"finished": now() if whole else None}
             info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._record.last_weights}
             info |= {"stopped": stopped or lost} if stopped or lost else {}
-            self._attempt(f"writing {RUN}", partial(write_run, self._record.folder, "tracked", info))
+            write = partial(write_run, self._record.folder, "tracked", info)
+            self._attempt(f"writing {RUN}", write, self._troubles.lose)
         self._attempt("closing", self._record.close)
         self._lock.release()
 

@@ -44,7 +44,7 @@ class Troubles:
         self.note(doing, error, advice)
 
     def tell(self, sentence: str, missing: bool) -> None:
-        """Another program meddled with the record, and something of it may be `missing`."""
+        """Another program meddled with the record, and something of it may be `missing`, or not ours."""
         if missing:
             self.lost = self.lost or sentence
         log.warning("Tracking: %s. Training goes on.", sentence)

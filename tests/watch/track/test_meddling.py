@@ -94,6 +94,40 @@ def test_a_file_that_another_program_cuts(tmp_path, caplog):
     assert "was changed by another program" in run.info["stopped"]
 
 
+@pytest.mark.parametrize("name", ["steps.jsonl", "ranks.jsonl"])
+def test_rows_that_another_program_adds(tmp_path, caplog, name):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        with (tmp_path / name).open("a") as file:
+            file.write('{"step":99}\n')
+        train(model, [3], after=tracker.step)
+        tracker.flush()
+        assert f"{name} was changed by another program" in tracker.lost
+    assert not watch.load(tmp_path).finished
+
+
+def test_initial_weights_that_are_removed(tmp_path, caplog):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(1)
+        (tmp_path / "initial.safetensors").unlink()
+        for _ in range(2):
+            tracker.flush()
+    assert caplog.text.count("initial.safetensors was removed by another program") == 1
+    assert not watch.load(tmp_path).finished
+
+
+def test_a_folder_in_place_of_what_tells_of_the_run(tmp_path):
+    tracker = watch.RankTracker(tiny(), tmp_path, schedule=EVERY)
+    tracker.step(1)
+    tracker.flush()
+    (tmp_path / "run.json").unlink()
+    (tmp_path / "run.json").mkdir()
+    tracker.close()
+    assert "writing run.json failed" in tracker.lost
+
+
 def test_spectra_that_are_removed(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
