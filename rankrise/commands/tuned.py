@@ -140,9 +140,17 @@ def _run(run: str, measuring: Measuring) -> Tuned:
     from rankrise.train._begun import initial_model, last_checkpoint, settings_of
     from rankrise.use._models import load_model
 
+    settings = settings_of(run)
+    _refuse_regression(settings, run)
     model = load_model(last_checkpoint(run))
     base = initial_model(run).to(next(model.parameters()).device)
-    return Tuned(base, model, _of_settings(settings_of(run), model, measuring))
+    return Tuned(base, model, _of_settings(settings, model, measuring))
+
+
+def _refuse_regression(settings: Any, said: str) -> None:
+    """Its network is not one that transformers loads, as everything does that cuts a change."""
+    if settings.subject == "regression":
+        raise RankriseError(f"{said} is about regression problems: pass one about images or text.")
 
 
 def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
@@ -154,7 +162,9 @@ def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
     if data in names() or Path(data).suffix in (".yaml", ".yml"):
         from rankrise.recipes.train_settings import read_recipe
 
-        return _of_settings(read_recipe(data), model, measuring)
+        settings = read_recipe(data)
+        _refuse_regression(settings, f"the recipe {data}")
+        return _of_settings(settings, model, measuring)
     import torch
 
     from rankrise import use

@@ -52,9 +52,9 @@ class InContextRegression:
         return self._errors(model, self._train.tokens[numbers], self._train.answers[numbers]).mean()
 
     def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """The tokens of a training batch, and what they ask for."""
+        """The tokens of a training batch."""
         (numbers,) = batch
-        return {"tokens": self._train.tokens[numbers], "labels": self._train.answers[numbers]}
+        return {"tokens": self._train.tokens[numbers]}
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of problems; those beyond the last fill up. ([share],)"""

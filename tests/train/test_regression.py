@@ -11,6 +11,7 @@ from tiny_training import same_run
 from torch import nn
 
 from rankrise import watch
+from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.train import Interrupted, TrainSettings, read_recipe, train
 from rankrise.train._begun import initial_model
@@ -119,6 +120,13 @@ def test_the_network_it_began_with_is_drawn_again(tmp_path):
     begun = initial_model(tmp_path / "run")
     assert isinstance(begun, nn.Module)
     assert [layer.name for layer in watch.heads(begun)] == ["transformer.h.0.attn", "transformer.h.1.attn"]
+
+
+def test_commands_that_cut_a_change_refuse_it(tmp_path, capsys):
+    train(SMALL, tmp_path / "run")
+    with pytest.raises(SystemExit):
+        main(["truncate", str(tmp_path / "run")])
+    assert "run is about regression problems: pass one about images or text." in capsys.readouterr().err
 
 
 def test_one_layer_confirms_no_stage_of_its_own(tmp_path):
