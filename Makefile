@@ -7,9 +7,12 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 demo: .venv/installed
 	$(BIN)/rankrise toy runs/demo --quick
+	OMP_NUM_THREADS=1 $(BIN)/rankrise train regression-stages --run runs/demo-transformer
 	$(BIN)/rankrise figures runs/demo
+	$(BIN)/rankrise figures runs/demo-transformer
 	$(BIN)/rankrise claims runs/demo
-	$(BIN)/rankrise report runs/demo
+	$(BIN)/rankrise watch runs/demo-transformer
+	$(BIN)/rankrise report runs/demo runs/demo-transformer
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
@@ -28,7 +31,7 @@ docs: .venv/installed-test
 
 .venv/installed: pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --editable '.[train]'
 	touch $@
 
 .venv/installed-test: .venv/installed

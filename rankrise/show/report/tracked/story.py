@@ -111,7 +111,9 @@ def _energy(member: TrackedRun, product: str) -> str:
     last = rank_kinds(member, product).get(ENERGY, np.zeros(0))[-1:]
     if not np.isfinite(last).any():
         return ""
-    return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {np.nanmean(last):.3g} directions."
+    many = f"{np.nanmean(last):.3g}"
+    directions = f"{many} {'direction' if many == '1' else 'directions'}"
+    return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {directions}."
 
 
 def _stages(run: TrackedRun) -> str:
