@@ -103,6 +103,7 @@ def history(
 def _show(plan: "HistoryPlan", console: "Console") -> None:
     from rich.table import Table
 
+    from rankrise.foundations.counted import counted
     from rankrise.show.table import Fitting
     from rankrise.show.terminal import duration
 
@@ -121,7 +122,8 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
     console.print(Fitting(table))
     lines = [
         f"{len(rows)} of {about['of']} checkpoints of {about['model']} in {about['series']}, "
-        f"{about['layers']} attention layers and {about['matrices']} other matrices of each",
+        f"{counted(about['layers'], 'attention layer')} and "
+        f"{counted(about['matrices'], 'other matrix', 'other matrices')} of each",
         f"to read: {_size(about['bytes'])}, in about {duration(about['seconds'])}",
         f"changes are since {'each one before' if plan.base is None else plan.base.name}",
         *(f"note: {note}" for note in about["notes"]),

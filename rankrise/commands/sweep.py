@@ -47,6 +47,7 @@ def sweep(
 
     import torch
 
+    from rankrise.foundations.counted import counted
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
@@ -100,7 +101,11 @@ def sweep(
     for sentence in dict.fromkeys(one for each in to_train for one in out_of_place(each.settings)):
         print(f"Note: {sentence}", file=sys.stderr)
     try:
-        with _sigterm_interrupts(), bar(f"{count} runs", total=count) as move_to, executor as workers_of:
+        with (
+            _sigterm_interrupts(),
+            bar(counted(count, "run"), total=count) as move_to,
+            executor as workers_of,
+        ):
             shown: dict[str, Any] = {
                 "recipe": recipe,
                 "progress": move_to,
