@@ -11,6 +11,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -55,6 +56,7 @@ OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memor
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
@@ -68,8 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 call(name, command_of(name), rest)
         sys.stdout.flush()
     except RankriseError as error:
-        print(f"rankrise: {printable(str(error))}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise _ended(printable(str(error))) from None
     except BrokenPipeError:
         if not _output_is_closed():
             raise
@@ -79,22 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = error.filename2 or error.filename or (error.errno in OF_THE_DISK and "the disk")
         if not place:
             raise
-        print(
-            f"rankrise: {printable(str(place))} cannot be used ({error.strerror}): pass another path.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2) from None
+        where = printable(str(place))
+        raise _ended(f"{where} cannot be used ({error.strerror}): pass another path.") from None
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
-        print(
-            "rankrise: this does not fit into the memory of this machine: pass smaller sizes.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2) from None
+        raise _ended("this does not fit into the memory of this machine: pass smaller sizes.") from None
     except KeyboardInterrupt:
-        print("rankrise: interrupted.", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise _ended("interrupted.", 130) from None
 
 
 def command_of(name: str) -> Command:
@@ -110,6 +103,20 @@ def command_of(name: str) -> Command:
         raise RankriseError(f"{name!r} is not a command: {advice}")
     command: Command = getattr(import_module(f"rankrise.commands.{name}"), name)
     return command
+
+
+def _ended(sentence: str, code: int = 2) -> SystemExit:
+    """The end of a command that failed, its sentence printed where that is possible."""
+    with suppress(OSError):
+        print(f"rankrise: {sentence}", file=sys.stderr, flush=True)
+    return SystemExit(code)
+
+
+def _open_what_is_closed() -> None:
+    """Have somewhere to print to, also where the shell closed an output (`>&-`), as `print` does alone."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
 
 
 def _output_is_closed() -> bool:

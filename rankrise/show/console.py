@@ -25,6 +25,9 @@ def safe_console(**options: Any) -> "Console":
             )
             return super()._render_buffer(segments)
 
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # the command line ends as it does for all that is printed
+
     return Safe(**options)
 
 

@@ -5,6 +5,7 @@ import errno
 import inspect
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -187,6 +188,24 @@ def test_a_closed_pipe_ends_it_quietly():
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
     assert done.stdout == "usage: ran"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "ends", "code"),
+    [
+        ("recipes", "| true", 128 + signal.SIGPIPE),  # rich's tables end as prints do
+        ("recipes", ">&-", 0),
+        ("recipes", "2>&-", 0),
+        ("recipes", ">/dev/full", 2),
+        ("nosuch", "2>&-", 2),
+        ("nosuch", "2>/dev/full", 2),
+    ],
+)
+def test_outputs_that_are_closed_or_full(words, ends, code):
+    command = f"set -o pipefail; {sys.executable} -m rankrise {words} {ends}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
 
 
 def test_an_interrupted_command_does_not_say_that_anything_was_kept(capsys, monkeypatch):

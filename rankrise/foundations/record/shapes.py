@@ -1,5 +1,6 @@
 """What a record must hold, said as a shape and checked on reading: nothing later meets what it is not."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", 
     rankrise.RankriseError: run.json is damaged (top[1] is 'many'): restore it.
     """
     if shape is NUMBER:
-        known = isinstance(value, int | float) or value in _NOT_FINITE
+        known = isinstance(value, float) or value in _NOT_FINITE
+        known = known or (isinstance(value, int) and abs(value) <= sys.float_info.max)
     elif isinstance(shape, tuple):
         known = isinstance(value, list) and len(value) == len(shape)
     else:
