@@ -123,7 +123,7 @@ def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
     """The stable ranks from early on, [steps, layers, heads]; nan for a head that is once unchanged."""
     ranks = run.ranks[product][_clear(run)[1]][_early(run, from_first) :]
     if len(ranks) < FEWEST_STEPS:
-        since = "its first epoch" if run.epoch_steps else f"the first {EARLY:.0%} of training"
+        since = "its first epoch" if run.epoch_steps else f"the first {100 * EARLY:.0f} % of training"
         since += " that are more than rounding noise" if len(run.noisy_steps) else ""
         raise NotRecorded(
             f"{run.folder} has {len(ranks)} of its {counted(len(run.finite_steps), 'measurement')} "

@@ -46,6 +46,6 @@ def show_agreement(
     """Print how a flow ended and what it took, and how far its stages are from the predicted ones."""
     print(f"{solved.message} {steps} steps, {solved.gradients} gradients.")
     if comparison.stages:
-        print(f"Largest error of a stage time: {comparison.largest_time_error:.2%}.")
+        print(f"Largest error of a stage time: {100 * comparison.largest_time_error:.2f} %.")
     else:
         print("No plateau has its middle within the flow: raise --until to compare stage times.")

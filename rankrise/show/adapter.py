@@ -34,7 +34,8 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
     yield Fitting(table)
     yield (
         f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
-        f"{numbers['kept']:.1%} of the change's square kept; singular values up to 'noise' could be rounding."
+        f"{100 * numbers['kept']:.1f} % of the change's square kept; singular values up to "
+        "'noise' could be rounding."
     )
     ranks = list(adapter.ranks.values())
     if rank is not None and max(ranks) > rank:
@@ -44,7 +45,7 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
             "--uniform gives every matrix the same rank."
         )
     elif rank is not None and min(ranks) < rank:
-        yield f"Matrices below rank {rank} have no more directions that stand out of the noise."
+        yield f"Matrices below rank {rank} have no more directions that stand out from the noise."
     if numbers["rest"]:
         how = (
             f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"
@@ -55,7 +56,7 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
     measured = numbers["measured"]
     if measured is not None:
         losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
-        yield f"Loss: {losses}; {measured['gain']:.1%} of the gain kept."
+        yield f"Loss: {losses}; {100 * measured['gain']:.1f} % of the gain kept."
 
 
 def _listed(names: list[str]) -> str:

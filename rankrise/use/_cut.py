@@ -95,7 +95,7 @@ def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs
 def _unweighted(
     directions: Directions, square: float, inputs: Root | None, outputs: Root | None, noise: Noise
 ) -> Cut:
-    """The directions that stand out of the noise, mapped back, both factors of equal size."""
+    """The directions that stand out from the noise, mapped back, both factors of equal size."""
     values, left, right = directions
     counted = int((values > noise.largest).sum())
     values = values[:counted]

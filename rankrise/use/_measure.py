@@ -126,8 +126,8 @@ def _least(adapter: Adapter, bench: Bench, base: float, whole: float, asked: Bud
         found = least(enough, highest * one, first=max(1, one // 4), slack=0.02)
     if found is None:
         raise RankriseError(
-            f"All {highest} directions that were found keep less than {asked.gain:.0%} of the gain: pass a "
-            'larger `largest`, or rest="keep" if what a low rank cannot hold was left out.'
+            f"All {highest} directions that were found keep less than {100 * asked.gain:.0f} % of the gain: "
+            'pass a larger `largest`, or rest="keep" if what a low rank cannot hold was left out.'
         )
     return at(found)
 

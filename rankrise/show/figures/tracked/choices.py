@@ -107,7 +107,7 @@ def _draw(panel: Axes, found: Sequence[Sequence[Effect]], kind: str, best: Seque
 
 
 def _label(choice: Choice, score: Learned) -> str:
-    said = f", {score.accuracy:.1%}" if np.isfinite(score.accuracy) else ""
+    said = f", {100 * score.accuracy:.1f} %" if np.isfinite(score.accuracy) else ""
     return plain(f"{choice.label}{said}")
 
 
