@@ -15,7 +15,6 @@ from rankrise.claims import STATEMENTS, Claim, Measure, Statement, check_claims,
 from rankrise.claims.claim import at_least, at_most
 from rankrise.claims.statements import each_study
 from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, spearman
-from rankrise.commands import main
 from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import open
 
@@ -322,56 +321,6 @@ def test_heads_too_small_to_tell_are_left_undecided(tracked: dict[str, Path], tm
     claim = verdict("low rank", run)
     assert claim.verdict == "not decided"
     assert "head size 12" in claim.reason
-
-
-def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
-    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("unit", "small"):
-        shutil.copytree(tracked[name], tmp_path / "sweep" / name)
-    main(["claims", str(tmp_path / "sweep"), "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert list(dict.fromkeys(claim["name"] for claim in printed)) == OF_A_STUDY
-    assert {claim["data"] for claim in printed} == {"CIFAR-10"}
-    assert {claim["source"] for claim in printed} == {"the paper", "the reproduction"}
-    assert [claim["part"] for claim in printed if claim["name"] == "spectra"] == ["KQ", "VO"]
-    kept = json.loads((tmp_path / "sweep" / "claims.json").read_text())
-    assert kept == {"format": "rankrise-claims/3", "claims": printed}
-    other = tmp_path / "kept" / "products.json"
-    main(["claims", str(tmp_path / "sweep"), "--only", "products", "--out", str(other)])
-    assert [claim["name"] for claim in json.loads(other.read_text())["claims"]] == ["products"]
-    assert json.loads((tmp_path / "sweep" / "claims.json").read_text()) == kept
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("products (the reproduction's): What is learned in VO")
-    assert any(line.startswith("CIFAR-10  holds: it passes on both measures; judged on") for line in lines)
-
-
-def test_verdicts_replace_nothing_but_verdicts(
-    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = changed(tracked["unit"], tmp_path / "run")
-    before = (run / "run.json").read_bytes()
-    for out in (tmp_path, run / "run.json", run / "ranks.jsonl"):
-        with pytest.raises(SystemExit, match="2"):
-            main(["claims", str(run), "--out", str(out)])
-        assert f"{out} exists and holds no verdicts" in " ".join(capsys.readouterr().err.split())
-    assert (run / "run.json").read_bytes() == before
-
-
-def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
-    tracked: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = [str(tracked["unit"]), str(tracked["wander"])]
-    main(["claims", *runs, "--only", "products"])
-    printed = capsys.readouterr().out
-    assert printed.count("products (the reproduction's): What is learned in VO") == 1
-    assert (
-        "\nCIFAR-10  holds: it passes on both measures.\n  stable rank of VO over that of KQ: layer 1"
-        in printed
-    )
-    assert "\nwander  not judged: wander came without a recipe" in printed
-    main(["claims", *runs, "--only", "products", "--judge"])
-    assert "\nwander  does not hold: it fails on: " in capsys.readouterr().out
 
 
 def test_a_claim_of_the_toy_is_not_one_of_tracked_runs(tracked: dict[str, Path]) -> None:
