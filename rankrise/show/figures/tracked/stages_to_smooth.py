@@ -1,6 +1,5 @@
 """From stages to smooth: how many stages are found as the initialisation grows and batches get smaller."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +56,8 @@ def draw_stages_to_smooth(study: Study) -> Drawn:
         for place, members in runs.items()
         for member, count in zip(members, counts[place], strict=True)
     ]
-    figure.suptitle(f"{plain(study.title)}: from stages to smooth (upright lines: stages found)")
+    marks = "upright lines: stages found; one colour per head"
+    figure.suptitle(f"{plain(study.title)}: from stages to smooth ({marks})")
     return figure, table(("scale", "batch_size", "seed", "quantity", "step", "value"), rows)
 
 
@@ -79,20 +79,17 @@ def _by_condition(study: Study) -> dict[Condition, list[TrackedRun]]:
 
 
 def _columns(counts: dict[Condition, list[int]]) -> list[Condition]:
-    """Where most stages are; then up to two larger scales at that batch, and two smaller batches."""
-    most = max(counts, key=lambda place: (np.mean(counts[place]), place.batch_size, place.scale))
+    """Where most stages are; then two larger scales at that batch, and two smaller batches at that scale: the
+    last of them, and before it the one where about half of the stages are left.
+    """
+    mean = {place: float(np.mean(found)) for place, found in counts.items()}
+    most = max(counts, key=lambda place: (mean[place], place.batch_size, place.scale))
     scales = [one for one in counts if one.batch_size == most.batch_size and one.scale > most.scale]
     batches = [one for one in counts if one.scale == most.scale and one.batch_size < most.batch_size]
-    return [most, *_two(scales), *_two(sorted(batches, reverse=True))]
-
-
-def _two(places: Sequence[Condition]) -> list[Condition]:
-    """The middle one and the last.
-
-    >>> [place.scale for place in _two([Condition(scale, 8) for scale in (0.1, 1.0, 10.0)])]
-    [1.0, 10.0]
-    """
-    return list(places) if len(places) < 3 else [places[(len(places) - 1) // 2], places[-1]]
+    columns = [most]
+    for *before, last in filter(None, (scales, batches[::-1])):
+        columns += [*sorted(before, key=lambda place: abs(mean[place] - mean[most] / 2))[:1], last]
+    return columns
 
 
 def _draw_course(loss: Axes, values: Axes, member: TrackedRun, place: Condition) -> list[tuple[object, ...]]:
