@@ -8,7 +8,7 @@ The model's part, with its configuration, is also a checkpoint that transformers
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,7 @@ def save_checkpoint(
         final = checkpoint_path(folder, step)
         with whole_folder(final) as temporary:
             save(temporary / WEIGHTS, weights)
-            moments = {
-                f"{name}/{key}": value
-                for name, each in optimiser_state["state"].items()
-                for key, value in each.items()
-            }
-            save(temporary / MOMENTS, _contiguous(moments))
+            save(temporary / MOMENTS, _contiguous(_flat(optimiser_state["state"])))
             save(temporary / STATE, _contiguous(state))
             for name in (WEIGHTS, MOMENTS, STATE):
                 sync(temporary / name)
@@ -116,16 +111,22 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         for name in (WEIGHTS, MOMENTS, STATE):
             refuse_special(path / name)
         weights: dict[str, Any] = load_file(path / WEIGHTS)
-        moments: dict[str, Any] = {}
-        for name, value in load_file(path / MOMENTS).items():
-            parameter, _, key = name.rpartition("/")
-            moments.setdefault(parameter, {})[key] = value
-        state = load_file(path / STATE)
+        flat, state = load_file(path / MOMENTS), load_file(path / STATE)
     except Exception as error:
         raise _unusable(path, f"cannot be read ({error})") from error
-    groups = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)["param_groups"]
     rates = [group["lr"] for group in optimiser.param_groups]
-    weights |= {name: weights[first] for name, first in _tied(model).items()}
+    now: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
+    groups, tied = now["param_groups"], _tied(model)
+    own = {name: value for name, value in get_model_state_dict(model).items() if name not in tied}
+    _refuse_other_tensors(path, WEIGHTS, own, weights)
+    _refuse_other_tensors(path, MOMENTS, _flat(now["state"]), flat)
+    random = torch.get_rng_state()[None]
+    _refuse_other_tensors(path, STATE, {"losses": torch.zeros(1), "random": random}, state, first=False)
+    moments: dict[str, Any] = {}
+    for name, value in flat.items():
+        parameter, _, key = name.rpartition("/")
+        moments.setdefault(parameter, {})[key] = value
+    weights |= {name: weights[first] for name, first in tied.items()}
     set_model_state_dict(model, weights, options=WHOLE)
     if moments:  # SGD without momentum has none
         set_optimizer_state_dict(
@@ -145,7 +146,9 @@ def _verified_step(path: Path) -> int:
     """The step of a checkpoint, if it is that of its name and its files are as they were written."""
     kept = read_json(path / ABOUT, REMEDY)
     step = kept.get("step")
-    sums = kept["sha256"] if isinstance(kept.get("sha256"), dict) else {}  # earlier versions wrote none
+    sums = kept.get("sha256", {})  # earlier versions wrote none
+    if kept.get("format") != FORMAT or not isinstance(sums, dict) or ("sha256" in kept and not sums):
+        raise _unusable(path, "has a state.json that is damaged")
     if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:
         raise _unusable(path, f"says in state.json that it is of step {step!r:.30}")
     for name in (WEIGHTS, MOMENTS, STATE) if sums else ():
@@ -156,6 +159,26 @@ def _verified_step(path: Path) -> int:
         if not same:
             raise _unusable(path, f"has a {name} that has changed since it was written")
     return step
+
+
+def _refuse_other_tensors(
+    path: Path, file: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor], first: bool = True
+) -> None:
+    """Refuse tensors that are not all there, or not of their sizes (but for the `first` one, if it may vary):
+    torch would go on without them."""
+    start = 0 if first else 1
+    for name, tensor in wanted.items():
+        there = found.get(name)
+        if there is None or there.ndim != tensor.ndim or there.shape[start:] != tensor.shape[start:]:
+            what = "missing" if there is None else f"{list(there.shape)}"
+            raise _unusable(path, f"has a {file} of another network ({name} is {what})")
+    beyond = next((name for name in found if name not in wanted and first), None)
+    if beyond is not None:
+        raise _unusable(path, f"has a {file} of another network ({beyond} is not in this one)")
+
+
+def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{name}/{key}": value for name, each in state.items() for key, value in each.items()}
 
 
 def _unusable(path: Path, why: str) -> RankriseError:

@@ -16,7 +16,7 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.progress import Meter, unseen
-from rankrise.foundations.record.names import BEGUN
+from rankrise.foundations.record.names import BEGUN, CHECKPOINTS, RANKS, STEPS
 from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
@@ -155,6 +155,8 @@ def train(
         _refuse_losses(tracker)
         # Where it left off.
         last, open_window = load_checkpoint(folder, model, optimiser, accelerator)
+        if last:
+            _refuse_gaps(folder, times, last)
         losses.resume(open_window)
         forget_series_after(folder, last, accelerator)
         if last == 0:
@@ -202,6 +204,27 @@ def _refuse_losses(tracker: watch.RankTracker) -> None:
         )
 
 
+def _refuse_gaps(folder: Path, times: Times, last: int) -> None:
+    """Refuse to go on from step `last` where the record does not reach there whole, as it did when that was
+    saved."""
+    advice = f"restore it, or remove {folder / CHECKPOINTS} to train from the beginning"
+    if last > times.total:
+        raise RankriseError(f"{folder} has a checkpoint of step {last} of {times.total}: {advice}.")
+    run, schedule, steps = watch.load(folder), times.schedule(), range(1, last + 1)
+    for name, kept, due in (
+        (STEPS, run.steps()["step"], times.logs),
+        (RANKS, run.measured, schedule.due),
+        ("spectra", run.spectra_steps, schedule.full),
+    ):
+        there = set(kept.tolist())
+        missing = next((step for step in steps if due(step) and step not in there), None)
+        if missing is not None:
+            raise RankriseError(
+                f"{folder / name} lacks step {missing}, and the newest checkpoint is of step {last}: "
+                f"{advice}."
+            )
+
+
 def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
     """The `run.json` of a run with these settings, or None if it has not begun; anything else is refused."""
     if not has_run(folder):
@@ -239,6 +262,8 @@ def end_of(folder: Path) -> Reached:
     known = ("step", "time", "loss", "learning_rate", "epoch")
     try:
         last = {name: float(values[-1]) for name, values in run.steps().items()}
+        if last["step"] < run.extra["total_steps"]:
+            raise ValueError(f"it ends at step {last['step']:g} of {run.extra['total_steps']}")
         return Reached(
             int(last["step"]),
             int(run.extra["total_steps"]),

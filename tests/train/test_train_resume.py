@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tiny_training import recipe_file, same_run
 
 from rankrise import watch
@@ -171,6 +172,29 @@ def _cut(checkpoint: Path, sums: bool) -> None:
         (checkpoint / "state.json").write_text(json.dumps({"format": "rankrise-checkpoint/1", "step": 4}))
 
 
+def _say(checkpoint: Path, **values: object) -> None:
+    path = checkpoint / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def _lose_a_tensor(file: str, checkpoint: Path) -> None:
+    """As a checkpoint of an earlier version, which has no sums to tell by."""
+    (checkpoint / "state.json").write_text(json.dumps({"format": "rankrise-checkpoint/1", "step": 4}))
+    tensors = load_file(checkpoint / file)
+    tensors.pop(next(iter(tensors)))
+    save_file(tensors, checkpoint / file)
+
+
+def _go_beyond_the_end(checkpoint: Path) -> None:
+    _say(checkpoint, step=99)
+    checkpoint.rename(checkpoint.with_name("step-0000000099"))
+
+
+def _lose_a_row(file: str, checkpoint: Path) -> None:
+    path = checkpoint.parent.parent / file
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
 def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
     """Nothing is trained from it, and the run stays as it is."""
     with pytest.raises(Interrupted):
@@ -184,6 +208,15 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
             (partial(_cut, sums=False), "cannot be read"),
             (lambda one: (one / "state.json").write_text("[" * 100_000), "state.json is damaged"),
             (lambda one: (one / "optimiser.safetensors").unlink(), "cannot be read"),
+            (partial(_say, sha256={}), "has a state.json that is damaged"),
+            (partial(_say, sha256=None), "has a state.json that is damaged"),
+            (partial(_say, format="another"), "has a state.json that is damaged"),
+            (partial(_lose_a_tensor, "model.safetensors"), "has a model.safetensors of another network"),
+            (partial(_lose_a_tensor, "optimiser.safetensors"), "has a optimiser.safetensors of another"),
+            (partial(_lose_a_tensor, "state.safetensors"), "has a state.safetensors of another network"),
+            (_go_beyond_the_end, "has a checkpoint of step 99 of 30: restore it, or remove"),
+            (partial(_lose_a_row, "steps.jsonl"), "steps.jsonl lacks step"),
+            (partial(_lose_a_row, "ranks.jsonl"), "ranks.jsonl lacks step"),
         ]
     ):
         run = tmp_path / f"run-{number}"
@@ -195,6 +228,16 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
         assert message in capsys.readouterr().err
         assert (run / "steps.jsonl").read_bytes() == rows
         assert not watch.load(run).finished
+
+
+def test_a_run_that_only_says_that_it_is_finished(tiny, tmp_path, capsys):
+    with pytest.raises(Interrupted):
+        train(tiny, tmp_path / "run", progress=stop_at(4))
+    path = tmp_path / "run" / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": "today"}))
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", str(recipe_file(tiny, tmp_path / "r.yaml")), "--run", str(tmp_path / "run")])
+    assert "does not tell how" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_an_earlier_version_is_read(tiny, whole_run, tmp_path):
