@@ -109,6 +109,7 @@ def _read(path: Path) -> dict[Any, Any]:
         _refuse_nesting(path, yaml.parse(text, yaml.SafeLoader))
         tree = yaml.compose(text, yaml.SafeLoader)
         recipe = yaml.safe_load(text)
+        repr(recipe)  # ValueError: a number, in hexadecimals say, of more digits than Python prints
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise RankriseError(f"the recipe {path} cannot be read ({why}): pass a YAML file.") from error
