@@ -42,7 +42,9 @@ class Streams:
     def _attempt(self, stream: Stream, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, and what ends tasks or threads of the stream's own
             self._streams.remove(stream)
             name = type(stream).__name__
             self._on_error(

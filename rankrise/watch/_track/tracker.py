@@ -364,7 +364,6 @@ class RankTracker:
         self._on = False
         atexit.unregister(self._leave)
         self._worker.close()
-        self._streams.close()
         self._sync()
         if finished is not None and self._begun and not self._record.gone:
             lost, whole = self._troubles.lost, finished and not self._troubles.lost
@@ -375,6 +374,7 @@ class RankTracker:
             self._attempt(f"writing {RUN}", write, self._troubles.lose)
         self._attempt("closing", self._record.close)
         self._lock.release()
+        self._streams.close()  # last: whatever becomes of them, the record is whole
 
     def _leave(self) -> None:
         """At the end of the process without `close`: everything so far is written, and the run unfinished."""

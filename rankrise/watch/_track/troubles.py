@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text import printable
 
 log = logging.getLogger("rankrise")
 
@@ -25,15 +26,19 @@ class Troubles:
         self.counts[doing] += 1
         if not isinstance(error, Exception):  # SystemExit, which must not end training when it is raised
             error = RuntimeError(repr(error))
+        try:
+            said = str(error)
+        except Exception:
+            said = "which cannot be printed"
         if self.strict and self._first is None:  # otherwise it would keep alive what its frames hold
             self._first = error
-        cause = (doing, *_cause(error))
+        cause = (doing, *_cause(error, said))
         if cause not in self._told and not self.strict:
             self._told.add(cause)
             remedy = advice or _advice(error)
             log.error(
                 "Tracking: %s failed (%s: %s). Training goes on; %s. Said once for this cause.",
-                *(doing, type(error).__name__, error, remedy),
+                *(doing, type(error).__name__, printable(said), remedy),
                 exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
             )
 
@@ -71,15 +76,15 @@ class Troubles:
             raise error
 
 
-def _cause(error: Exception) -> tuple[object, ...]:
+def _cause(error: Exception, said: str) -> tuple[object, ...]:
     """The kind of a failure: messages that differ in numbers, or in the file that was written, are the same.
 
-    >>> _cause(RuntimeError("step 7 failed")) == _cause(RuntimeError("step 8 failed"))
+    >>> _cause(RuntimeError(), "step 7 failed") == _cause(RuntimeError(), "step 8 failed")
     True
     """
     if isinstance(error, OSError) and error.errno is not None:
         return type(error), error.errno
-    return type(error), re.sub(r"0x[0-9a-f]+|\d+", "#", str(error))
+    return type(error), re.sub(r"0x[0-9a-f]+|\d+", "#", said)
 
 
 def _advice(error: Exception) -> str:

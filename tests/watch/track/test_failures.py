@@ -1,5 +1,6 @@
 """What goes wrong around a tracker: training goes on, the record stays readable, the message has a remedy."""
 
+import asyncio
 import errno
 import os
 import subprocess
@@ -314,20 +315,40 @@ def test_an_interrupt_passes(tmp_path, monkeypatch):
     tracker.close(finished=False)
 
 
-@pytest.mark.parametrize("error", [ConnectionError("no network"), SystemExit("no network")])
-def test_a_stream_that_fails(tmp_path, caplog, error):
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("when", ["write", "close"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionError("no network"), "no network"),
+        (SystemExit("no network"), "no network"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (GeneratorExit(), "GeneratorExit"),
+        (Unprintable(), "Unprintable: which cannot be printed"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+def test_a_stream_that_fails(tmp_path, caplog, error, told, when):
     class Broken:
         def write(self, step, numbers):
-            raise error
+            if when == "write":
+                raise error
 
         def close(self):
-            pass
+            if when == "close":
+                raise error
 
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY, streams=[Broken()]) as tracker:
         train(model, [1, 2, 3], after=tracker.step)
     assert caplog.text.count("writing to Broken failed") == 1
-    assert "no network" in caplog.text
+    assert told in caplog.text
     run = watch.load(tmp_path)
     assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3]
     assert run.finished
