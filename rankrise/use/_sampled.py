@@ -21,6 +21,10 @@ def sampled(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
     where the data's own labels are predicted almost surely and give hardly any gradient.
     """
     logits, counted = _logits(model, batch)
+    if not bool(logits.isfinite().all()):
+        raise RankriseError(
+            f"{type(model).__name__} gives outputs that are not finite: check its weights and the data."
+        )
     with torch.no_grad():
         labels = torch.distributions.Categorical(logits=logits).sample()
     return torch.nn.functional.cross_entropy(logits[counted], labels[counted])

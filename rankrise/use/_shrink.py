@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.shapes import check_shape
 from rankrise.use._adapter import Adapter
 from rankrise.use._budget import Budget, ranks_for
 from rankrise.use._cut import Cut, cut_product
@@ -18,7 +19,7 @@ from rankrise.use._moments import Moments
 from rankrise.use._rest import Rest
 from rankrise.use._weights import Matrix, Pair, is_transposed, linear_layers, open_source, own_tensors
 from rankrise.watch._heads import unwrap
-from rankrise.watch._lora import PREFIX, StoredAdapter, read_adapter
+from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, StoredAdapter, read_adapter
 
 
 def shrink(
@@ -117,6 +118,7 @@ def _rest(stored: StoredAdapter) -> Rest:
     biases: dict[str, Tensor] = {}
     modules: dict[str, dict[str, Tensor]] = {}
     whole = stored.config.get("modules_to_save") or []
+    check_shape(stored.folder / ADAPTER_CONFIG, whole, [str], where="modules_to_save")
     for key, tensor in stored.others.items():
         name = key.removeprefix(PREFIX)
         owner = next(

@@ -134,6 +134,8 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             raise RankriseError(
                 f"{str(folder)!r} holds no two factors for {name}: only linear layers are read."
             )
+        if not all(bool(factor.isfinite().all()) for factor in (left, right)):
+            raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite: restore it.")
         factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
     embedded = [key for key in tensors if ".lora_" in key]
     if embedded or not factors:

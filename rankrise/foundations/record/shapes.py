@@ -52,10 +52,10 @@ def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", 
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, str], advice: str) -> None:
-    """Refuse tensors that are not there, are not real numbers, or whose sizes do not fit together.
+    """Refuse tensors that are not there, are not finite numbers, or whose sizes do not fit together.
 
     `sizes` has a letter per dimension; the same letter is the same size everywhere, and a capital may be 0.
-    "?" after them stands for truth values.
+    "?" after them stands for truth values, and "*" allows numbers that are infinite.
 
     >>> curve = {"times": torch.zeros(3), "values": torch.zeros(2, 5)}
     >>> check_tensors(Path("flow.safetensors"), curve, {"times": "n", "values": "np"}, "restore it")
@@ -67,11 +67,13 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str,
         tensor = tensors.get(name)
         if tensor is None:
             raise RankriseError(f"{path} is damaged (it has no {name}): {advice}.")
-        plain = letters.removesuffix("?")
+        plain = letters.rstrip("?*")
         fits = tensor.ndim == len(plain) and all(
             known.setdefault(letter, size) == size and (size or letter.isupper())
             for letter, size in zip(plain, tensor.shape, strict=True)
         )
-        if not fits or tensor.dtype not in (_FLOATS if plain == letters else (torch.bool,)):
-            what = f"{tensor.dtype} {list(tensor.shape)}"
+        fits = fits and tensor.dtype in ((torch.bool,) if letters.endswith("?") else _FLOATS)
+        finite = not fits or bool((~tensor.isnan() if letters.endswith("*") else tensor.isfinite()).all())
+        if not fits or not finite:
+            what = f"{'' if finite else 'not finite, '}{tensor.dtype} {list(tensor.shape)}"
             raise RankriseError(f"{path} is damaged ({name} is {what}): {advice}.")

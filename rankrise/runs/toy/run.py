@@ -139,7 +139,12 @@ class ToyRun:
 
     def derived(self, seed: int, kind: str) -> dict[str, Any]:
         """The "comparison" or "assumptions" of a seed."""
-        return self._json(Piece(kind, seed))  # type: ignore[arg-type]
+        piece = Piece(kind, seed)  # type: ignore[arg-type]
+        found = self._json(piece)
+        missing = next((alpha for alpha in self.settings.alphas if alpha not in found), None)
+        if kind == "comparison" and missing is not None:
+            raise RankriseError(f"{self.folder / piece.file} is damaged (it has no {missing}): {ADVICE}.")
+        return found
 
     def _json(self, piece: Piece) -> dict[str, Any]:
         if piece.file not in self._read:

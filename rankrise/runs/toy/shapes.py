@@ -34,7 +34,7 @@ _CURVES = {
     "flow": {"times": "n", "places": "np", "rates": "np", "losses": "n"}
     | {f"coordinates.{field.name}": "p" for field in fields(Coordinates)}
     | {"coordinates.swapped": "p?"},
-    "descent": {"times": "n", "values": "np", "losses": "n", "activation_times": "p"},
+    "descent": {"times": "n", "values": "np", "losses": "n", "activation_times": "p*"},
     "full": {"times": "n", "losses": "n", "singular_values_kq": "nq", "singular_values_vo": "nv"},
 }
 MOST_EXPERIMENTS = 100_000
