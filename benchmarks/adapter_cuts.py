@@ -116,16 +116,21 @@ def share_of_each(spectra: dict[str, Spectrum], permille: int) -> dict[str, int]
     return ranks
 
 
+def trained_at(cutting: Cutting, parameters: int, rate: float) -> dict[str, float]:
+    """The scores of the Fisher weighted cut to so many parameters, after a little training."""
+    adapter = cutting.fisher.at(ranks_within(cutting.fisher.spectra, parameters))
+    return scores(_trained(cutting, adapter, rate), cutting.task.held_out)
+
+
 def trained_after(cutting: Cutting, needed: int, rate: float) -> dict[str, Any]:
-    """Cut by Fisher weights and then trained a little: how far below `needed`, that of the cut alone, the
-    budget can go with the gain kept."""
+    """How far below `needed`, that of the Fisher weighted cut alone, the budget can go with the gain kept by
+    a little training."""
     curve: dict[str, dict[str, float]] = {}
 
     def enough(step: int) -> bool:
         """Whether a budget that is `step` places from the smallest is."""
         parameters = round(needed * SHARES[len(SHARES) - step])
-        adapter = cutting.fisher.at(ranks_within(cutting.fisher.spectra, parameters))
-        found = scores(_trained(cutting, adapter, rate), cutting.task.held_out)
+        found = trained_at(cutting, parameters, rate)
         curve[f"{parameters / cutting.one:.3g}"] = found
         return found["loss"] <= cutting.wanted
 

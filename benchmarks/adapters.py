@@ -30,7 +30,18 @@ from typing import Any
 
 import torch
 import transformers
-from adapter_cuts import ENERGY, FISHER, GAIN, LABELS, PLAIN, SHARE, Cutting, cut_by, trained_after
+from adapter_cuts import (
+    ENERGY,
+    FISHER,
+    GAIN,
+    LABELS,
+    PLAIN,
+    SHARE,
+    Cutting,
+    cut_by,
+    trained_after,
+    trained_at,
+)
 from adapter_ranks import METHODS, RANK, lora
 from adapter_table import summary, tables
 from adapter_tasks import TASKS, Places, Task
@@ -40,8 +51,8 @@ from rankrise import use
 from rankrise.foundations.files import to_json, write_json
 
 CUTS = (PLAIN, SHARE, ENERGY, FISHER, LABELS)
-FURTHER_RATE = 3
-"""Times the rate of full fine-tuning."""
+FURTHER_RATES = (0.3, 1.0, 3.0)
+"""Times the rate of full fine-tuning: tried for training after a cut, at a quarter of its parameters."""
 
 
 class Record:
@@ -93,8 +104,13 @@ def study(task: Task, record: Record, seeds: int, examples: int, parts: str) -> 
         cutting = Cutting(task, model, seed, examples)
         if "1" in parts:
             rows = {each: record.get(f"{here}/cut/{each}", partial(cut_by, each, cutting)) for each in CUTS}
-            further = partial(trained_after, cutting, rows[FISHER]["needed"], FURTHER_RATE * rate)
-            record.get(f"{here}/further", further)
+            needed, tried_after = rows[FISHER]["needed"], f"{task.name}/rates/further"
+            after = {
+                each: record.get(f"{tried_after}/{each:g}", partial(trained_at, cutting, needed // 4, each))
+                for each in (factor * rate for factor in FURTHER_RATES)
+            }
+            best = min(after, key=lambda each, after=after: after[each]["loss"])
+            record.get(f"{here}/further", partial(trained_after, cutting, needed, best))
         if "2" in parts:
             ranks_to_train_with(task, record, cutting)
 
