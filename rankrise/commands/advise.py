@@ -18,7 +18,8 @@ def advise(
 ) -> None:
     """Say which matrices to train a LoRA on and at which ranks, from a full or a short fine-tuning.
 
-    It also says what was measured of such advice: so far, little is gained over one rank for all.
+    It also says what was measured of such advice: on three tasks, such ranks did as well as one rank for all,
+    and hardly better.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of

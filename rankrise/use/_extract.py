@@ -43,7 +43,7 @@ def extract(
     `keep`, a share of the square of the change; `gain`, a share of the fall of the loss, which
     `evaluate(model)` measures. With `moments` of the tuned model (`use.moments`), directions are those that
     matter for the loss, and the budget is spent where it keeps most. Without, a plain SVD at one rank for
-    all: spending by energy alone was worse than that. `uniform` says otherwise.
+    all, which every server takes; with `uniform=False` the budget is spent by energy.
 
     What a low rank cannot hold (biases, norms, embeddings, a new head), and matrices whose module names
     `only` does not accept, are in `.rest`: kept whole, or left out with `rest="leave"`. Directions that
