@@ -151,7 +151,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--recipe", default="vit-digits")
-    parser.add_argument("--epochs", type=int, default=10, help="in place of the recipe's")
+    parser.add_argument("--epochs", type=int, default=6, help="in place of the recipe's")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=230, help="size of a checkpoint")
     arguments = parser.parse_args()
