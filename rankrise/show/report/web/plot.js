@@ -23,7 +23,7 @@ export function colourOf({ shade, style = "" }) {
  * onPick(x) on a click, tip(x, line) → lines of text.
  * show({lines, rules, greyed, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
  * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded.
- * A rule is a thin upright line {at, label, interval}; `greyed` [[from, to], ...] are ranges of x behind everything.
+ * A rule is a thin upright line {at, label, interval}; `greyed` [[from, to], ...] are ranges of x that are shaded and do not set the range of y.
  */
 export class Plot {
   constructor(options) {
@@ -103,7 +103,8 @@ export class Plot {
     const written = this.content.lines.filter((line) => line.direct).map((line) => line.label.length);
     const letters = Math.min(MOST_LETTERS, Math.max(this.options.labelled ?? 0, ...written));
     const box = { right: width - (letters ? 12 + 6.6 * letters : 12), top: 18, bottom: height - 34 };
-    const inView = this.content.lines.flatMap((line) => this.valuesInView(line));
+    const clear = this.content.lines.flatMap((line) => this.valuesInView(line, (x) => !this.isGreyed(x)));
+    const inView = clear.length ? clear : this.content.lines.flatMap((line) => this.valuesInView(line));
     this.y = scale(extent(inView, logY, this.options.floor), [box.bottom, box.top], logY, 5);
     box.left = Math.max(narrow ? 40 : 48, ...this.y.ticks.map(({ text }) => 12 + 6.6 * text.length));
     this.x = scale(this.view, [box.left, box.right], this.options.logX?.() ?? false, (box.right - box.left) / 90);
@@ -131,12 +132,17 @@ export class Plot {
     this.setCursor(this.cursor);
   }
 
-  valuesInView({ xs, ys, step, band }) {
+  /** A line’s values that set the range of y: those in view, where `counts(x)`. What is greyed may leave the frame. */
+  valuesInView({ xs, ys, step, band }, counts = () => true) {
     const [low, high] = this.view;
     const all = band ? [ys, band.low, band.high] : [ys];
-    const inside = all.flatMap((values) => Array.from(values).filter((_, index) => xs[index] >= low && xs[index] <= high));
-    const edges = [low, high].map((x) => valueAt({ xs, ys, step }, x)).filter((value) => value !== null);
+    const inside = all.flatMap((values) => Array.from(values).filter((_, index) => xs[index] >= low && xs[index] <= high && counts(xs[index])));
+    const edges = [low, high].filter(counts).map((x) => valueAt({ xs, ys, step }, x)).filter((value) => value !== null);
     return [...inside, ...edges];
+  }
+
+  isGreyed(x) {
+    return this.content.greyed.some(([from, to]) => x >= from && x < to);
   }
 
   grid(height, narrow) {

@@ -89,7 +89,7 @@ function apart(one, other, product) {
   if (!clear.length) return "";
   const distances = clear.map((step) => Math.abs(level(one, step) / level(other, step) - 1));
   const largest = distances.reduce((a, b) => Math.max(a, b));
-  const but = clear.length < shared.length ? ` that are not grey, of ${shared.length} in both` : " that both have";
+  const but = clear.length < shared.length ? ` that are not grey, of ${shared.length} that the page has of both` : " that the page has of both";
   const when = `at step ${clear[distances.indexOf(largest)]}`;
   return ` At the ${clear.length} steps${but}, they differ by at most ${number(100 * largest, 2)} % (${when}).`;
 }
