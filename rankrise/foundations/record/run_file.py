@@ -19,6 +19,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "layers": [_LAYER],
         "matrices": [{"name": str}],
         "extra?": dict,
+        "resumed?": list,
     },
 }
 """By kind, what run.json must hold: a type, a list of a shape, or names with shapes ("?": may be absent)."""
