@@ -137,6 +137,23 @@ def test_one_layer_confirms_no_stage_of_its_own(tmp_path):
         assert ("all KQ stable rank" in searched) == (layers == 2)
 
 
+@pytest.mark.slow
+def test_it_learns_in_stages_from_a_small_start_and_smoothly_from_a_large_one(tmp_path):
+    """A quarter of the recipe's problems, up to its second stage: a direction of VO, then one of KQ."""
+    shorter = replace(
+        RECIPE, examples=256, batch_size=256, epochs=1000, evaluate_every=1000, checkpoint_every=1000
+    )
+    train(shorter, tmp_path / "small")
+    found = watch.find_stages(tmp_path / "small")
+    assert [{name.split()[1] for name in stage.curves if name != "loss"} for stage in found] == [
+        {"VO"},
+        {"KQ"},
+    ]
+    assert all("loss" in stage.curves for stage in found)
+    train(replace(shorter, initialisation_scale=10.0), tmp_path / "large")
+    assert not watch.find_stages(tmp_path / "large").stages
+
+
 def test_features_are_needed():
     with pytest.raises(RankriseError, match="variances is empty: pass one for each feature"):
         TrainSettings(data="regression", variances=(), heads=4)
