@@ -98,7 +98,7 @@ def on_a_recipe(subjects: Path, work: Path, chance: Chance) -> list[str]:
     if chance.random() < 0.3:
         damage_bytes(path, chance)
     command = chance.choice(("train", "train", "sweep"))
-    return [command, "recipe.yaml", "--run", "out", *_hostile_flags(command, work, chance, most=1)]
+    return [command, "recipe.yaml", "--run", "out", *_hostile_flags(command, chance, most=1)]
 
 
 def on_arguments(subjects: Path, work: Path, chance: Chance) -> list[str]:
@@ -119,7 +119,7 @@ def on_predictions(subjects: Path, work: Path, chance: Chance) -> list[str]:
     words += ["--network", chance.choice(("head", "transformer", "linear"))]
     words += ["--weights", chance.choice(("diagonal", "full")), "--seed", chance.choice("0123456789")]
     words += ["--objective", chance.choice(("squared", "cross-entropy", "hard-cross-entropy"))]
-    return [*words, *_hostile_flags(name, work, chance, most=2)]
+    return [*words, *_hostile_flags(name, chance, most=2)]
 
 
 def on_toy_work(subjects: Path, work: Path, chance: Chance) -> list[str]:
@@ -149,7 +149,7 @@ def on_toy_work(subjects: Path, work: Path, chance: Chance) -> list[str]:
             recipe[chance.choice(names)] = chance.choice(VALUES)
         (work / "recipe.yaml").write_text(json.dumps(recipe))
         words = ["toy", "new", "--workers", "1", "--recipe", "recipe.yaml"]
-    return [*words, *_hostile_flags("toy", work, chance, most=chance.choice((0, 0, 1)))]
+    return [*words, *_hostile_flags("toy", chance, most=chance.choice((0, 0, 1)))]
 
 
 def on_a_sweep(subjects: Path, work: Path, chance: Chance) -> list[str]:
@@ -161,7 +161,7 @@ def on_a_sweep(subjects: Path, work: Path, chance: Chance) -> list[str]:
     return chance.choice(
         (
             words,
-            [*words, *_hostile_flags("sweep", work, chance, most=2)],
+            [*words, *_hostile_flags("sweep", chance, most=2)],
             ["claims", "sweep"],
             ["report", "sweep"],
             ["figures", "sweep"],
@@ -180,16 +180,15 @@ def on_truncation(subjects: Path, work: Path, chance: Chance) -> list[str]:
     words = list(TRUNCATE)
     if name != "truncate":
         words = [name, *words[1 : 3 if chance.random() < 0.5 else 5], "--examples", "8", "--rank", "2"]
-    words[4:5] = (
-        chance.choice((["data.txt"], ["data/data.txt"], ["data/data.jsonl"])) if "--data" in words else []
-    )
+    if "--data" in words:
+        words[4] = chance.choice(("data.txt", "data/data.txt", "data/data.jsonl"))
     out = "curves/out" if name == "truncate" else "new"
     return [
         *words,
         *moments,
         "--out",
         out,
-        *_hostile_flags(name, work, chance, most=chance.choice((0, 0, 1))),
+        *_hostile_flags(name, chance, most=chance.choice((0, 0, 1))),
     ]
 
 
@@ -204,7 +203,7 @@ def on_moments(subjects: Path, work: Path, chance: Chance) -> list[str]:
             ["shrink", "adapter", "--rank", "1", "--out", "out"],
         )
     )
-    flags = _hostile_flags(words[0], work, chance, most=chance.choice((0, 0, 1)))
+    flags = _hostile_flags(words[0], chance, most=chance.choice((0, 0, 1)))
     return [*words, "--moments", "moments/moments.safetensors", *flags]
 
 
@@ -243,20 +242,21 @@ def on_a_series(subjects: Path, work: Path, chance: Chance) -> list[str]:
     words += chance.choice(
         ([], [], ["--steps", "steps.csv"], ["--matrices", "*.mlp.*"], ["--from", "series/checkpoint-1"])
     )
-    return [*words, *_hostile_flags("history", work, chance, most=chance.choice((0, 0, 1, 2)))]
+    return [*words, *_hostile_flags("history", chance, most=chance.choice((0, 0, 1, 2)))]
 
 
 def on_overlaps(subjects: Path, work: Path, chance: Chance) -> list[str]:
-    """`compare` with all it can do."""
-    for name in ("base", "tuned", "other", "adapter", "tracked"):
+    """`compare` with all it can do, of checkpoints, adapters and runs."""
+    names = chance.choice((("base", "tuned", "other", "adapter"), ("trained", "stopped", "tracked")))
+    for name in names:
         _copy(subjects / name, work / name)
     if chance.random() < 0.8:
-        _damage_more(work / chance.choice(("base", "tuned", "other", "adapter")), chance)
-    words = ["compare", chance.choice(("base", "base", "tuned")), chance.choice(("tuned", "adapter"))]
-    words += chance.choice(
-        ([], ["--overlap", "other"], ["--overlap", "adapter", "--overlap_before", "tuned"], ["--out", "out"])
-    )
-    return [*words, *_hostile_flags("compare", work, chance, most=2)]
+        _damage_more(work / chance.choice(names), chance)
+    before = chance.choice((names[0], names[0], names[1]))
+    words = ["compare", before, chance.choice((names[0], names[1], names[-1]))]
+    words += chance.choice(([], ["--overlap", names[1]], ["--overlap", names[-1]], ["--out", "out"]))
+    words += chance.choice(([], [], ["--overlap_before", names[1]]))
+    return [*words, *_hostile_flags("compare", chance, most=2)]
 
 
 KINDS: dict[str, tuple[Kind, int]] = {
@@ -291,7 +291,7 @@ def _damage_more(folder: Path, chance: Chance) -> None:
         replace_by_special(folder, chance)
 
 
-def _hostile_flags(name: str, work: Path, chance: Chance, most: int) -> list[str]:
+def _hostile_flags(name: str, chance: Chance, most: int) -> list[str]:
     from rankrise.commands import command_of
     from rankrise.commands.arguments import arguments_of
 

@@ -126,14 +126,11 @@ def initial_layers(run: str | Path) -> InitialLayers:
     tensors, _ = read_tensors(path, "restore it")
     for about in info["layers"]:
         groups, heads = about.get("groups"), about["tracked_heads"]
-        sizes = {role: len(heads) for role in ROLES}
-        if isinstance(groups, list) and len(groups) == len(heads) and all(type(one) is int for one in groups):
-            sizes |= dict.fromkeys(("key", "value"), len(set(groups)))
-        else:
-            sizes = {}
-        for role in ROLES:
+        known = isinstance(groups, list) and [type(one) for one in groups] == [int] * len(heads)
+        shared = len(set(groups)) if known else None
+        for role, count in zip(ROLES, (len(heads), shared, shared, len(heads)), strict=True):
             tensor = tensors.get(f"{about['name']}.{role}".lstrip("."))
-            if tensor is None or tensor.ndim != 3 or len(tensor) != sizes.get(role):
+            if tensor is None or tensor.ndim != 3 or len(tensor) != count:
                 raise RankriseError(
                     f"{path} does not fit {run}/run.json ({role} of {about['name']}): restore both."
                 )
