@@ -34,8 +34,9 @@ def main() -> None:
                 if one.layer is None:
                     cells += [_said(one.growth), _said(one.final), _said(one.against_base)]
             print(f"| {' | '.join(cells)} |")
-        print()
-        _print_matrices(choices)
+        if any(choice.runs[0].matrices for choice in choices):
+            print()
+            _print_matrices(choices)
 
 
 def _print_matrices(choices: Sequence[Choice]) -> None:

@@ -10,6 +10,8 @@ from rankrise.claims.heads import at_the_end
 from rankrise.claims.statistics import Estimate, contrast
 from rankrise.runs import Choice, TrackedRun
 
+SAME = Estimate(0.0, 0.0, 0.0)
+"""The logarithm of 1."""
 LAST = 0.05
 """The part of the steps at the end over which the training loss is a mean."""
 
@@ -38,6 +40,8 @@ def effects(choice: Choice, base: Choice) -> list[Effect]:
         factors, _ = growth(choice.runs, product)
         ends, usual = at_the_end(choice.runs, product), at_the_end(base.runs, product)
         by_layer, together = contrast([ends.mapped(np.log), usual.mapped(np.log)], (1.0, -1.0))
+        if not choice.changes:  # the base against itself, not against another draw of it
+            together, by_layer = SAME, dict.fromkeys(by_layer, SAME)
         whole = factors.mean().mapped(np.exp), ends.mean(), together.mapped(np.exp)
         found.append(Effect(product, None, *whole))
         grown, final = factors.by_layer(), ends.by_layer()
