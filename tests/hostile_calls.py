@@ -182,7 +182,7 @@ def on_truncation(subjects: Path, work: Path, chance: Chance) -> list[str]:
         words = [name, *words[1 : 3 if chance.random() < 0.5 else 5], "--examples", "8", "--rank", "2"]
     if "--data" in words:
         words[4] = chance.choice(("data.txt", "data/data.txt", "data/data.jsonl"))
-    out = "curves/out" if name == "truncate" else "new"
+    out = "curves/out" if words[0] == "truncate" and words[4] == "data.txt" else "new"
     return [
         *words,
         *moments,

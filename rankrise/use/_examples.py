@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
 from rankrise.use._models import is_causal
 from rankrise.use._sampled import IGNORED
+from rankrise.watch._config import offline
 
 Example = dict[str, Tensor]
 """What a model takes of one example, without a dimension for the batch, and its `labels`."""
@@ -114,7 +116,8 @@ def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> I
     names = sorted(each.name for each in path.iterdir() if each.is_dir())
     classes = _classes(path, names, model)
     try:
-        prepare = transformers.AutoImageProcessor.from_pretrained(checkpoint, trust_remote_code=False)
+        with _as_it_lies(checkpoint):
+            prepare = transformers.AutoImageProcessor.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:
         raise RankriseError(
             f"{str(checkpoint)!r} has no image processor ({type(error).__name__}): save one beside the "
@@ -156,15 +159,23 @@ def _classes(path: Path, names: list[str], model: Any) -> dict[str, int]:
 def _tokenizer(checkpoint: str | Path) -> Any:
     transformers = require("transformers", extra="transformers", purpose="A tokenizer")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+        with _as_it_lies(checkpoint):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False)
+        tried = tokenizer("a text")["input_ids"]  # a damaged one may fail here
+        tokenizer("a text", truncation=True, max_length=8)
     except Exception as error:
         raise RankriseError(
             f"{str(checkpoint)!r} has no tokenizer that can be read ({type(error).__name__}): save it beside "
             "the model."
         ) from error
-    if not tokenizer("a text")["input_ids"]:  # where its files are missing, transformers makes an empty one
+    if not tried:  # where its files are missing, transformers makes an empty one
         raise RankriseError(f"{str(checkpoint)!r} has no tokenizer: save it beside the model.")
     return tokenizer
+
+
+def _as_it_lies(checkpoint: str | Path) -> AbstractContextManager[None]:
+    """Of a folder, nothing is asked of the Hub, whatever its files name."""
+    return offline() if Path(checkpoint).is_dir() else nullcontext()
 
 
 def _length(model: Any) -> int:

@@ -1,6 +1,7 @@
 """The commands extract, shrink, truncate and advise, on folders with data of each kind."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -190,12 +191,16 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["shrink", "gpt2/base", "--out", "a"], "is not a PEFT adapter"),
         (["shrink", "gpt2/base", "--out", "a", "--base", "gpt2/base"], "pass both --base and --data"),
         (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
+        (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, capsys, monkeypatch) -> None:
     monkeypatch.chdir(folders["here"])
     Path("odd.jsonl").write_text('{"text": null}')
+    shutil.copytree("gpt2/tuned", "odd")
+    settings = json.loads(Path("odd/tokenizer_config.json").read_text())
+    Path("odd/tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": []}))
     with pytest.raises(SystemExit):
         main(words)
     assert message in capsys.readouterr().err
