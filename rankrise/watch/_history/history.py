@@ -14,8 +14,9 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import RANKS, spectra_path
+from rankrise.foundations.record.names import RANKS, RUN, spectra_path
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
+from rankrise.foundations.record.shapes import check_shape
 from rankrise.watch._history.moments import FETCHED, Moment, moments
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
@@ -199,6 +200,8 @@ def _done(plan: HistoryPlan, folder: Path) -> set[int]:
     about = read_run(folder, "tracked").get("extra", {}).get("history")
     if about is None:
         raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
+    shape = {"base": {"name": str, "key?": str}}
+    check_shape(folder / RUN, about, shape, "restore it, or pass another folder", "extra.history")
     if about["base"] != _described(plan.base):
         raise RankriseError(
             f"{folder} holds changes since {_name(about['base'])}, not since {_name(_described(plan.base))}: "
@@ -267,7 +270,7 @@ def _described(base: Entry | None) -> dict[str, str]:
 
 def _name(described: Mapping[str, str]) -> str:
     name = described["name"]
-    return "the checkpoint before each" if name == "previous" else f"{name} ({described['key'][:24]})"
+    return "the checkpoint before each" if name == "previous" else f"{name} ({described.get('key', '')[:24]})"
 
 
 def _put_in_order(folder: Path) -> None:

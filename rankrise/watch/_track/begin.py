@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
+from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import (
     INITIAL,
@@ -147,6 +148,7 @@ def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:
     """The weights of a run's beginning by unit and role, mapped from their file."""
     path = folder / INITIAL
     try:
+        refuse_special(path)
         with safe_open(path, framework="pt") as opened:
             return {
                 unit.name: {role: opened.get_tensor(unit.key(role)) for role in unit.roles} for unit in units
