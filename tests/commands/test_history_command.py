@@ -1,6 +1,7 @@
 """`rankrise history`: the plan, the run, and what is refused."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -64,6 +65,27 @@ def test_bad_input_is_one_sentence(series, tmp_path, capsys, monkeypatch, words,
     assert stopped.value.code == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("place", ["series", "series/step4", "series/main", "base"])
+def test_nothing_is_written_among_weights(series, tmp_path, capsys, place):
+    shutil.copytree(series / "step0", tmp_path / "base")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit):
+        main(["history", str(series), "--matrices=*", "--run", str(tmp_path / place)])
+    assert "pass --run with a folder of its own" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_record_beside_checkpoints_hides_none_and_is_none(series, tmp_path, capsys):
+    words = ["history", str(series), "--matrices=*"]
+    main([*words, "--run", str(series / "run1")])
+    shutil.copytree(series / "run1", series, dirs_exist_ok=True)
+    capsys.readouterr()
+    main([*words, "--plan", "--json"])
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert [one["step"] for one in plan["checkpoints"]] == [0, 1, 2, 4, 8]
+    assert plan["left_out"] == ["main"]
 
 
 def test_two_of_one_step_are_refused_unless_a_pattern_or_a_table_tells_them_apart(series, tmp_path, capsys):

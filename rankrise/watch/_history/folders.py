@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, SERIES
+from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, INITIAL, SERIES, spectra_path
 from rankrise.foundations.record.run_file import has_run
 from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
 
@@ -47,7 +47,7 @@ class LocalCheckpoint:
 
 def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
     """The checkpoints in a folder: its folders with weights; where there are none, its files with weights. Of
-    a run of ours, the series that it kept, or its checkpoints."""
+    a run of ours, the series that it kept, or its checkpoints; its own record is not among them."""
     folder = folder.expanduser()
     if not folder.is_dir():
         raise RankriseError(
@@ -56,11 +56,22 @@ def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
         )
     if has_run(folder):
         own = [folder / name for name in (SERIES, CHECKPOINTS) if (folder / name).is_dir()]
-        return local_checkpoints(own[0]) if own else []
+        if own:
+            return local_checkpoints(own[0])
+    spectra = spectra_path(folder, None).parent.name
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    folders = [path for path in inside if path.is_dir() and _has_weights(path)]
-    files = [path for path in inside if path.is_file() and path.suffix in SUFFIXES]
-    return [LocalCheckpoint(path) for path in folders or files]
+    folders = [path for path in inside if path.is_dir() and path.name != spectra and weights_in(path)]
+    return [LocalCheckpoint(path) for path in folders or weights_in(folder)]
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """The files with weights in a folder, without those that a run of ours keeps there."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SUFFIXES)
+    return [
+        path
+        for path in files
+        if not path.name.startswith(".") and not (path.name == INITIAL and has_run(folder))
+    ]
 
 
 def fingerprint(files: Sequence[Path]) -> str:
@@ -75,7 +86,3 @@ def fingerprint(files: Sequence[Path]) -> str:
                 opened.seek(max(0, (size - PIECE) * piece // PIECES))
                 digest.update(opened.read(PIECE))
     return f"sha256-pieces:{digest.hexdigest()}"
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(path.suffix in SUFFIXES for path in folder.iterdir())

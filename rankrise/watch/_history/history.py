@@ -17,6 +17,7 @@ from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RANKS, RUN, spectra_path
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
 from rankrise.foundations.record.shapes import check_shape
+from rankrise.watch._history.folders import LocalCheckpoint, weights_in
 from rankrise.watch._history.moments import FETCHED, Moment, moments
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
@@ -72,6 +73,7 @@ def history(
     else:
         plan = history_plan(series, **choices)
     folder = Path(run)
+    _refuse_weights(plan, folder)
     lock = Lock(folder)
     try:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
@@ -80,6 +82,16 @@ def history(
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
     return load(folder)
+
+
+def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
+    """A record must not lie among checkpoints, where it would pass for one of them."""
+    sources = [entry.source for entry in plan.checkpoints]
+    paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
+    of_series = any(folder.resolve() in (path, path.parent) for path in paths)
+    if of_series or (folder.is_dir() and not has_run(folder) and weights_in(folder)):
+        what = "the folder of the checkpoints themselves" if of_series else "a folder with a model's weights"
+        raise RankriseError(f"{folder} is {what}: pass --run with a folder of its own for the history.")
 
 
 def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Meter) -> None:
