@@ -118,7 +118,7 @@ def _tensors(adapter: "Adapter", largest: int, padded: bool, dtype: torch.dtype)
             right = torch.nn.functional.pad(right, (0, 0, 0, missing))
         found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"] = right.to(dtype), left.to(dtype)
     for name, bias in adapter.rest.biases.items():
-        found[f"{name}.base_layer.bias" if adapter.ranks[name] else f"{name}.bias"] = bias
+        found[f"{name}.base_layer.bias" if adapter.ranks.get(name) else f"{name}.bias"] = bias
     for name, module in adapter.rest.modules.items():
         found |= {f"{name}.{leaf}": tensor for leaf, tensor in module.items()}
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
