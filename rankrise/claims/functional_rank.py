@@ -45,7 +45,7 @@ def _gains(run: TrackedRun, product: str) -> list[Measure]:
     return [
         told(f"share of the gain at rank {rank}", points[rank], "all heads cut alike", part=product)
         for rank in (1, 2, 4)
-        if rank in points
+        if points.get(rank) is not None
     ]
 
 

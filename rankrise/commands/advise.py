@@ -31,7 +31,7 @@ def advise(
         json: print everything as JSON instead of YAML.
     """
     from rankrise import use
-    from rankrise.commands.tuned import device_or_gpu, moments_of, opened
+    from rankrise.commands.tuned import device_or_gpu, moments_of, opened, warn_of_no_gain
     from rankrise.foundations.files import to_json, write_json, write_text
     from rankrise.show.progress import bar
 
@@ -45,9 +45,11 @@ def advise(
             rank=rank,
             moments=weights,
             uniform=True if uniform else None,
+            evaluate=None if both.data is None else both.data.evaluate,
             device=device_or_gpu(device),
             progress=move_to,
         )
+    warn_of_no_gain(advice.adapter.measured)
     if out is not None:
         write_json(out / "lora_config.json", advice.config)
         write_text(out / "axolotl.yaml", advice.yaml())

@@ -47,7 +47,7 @@ def extract(
     import torch
 
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened
+    from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened, warn_of_no_gain
     from rankrise.foundations.files import to_json
     from rankrise.show.adapter import described
     from rankrise.show.console import safe_console
@@ -77,6 +77,7 @@ def extract(
             device=device_or_gpu(device),
             progress=move_to,
         )
+    warn_of_no_gain(adapter.measured)
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     if json:
         budget = None if rank is None else adapter.parameters_at(rank)

@@ -41,7 +41,7 @@ def shrink(
     import torch
 
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import base_with_data, device_or_gpu, moments_of, new_folder
+    from rankrise.commands.tuned import base_with_data, device_or_gpu, moments_of, new_folder, warn_of_no_gain
     from rankrise.foundations.files import to_json
     from rankrise.show.adapter import described
     from rankrise.show.console import safe_console
@@ -77,6 +77,7 @@ def shrink(
             device=device_or_gpu(device),
             progress=move_to,
         )
+    warn_of_no_gain(smaller.measured)
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     if json:
         budget = None if rank is None else smaller.parameters_at(rank)

@@ -1,5 +1,6 @@
 """The models and the data that `extract`, `shrink`, `truncate` and `advise` share."""
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from rankrise.foundations.settings import check, setting
 
 if TYPE_CHECKING:
     from rankrise.use import Moments
+    from rankrise.use.types import Measured
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,12 @@ def new_folder(out: Path | None, what: str) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RankriseError(f"{out} exists: pass a new folder for {what}.")
     return out
+
+
+def warn_of_no_gain(measured: "Measured | None") -> None:
+    """Say on the error stream that the tuned model's loss is not below the base's, where it is not."""
+    if measured is not None and measured.no_gain is not None:
+        print(f"Warning: {measured.no_gain}", file=sys.stderr)
 
 
 def device_or_gpu(device: str | None) -> str | None:

@@ -56,7 +56,9 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
     measured = numbers["measured"]
     if measured is not None:
         losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
-        yield f"Loss: {losses}; {100 * measured['gain']:.1f} % of the gain kept."
+        gain = measured["gain"]
+        share = "there is no gain" if gain is None else f"{100 * gain:.1f} % of the gain kept"
+        yield f"Loss: {losses}; {share}."
 
 
 def _listed(names: list[str]) -> str:

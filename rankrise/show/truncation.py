@@ -42,11 +42,14 @@ def draw_truncation(truncation: "Truncation") -> "Figure":
     for place, name in enumerate(groups):
         panel = axes[place // columns][place % columns]
         panel.axhline(1.0, color=FAINT, linewidth=0.6)
-        for curve in (each for each in truncation.curves if each.group == name and each.points):
+        for curve in (each for each in truncation.curves if each.group == name):
+            points = [point for point in curve.points if point.gain is not None]
+            if not points:
+                continue
             colour, mark = (BLUE, "o") if curve.method == "plain" else (VERMILION, "s")
             panel.plot(
-                [point.parameters for point in curve.points],
-                [point.gain for point in curve.points],
+                [point.parameters for point in points],
+                [point.gain for point in points],
                 color=colour,
                 marker=mark,
                 markersize=2.5,
@@ -86,7 +89,6 @@ def tables(truncation: "Truncation") -> "list[Table]":
     for curve in truncation.curves:
         for p in curve.points:
             scores = [f"{p.scores[name]:.4g}" if name in p.scores else "" for name in names]
-            each.add_row(
-                p.group, p.method, str(p.rank), f"{p.parameters:,}", f"{p.kept:.1%}", f"{p.gain:.1%}", *scores
-            )
+            share = "none" if p.gain is None else f"{p.gain:.1%}"
+            each.add_row(p.group, p.method, str(p.rank), f"{p.parameters:,}", f"{p.kept:.1%}", share, *scores)
     return [summary, each]

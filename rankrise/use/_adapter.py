@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankrise.use._allocate import Spectrum, budget, kept_share, parameters_of
 from rankrise.use._cut import Cut
+from rankrise.use._gain import kept_gain, no_gain
 from rankrise.use._rest import Rest
 from rankrise.use._weights import Matrix
 
@@ -23,10 +24,15 @@ class Measured:
     adapter: dict[str, float]
 
     @property
-    def gain(self) -> float:
-        """The share of the fall of the loss from base to tuned that the adapter keeps."""
-        fall = self.base["loss"] - self.tuned["loss"]
-        return (self.base["loss"] - self.adapter["loss"]) / fall if fall else float("nan")
+    def gain(self) -> float | None:
+        """The share of the fall of the loss from base to tuned that the adapter keeps; None where it did not
+        fall."""
+        return kept_gain(self.base["loss"], self.tuned["loss"], self.adapter["loss"])
+
+    @property
+    def no_gain(self) -> str | None:
+        """A sentence where the loss did not fall; else None."""
+        return no_gain(self.base["loss"], self.tuned["loss"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +124,7 @@ class Adapter:
                 "tuned": measured.tuned,
                 "adapter": measured.adapter,
                 "gain": measured.gain,
+                "no_gain": measured.no_gain,
             },
             "matrices": rows,
         }

@@ -12,6 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.use._adapter import Adapter, Measured
 from rankrise.use._allocate import budget, one_rank, ranks_within
 from rankrise.use._budget import Budget
+from rankrise.use._gain import refuse_no_gain
 from rankrise.use._models import load_model
 from rankrise.use._weights import Pair, Source
 from rankrise.watch._heads import unwrap
@@ -104,11 +105,7 @@ def measured_at(adapter: Adapter, both: Pair, tuned: Source, evaluate: Evaluate,
 def _least(adapter: Adapter, bench: Bench, base: float, whole: float, asked: Budget) -> Adapter:
     """The first that is enough: to a rank where all have the same, else to 2 % of the parameters."""
     assert asked.gain is not None
-    if base <= whole:
-        raise RankriseError(
-            f"The loss is {base:.4g} in the base and {whole:.4g} in the tuned model, so there is no gain to "
-            "keep: evaluate on what the model was tuned for, or pass rank."
-        )
+    refuse_no_gain(base, whole)
     wanted = base - asked.gain * (base - whole)
     spectra = adapter.spectra
     highest = max((len(spectrum.squares) for spectrum in spectra.values()), default=0)

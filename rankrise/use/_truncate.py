@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
 from rankrise.use._cut import Cut, cut
+from rankrise.use._gain import kept_gain, refuse_no_gain
 from rankrise.use._groups import Part, group, parts_of
 from rankrise.use._head_products import KINDS, head_products, kind_of_heads
 from rankrise.use._measure import Bench, Evaluate, least
@@ -39,8 +40,9 @@ class Point:
     kept: float
     """The share of the (weighted) square."""
     scores: dict[str, float]
-    gain: float
-    """The share of the fall of the loss, from the group's initial weights to its trained ones."""
+    gain: float | None
+    """The share of the fall of the loss, from the group's initial weights to its trained ones; None where it
+    does not fall by this group's change."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class GainCurve:
 
 @dataclass(frozen=True)
 class Truncation:
-    """All curves, and the scores of the whole trained model."""
+    """All curves, and the scores of the whole trained model and of the whole base."""
 
     trained: dict[str, float]
+    base: dict[str, float]
     curves: tuple[GainCurve, ...]
 
     def curve(self, group: str, method: str = "plain") -> GainCurve:
@@ -108,7 +111,8 @@ def truncate(
 
     Groups of matrices are cut one at a time, the rest of the model stays trained. `products` are "KQ", "VO"
     or "KQ and VO": the products of every head, of a ViT or GPT-2; all three by default where the model is
-    one, none otherwise. `evaluate(model)` gives the loss, or several scores of which "loss" is one. With
+    one, none otherwise. `evaluate(model)` gives the loss, or several scores of which "loss" is one; it has to
+    be lower in the tuned model than in the base. With
     `moments`, each group of matrices is cut by them as well. The functional rank is the least that keeps
     `gain` of the fall of the loss: the first of 1, 2, 4, ... that does, then halved between the last two.
     `measured` is called with all curves whenever one is done; those in `known` are not measured again.
@@ -128,12 +132,13 @@ def truncate(
     both = pair(base, trained)
     both = replace(both, base=both.base.held())
     bench = Bench(both, trained, evaluate)
-    whole = bench.scores()
+    whole, initial = bench.scores(), bench.of_base()
     parts = parts_of(trained, both.matrices)
     families = _families(both, bench, groups, parts, moments, damping)
     families |= _heads(base, trained, bench, products)
     if not families:
         raise RankriseError(f"The model has none of the groups {', '.join(groups)}: pass others.")
+    refuse_no_gain(initial["loss"], whole["loss"])
     there = {(curve.group, curve.method): curve for curve in known}
     curves: list[GainCurve] = []
     for place, (which, family) in enumerate(families.items()):
@@ -141,12 +146,11 @@ def truncate(
         if measured is not None:
             measured(curves)
         progress((place + 1) / len(families))
-    return Truncation(whole, tuple(curves))
+    return Truncation(whole, initial, tuple(curves))
 
 
 def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None, gain: float) -> GainCurve:
     initial = family.scores(0)
-    fall = initial["loss"] - whole["loss"]
     known: dict[int, dict[str, float]] = {}
 
     def scores(rank: int) -> dict[str, float]:
@@ -154,13 +158,14 @@ def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None
             known[rank] = family.scores(rank)
         return known[rank]
 
-    def share(rank: int) -> float:
-        return (initial["loss"] - scores(rank)["loss"]) / fall if fall else float("nan")
+    def share(rank: int) -> float | None:
+        return kept_gain(initial["loss"], whole["loss"], scores(rank)["loss"])
 
     wanted = sorted({rank for rank in ranks or _doubling(family.highest) if 0 < rank <= family.highest})
     for rank in wanted:
         scores(rank)
-    functional = least(lambda rank: share(rank) >= gain, family.highest) if fall > 0 else None
+    falls = whole["loss"] < initial["loss"]
+    functional = least(lambda rank: (share(rank) or 0.0) >= gain, family.highest) if falls else None
     points = tuple(
         Point(
             group=family.group,

@@ -19,10 +19,11 @@ from rankrise.train import TrainSettings, train
 
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, Path]:
-    """A tiny base and tuned model of three kinds, and data for each."""
+    """A tiny base and tuned model of three kinds, and data for each. The tuned one predicts all alike, which
+    is better than the base's random guesses."""
     for name in ("gpt2", "bert", "vit"):
-        base = made(name)
-        for part, model in (("base", base), ("tuned", changed(base, 0.2))):
+        tuned = made(name)
+        for part, model in (("base", changed(tuned, 0.5)), ("tuned", tuned)):
             model.save_pretrained(tmp_path / name / part)
             if name != "vit":
                 save_tokenizer(tmp_path / name / part)
@@ -103,6 +104,31 @@ def test_it_is_said_that_a_rank_is_a_budget(folders, capsys) -> None:
     assert "is a budget" not in capsys.readouterr().out
 
 
+def test_a_loss_that_did_not_fall_has_no_share_that_is_kept(folders, capsys) -> None:
+    here, swapped = folders["here"], [str(folders["gpt2"] / part) for part in ("tuned", "base")]
+    swapped += ["--data", str(here / "gpt2.txt")]
+    main(["extract", *swapped, "--rank", "2", "--out", str(here / "a"), "--json"])
+    printed = capsys.readouterr()
+    measured = json.loads(printed.out)["measured"]
+    assert measured["base"]["loss"] < measured["tuned"]["loss"]
+    assert measured["gain"] is None
+    assert "are BASE and TUNED swapped" in measured["no_gain"]
+    assert measured["no_gain"] in printed.err
+    main(["extract", *swapped, "--rank", "2", "--out", str(here / "b")])
+    assert "% of the gain" not in capsys.readouterr().out
+    main(["advise", *swapped, "--rank", "2"])
+    assert "Warning: The loss is" in capsys.readouterr().err
+    for words in (
+        ["extract", *swapped, "--gain", "0.9", "--out", str(here / "c")],
+        ["truncate", *swapped, "--groups", "q"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        assert stopped.value.code == 2
+        assert "there is no gain to keep a share of: are BASE and TUNED swapped" in capsys.readouterr().err
+    assert not (here / "c").exists()
+
+
 def test_images_in_folders(folders, capsys) -> None:
     here = folders["here"]
     model = transformers.ViTForImageClassification(
@@ -112,7 +138,7 @@ def test_images_in_folders(folders, capsys) -> None:
         )
     )  # fmt: skip
     processor = transformers.ViTImageProcessor(size={"height": 8, "width": 8})
-    for part, each in (("base", model), ("tuned", changed(model, 0.2))):
+    for part, each in (("base", changed(model, 0.5)), ("tuned", model)):
         each.save_pretrained(here / "pictures" / part)
         processor.save_pretrained(here / "pictures" / part)
     generator = torch.Generator().manual_seed(0)

@@ -182,12 +182,13 @@ def _truncation(member: TrackedRun) -> list[dict[str, Any]] | None:
             "group": curve["group"],
             "method": curve["method"],
             "heads": curve["group"] in HEAD_PRODUCTS,
-            "ranks": [point["rank"] for point in curve["points"]],
-            "gains": [significant(float(point["gain"]), 4) for point in curve["points"]],
+            "ranks": [point["rank"] for point in points],
+            "gains": [significant(float(point["gain"]), 4) for point in points],
             "functional": curve["functional_rank"],
             "full": curve["full_rank"],
         }
         for curve in member.truncation["curves"]
+        for points in ([point for point in curve["points"] if point["gain"] is not None],)
     ]
 
 
