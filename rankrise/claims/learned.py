@@ -19,21 +19,21 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
     own = [run.name for run in tracked if not run.recipe]
     if own:
         return (
-            f"{' and '.join(own)} came without a recipe, like a fine-tuning, an adapter or a run of one's "
-            "own; the claim is about training from random weights, and --judge asks for a verdict."
+            f"{' and '.join(own)} came without a recipe, like a fine-tuning, an adapter or your own run; the "
+            "claim is about training from random weights. Pass --judge for a verdict."
         )
     made = [run.name for run in tracked if run.recipe.get("data") == "regression"]
     if made:
         return (
-            f"{' and '.join(made)} was trained on regression problems that are made; the claim is about "
-            "images and text, and --judge asks for a verdict."
+            f"{' and '.join(made)} was trained on synthetic regression problems; the claim is about images "
+            "and text. Pass --judge for a verdict."
         )
     for run in tracked:
         for first, last in losses([run]):
             if last > HARDLY * first > 0:
                 return (
                     f"{run.name} has hardly learned: its training loss fell from {first:.3g} to {last:.3g}, "
-                    f"and runs are judged below {HARDLY:g} of the first; --judge asks for a verdict."
+                    f"and runs are judged below {HARDLY:g} of the first. Pass --judge for a verdict."
                 )
     return ""
 

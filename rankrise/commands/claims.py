@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
-    "known. -: for information, it decides nothing. [low, high]: "
+    "known. -: it decides nothing, because it is for information or because the claim is not judged on these "
+    "runs. [low, high]: "
 )
 NARROWEST = 20
 """Letters of a measure's name in a line; where there is no room for them, there is no table."""
@@ -34,7 +35,7 @@ def claims(
     Args:
         runs: one or more folders of runs, or of sweeps.
         only: names of claims with commas between them (all).
-        judge: give verdicts also on runs that a claim is not about: fine-tunings, runs of one's own, and runs
+        judge: also give verdicts on runs that a claim is not about: fine-tunings, your own runs, and runs
             that have hardly learned.
         why: also say for each threshold why it is there.
         out: the file that keeps the verdicts; claims.json in the first folder if not given, without --only.
@@ -87,7 +88,8 @@ def _table(claim: "Claim", why: bool) -> "Table":
         table.add_column(justify=justify, no_wrap=True)
     table.add_column(min_width=NARROWEST)
     for measure in (*claim.deciding, *claim.choices, *claim.beside):
-        mark = {True: "yes", False: "no", None: "?" if measure.needed else "-"}[measure.passes]
+        open_mark = "?" if measure.needed and claim.verdict != "not judged" else "-"
+        mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
         needed = f"needed {measure.needed}" if measure.needed else ""
         name = f"{measure.name}, with {measure.choice}" if measure.choice else measure.name
         reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""

@@ -1,6 +1,7 @@
 """`rankrise claims` on tracked runs: what it prints, and what it keeps."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
         "\nCIFAR-10  holds: it passes on both measures.\n  stable rank of VO over that of KQ: layer 1"
         in printed
     )
-    assert "\nwander  not judged: wander came without a recipe" in printed
+    unjudged = printed.partition("\nwander  not judged: wander came without a recipe")[2]
+    assert re.search(r"^  - .* needed ", unjudged, re.MULTILINE)
+    assert not re.search(r"^  (\?|yes|no) ", unjudged, re.MULTILINE)
     main(["claims", *runs, "--only", "products", "--judge"])
     assert "\nwander  does not hold: it fails on: " in capsys.readouterr().out
