@@ -54,6 +54,7 @@ def truncate(
         "gain": gain,
         "examples": asked.examples,
         "labels": asked.labels,
+        "seed": asked.seed,
         "block": asked.block,
     }
     known = [] if out is None else kept_curves(out, about)

@@ -30,6 +30,8 @@ class Measuring:
     """Examples at a time, of your own data."""
     labels: Literal["sampled", "data"] = "sampled"
     """Labels for moments: drawn from the model's own predictions (sampled), or those of the data."""
+    seed: int = setting(0, at_least=0, at_most=2**63 - 1)
+    """By which sampled labels are drawn: the same seed, the same labels."""
     block: int = setting(4096, at_least=1, at_most=10**9)
     """Sides of matrices that are longer have moments in blocks of this length: less memory, coarser."""
     moments: Path | None = None
@@ -86,6 +88,8 @@ def base_with_data(base: str, measuring: Measuring) -> Tuned:
 
 def moments_of(opened: Tuned, model: Any, measuring: Measuring) -> "Moments | None":
     """Those in the file if it is there; else measured, where there is data, and written to the file."""
+    import torch
+
     from rankrise import use
     from rankrise.show.progress import bar
 
@@ -98,7 +102,9 @@ def moments_of(opened: Tuned, model: Any, measuring: Measuring) -> "Moments | No
                 f"{file} is not there, and there is no data to measure moments on: pass --data."
             )
         return None
-    loss_of = use.sampled if measuring.labels == "sampled" else use.labelled
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(measuring.seed)
+    loss_of = partial(use.sampled, generator=generator) if measuring.labels == "sampled" else use.labelled
     precision = opened.data.precision
 
     def loss(model: Any, batch: Any) -> Any:

@@ -13,21 +13,24 @@ IGNORED = -100
 """Transformers' label of what does not count."""
 
 
-def sampled(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+def sampled(model: Any, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Tensor:
     """The mean cross-entropy of labels drawn from the model's own predictions, for a batch as transformers'
     causal and classification models take it.
 
     Its gradients have the moment of the true Fisher matrix: the curvature of the loss at a minimum, also
-    where the data's own labels are predicted almost surely and give hardly any gradient.
+    where the data's own labels are predicted almost surely and give hardly any gradient. Labels are drawn
+    from `generator`, on the model's device, or from torch's own; so that calls give the same, pass
+    `functools.partial(use.sampled, generator=torch.Generator().manual_seed(0))` to `use.moments`.
     """
     logits, counted = _logits(model, batch)
     if not bool(logits.isfinite().all()):
         raise RankriseError(
             f"{type(model).__name__} gives outputs that are not finite: check its weights and the data."
         )
+    logits = logits[counted]
     with torch.no_grad():
-        labels = torch.distributions.Categorical(logits=logits).sample()
-    return torch.nn.functional.cross_entropy(logits[counted], labels[counted])
+        labels = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+    return torch.nn.functional.cross_entropy(logits, labels)
 
 
 def labelled(model: Any, batch: Mapping[str, Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import peft
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from PIL import Image
@@ -127,6 +128,24 @@ def test_a_loss_that_did_not_fall_has_no_share_that_is_kept(folders, capsys) -> 
         assert stopped.value.code == 2
         assert "there is no gain to keep a share of: are BASE and TUNED swapped" in capsys.readouterr().err
     assert not (here / "c").exists()
+
+
+def test_the_same_command_gives_the_same_factors_and_another_seed_gives_others(folders, capsys) -> None:
+    here, words = folders["here"], [folders["gpt2"] / part for part in ("base", "tuned")]
+    words += ["--data", here / "gpt2.txt", "--rank", 2]
+
+    def factors(name: str, *others: object) -> dict[str, torch.Tensor]:
+        torch.rand(7)  # what torch's own generator gives must not matter
+        answer(capsys, "extract", *words, "--out", here / name, *others)
+        return safetensors.torch.load_file(here / name / "adapter_model.safetensors")
+
+    first, again, other = factors("a"), factors("b"), factors("c", "--seed", 1)
+    assert first.keys() == again.keys()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
+    assert first.keys() != other.keys() or any(
+        not torch.equal(tensor, other[name]) for name, tensor in first.items()
+    )
+    assert answer(capsys, "advise", *words) == answer(capsys, "advise", *words)
 
 
 def test_images_in_folders(folders, capsys) -> None:
