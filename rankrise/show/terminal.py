@@ -57,6 +57,7 @@ class Snapshot:
     model: str
     base: str | None
     adapter_rank: int | None
+    since: str | None
     finished: str | None
     stopped: str | None
     age: float | None
@@ -108,6 +109,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         model=str(run.info.get("model", "")),
         base=run.base,
         adapter_rank=run.adapter_rank,
+        since=run.since,
         finished=run.info.get("finished"),
         stopped=run.info.get("stopped"),
         age=max(0.0, time.time() - max(touched)) if touched else None,
@@ -180,6 +182,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         tables.append(
             _table("matrix", of_matrices, dict(zip(matrices, matrices, strict=True)), console.width, bars)
         )
+    since = "" if shot.since is None else f" since {shot.since}"
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
     loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
     about = [
@@ -189,7 +192,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         + f"  {counted(len(shot.losses), 'loss', 'losses')} and {counted(len(shot.measured), 'measurement')}",
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
         "ranks are over measured steps (log-spaced), the loss over steps",
-        f"stable rank of the change, mean {plus_minus} std over heads"
+        f"stable rank of the change{since}, mean {plus_minus} std over heads"
         + (f", and its {ENERGY} % energy rank:" if _has_energy(shot.ranks) else ":"),
         *([f"(how many directions hold {ENERGY} % of its energy: {BOUND})"] if _has_energy(of_heads) else []),
     ]
@@ -279,10 +282,11 @@ def _beginning(shot: Snapshot) -> str:
 def _stage_lines(shot: Snapshot) -> list[str]:
     if shot.stages is None:
         return ["stages: looking for them"]
+    where = "" if shot.losses else " in the ranks, which alone were searched: no loss was recorded"
     if not len(shot.stages):
         but = "" if shot.missed is None else f"; {shot.missed}"
-        return [f"stages: none by step {shot.stages.until}{but}"]
-    lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}"]
+        return [f"stages: none by step {shot.stages.until}{where}{but}"]
+    lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}{where}"]
     for stage in shot.stages:
         first, *others = stage.curves
         more = f" and {len(others)} more" if others else ""

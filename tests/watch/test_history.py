@@ -187,7 +187,7 @@ def test_since_the_previous_or_another(series, tmp_path):
     assert ranks_of(resumed.folder) == ranks_of(previous.folder)
 
 
-def test_a_series_without_step_0_says_so(series, tmp_path):
+def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     plan = watch.history_plan([series / "checkpoint-10", series / "checkpoint-20", series / "checkpoint-40"])
     assert plan.notes == (
         "the series begins at step 10: changes are since then, not since the initialisation",
@@ -195,6 +195,30 @@ def test_a_series_without_step_0_says_so(series, tmp_path):
     run = watch.history(plan, tmp_path / "run")
     assert run.measured.tolist() == [20, 40]
     assert run.notes[0] == plan.notes[0]
+    assert run.since == "checkpoint-10 (step 10)"
+
+    from rankrise.commands import main
+    from rankrise.show.figures.tracked.course_of_training import draw_course
+    from rankrise.show.report.tracked.story import chapters
+
+    main(["watch", str(run.folder)])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "change since checkpoint-10 (step 10), mean" in shown
+    assert "which alone were searched: no loss was recorded" in shown
+    told = " ".join(chapters([run])[0].came_out)
+    assert "has learned since checkpoint-10 (step 10) goes from" in told
+    assert "The ranks show no stage; they alone were searched" in told
+    with pytest.raises(RankriseError, match="checkpoints hold none"):
+        draw_course(runs.studies([run])[0])
+
+
+def test_what_changes_are_since_is_told(series, tmp_path):
+    first, last = series / "checkpoint-0", series / "checkpoint-80"
+    assert watch.history(series, tmp_path / "first", first=20).since is None
+    assert (
+        watch.history([first, last], tmp_path / "previous", base="previous").since == "the checkpoint before"
+    )
+    assert watch.history(series, tmp_path / "other", base=last).since == "checkpoint-80"
 
 
 def test_other_matrices_and_networks_without_a_config(series, tmp_path):

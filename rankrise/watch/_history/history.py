@@ -255,6 +255,7 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
             "history": {
                 "series": plan.series,
                 "base": _described(plan.base),
+                "since": plan.since,
                 "left_out": list(plan.left_out),
             },
             "notes": list(plan.notes),

@@ -31,6 +31,8 @@ class HistoryPlan:
     total: int
     """How many checkpoints the series has that tell a step."""
     base: Entry | None
+    since: str
+    """The same in words; empty where it is the initialisation."""
     notes: tuple[str, ...]
     bytes: int
     """To be read or fetched, taken as for the first checkpoint throughout."""
@@ -103,6 +105,7 @@ def history_plan(
         left_out=found.left_out,
         total=len(found.entries),
         base=begun,
+        since=_since(base, begun),
         notes=_notes(base, begun),
         bytes=size * (len(chosen) + (begun is not None and begun not in chosen)),
         seconds=seconds * len(chosen),
@@ -116,6 +119,14 @@ def _base(base: str | Path, entries: Sequence[Entry]) -> Entry | None:
     if base == "previous":
         return None
     return entries[0] if base == "first" else Entry(0, source_of(base))
+
+
+def _since(base: str | Path, begun: Entry | None) -> str:
+    if begun is None:
+        return "the checkpoint before"
+    if base != "first":
+        return begun.name
+    return f"{begun.name} (step {begun.step})" if begun.step > 0 else ""
 
 
 def _notes(base: str | Path, begun: Entry | None) -> tuple[str, ...]:

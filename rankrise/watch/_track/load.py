@@ -111,6 +111,14 @@ class TrackedRun:
         return str(name) if name else None
 
     @property
+    def since(self) -> str | None:
+        """The checkpoint that changes of a history are measured against; None where they are measured since
+        initialisation."""
+        history = self.extra.get("history")
+        told = history.get("since") if isinstance(history, dict) else None
+        return str(told) if told else None
+
+    @property
     def adapter_rank(self) -> int | None:
         """The rank of an adapter, where the run's maker left it: no change of a matrix has a higher one."""
         return int(self._told("adapter_rank", self.extra, 0)) or None

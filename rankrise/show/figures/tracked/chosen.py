@@ -25,8 +25,13 @@ def product(name: str) -> str:
 
 
 def change(name: str) -> str:
-    """Its change since initialisation."""
+    """Its change."""
     return rf"$\Delta {WRITTEN[name]}$"
+
+
+def at_first(member: TrackedRun) -> str:
+    """The product at the beginning of a run, in words: a history may begin at any checkpoint."""
+    return "initial product" if member.since is None else "product at first"
 
 
 def shown_layers(count: int, most: int = 6) -> list[int]:

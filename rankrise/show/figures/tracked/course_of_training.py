@@ -36,7 +36,9 @@ def draw_course(study: Study) -> Drawn:
     titles = TITLES | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
     shown = [name for name in titles if any(_known(record, name).any() for _, record in records)]
     if not shown:
-        raise NotRecorded(f"{study.label} has no record of loss or metrics: pass them to tracker.step.")
+        from_checkpoints = all("history" in member.extra for member in study.members)
+        advice = "checkpoints hold none" if from_checkpoints else "pass them to tracker.step"
+        raise NotRecorded(f"{study.label} has no record of loss or metrics: {advice}.")
     columns = columns_for(len(shown)) if len(shown) != 4 else 2
     lines = -(-len(shown) // columns)
     figure = new_figure(0.4 + 2.1 * lines)

@@ -6,6 +6,7 @@ from rankrise.runs import Study
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import (
+    at_first,
     head_number,
     layer_title,
     middle_head,
@@ -57,10 +58,10 @@ def draw_final_spectra(study: Study) -> Drawn:
         panels[0, 0].plot([], [], color=c, linestyle=s, linewidth=1.3)[0]
         for c, s in ((VERMILION, DASHES), (BLUE, "-"))
     ]
-    labels = ["initial product", f"its change at {moment(member, last)}"]
+    labels = [at_first(member), f"its change at {moment(member, last)}"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
-        f"{plain(study.main_label)}: the change {when(member, last)} against the initial spectrum"
-        f" (thin: other heads){CUT_NOTE if cut else ''}"
+        f"{plain(study.main_label)}: the change {when(member, last)} against the {at_first(member)} "
+        f"(thin: other heads){CUT_NOTE if cut else ''}"
     )
     return figure, table(("product", "layer", "head", "spectrum", "index", "singular_value"), rows)

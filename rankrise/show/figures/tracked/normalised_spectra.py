@@ -95,7 +95,7 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
         line[len(member.products) - 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
-    figure.suptitle("Normalised spectrum of a head at initialisation, and of its change during training")
+    figure.suptitle("Normalised spectrum of a head at first (dashed), and of its change during training")
     return figure, table((*LEADING, "normalised_singular_value"), rows)
 
 
@@ -123,7 +123,7 @@ def _draw(panel: Axes, member: TrackedRun, steps: Sequence[int], curves: Sequenc
         color=VERMILION,
         linestyle=DASHES,
         linewidth=1.3,
-        label="initial",
+        label="initial" if member.since is None else "at first",
     )
     panel.set_xlim(1, len(initial))
     panel.set_ylim(0, 1.03)

@@ -44,6 +44,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         "study": study.label,
         "scale": member.scale if "initialisation_scale" in member.recipe else None,
         "seed": member.seed if "seed" in member.recipe else None,
+        "since": member.since,
         "last": member.last_step,
         "finished": member.finished,
         "epoch_steps": member.epoch_steps,

@@ -91,10 +91,12 @@ def _came_out(study: Study) -> list[str]:
         return ["Nothing has been measured yet."]
     sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
     for name in first.products:
+        since = "" if first.since is None else f" since {escape(first.since)}"
         course = np.nanmean(first.ranks[name].reshape(len(first.finite_steps), -1), axis=1)
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
-            f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned goes from {course[0]:.2f}"
+            f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned{since} goes from "
+            f"{course[0]:.2f}"
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads).{_energy(first, name)}"
         )
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
@@ -119,6 +121,9 @@ def _energy(member: TrackedRun, product: str) -> str:
 def _stages(run: TrackedRun) -> str:
     """How many stages were found; where none was, how many the detector would miss at this noise."""
     found = found_stages(run)
+    if "loss" not in found.searched:
+        shown = _many(len(found), "stage") if len(found) else "no stage"
+        return f"The ranks show {shown}; they alone were searched, because no loss was recorded."
     if len(found):
         return f"Loss and ranks show {_many(len(found), 'stage')}."
     missed = found.missed(run.steps().get("loss", []))

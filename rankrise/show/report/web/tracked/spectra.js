@@ -1,4 +1,4 @@
-// Singular values: of the initial product, and of its change at steps of training.
+// Singular values: of the product at the beginning, and of its change at steps of training.
 
 import { valueAt } from "../curves.js";
 import { h, number } from "../dom.js";
@@ -55,14 +55,19 @@ function spectrumContent(run, product) {
       style: `green-${greenOf(index, steps.length)}${index === chosen ? " now" : " faint"}`,
     }),
   );
-  lines.push(line(initial[product], { name: "initial product", style: "initial" }));
+  lines.push(line(initial[product], { name: atFirst(run), style: "initial" }));
   const above = (record) => number(mean(layers.flatMap((layer) => chosenHeads(run, record[layer]))), 3);
   const { initial_above, change_above } = run.spectra;
   const whose = state.layer < 0 ? "All layers" : run.layerName(state.layer);
   const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
   const ofChange = `${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}`;
-  const counted = `Above a tenth of a head’s largest: ${ofChange}, ${above(initial_above[product])} of the initial product.`;
+  const counted = `Above a tenth of a head’s largest: ${ofChange}, ${above(initial_above[product])} of the ${atFirst(run)}.`;
   return { lines, summary: `${whose}, ${which}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
+}
+
+/** The product of the beginning, in words: a history may begin at any checkpoint. */
+function atFirst(run) {
+  return run.since === null ? "initial product" : "product at first";
 }
 
 /** What a layer's record has of its heads, or of the chosen one. */
