@@ -27,7 +27,8 @@ PACE_ROWS = 50
 MATRIX = "matrix"
 """What the product of a matrix that belongs to no head is called."""
 ENERGY = "95"
-"""The share of the energy, in per cent, whose rank has a column."""
+"""The share of the energy, in per cent, whose rank has a column where there is room for it."""
+ENERGY_TITLE = f"{ENERGY} %\nenergy"
 PATIENCE = 60.0
 """A run that is not finished and whose last line is older, in seconds, is said to be silent."""
 
@@ -193,8 +194,12 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
         "ranks are over measured steps (log-spaced), the loss over steps",
         f"stable rank of the change{since}, mean {plus_minus} std over heads"
-        + (f", and its {ENERGY} % energy rank:" if _has_energy(shot.ranks) else ":"),
-        *([f"(how many directions hold {ENERGY} % of its energy: {BOUND})"] if _has_energy(of_heads) else []),
+        + (f", and its {ENERGY} % energy rank:" if any(map(_shows_energy, tables)) else ":"),
+        *(
+            [f"(how many directions hold {ENERGY} % of its energy: {BOUND})"]
+            if _shows_energy(tables[0])
+            else []
+        ),
     ]
     below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
     lines = (Text(text) for text in about), map(Fitting, tables), (Text(text) for text in below)
@@ -225,7 +230,7 @@ def _table(
         table.add_column("stable rank" if product == MATRIX else product, no_wrap=True)
         table.add_column("now", justify="right", no_wrap=True)
         if has_energy:
-            table.add_column(f"{ENERGY} %\nenergy", justify="right", no_wrap=True)
+            table.add_column(ENERGY_TITLE, justify="right", no_wrap=True)
     for layer, name in names.items():
         cells = []
         for product in products:
@@ -248,6 +253,10 @@ def _last(values: Sequence[float]) -> float:
 
 def _has_energy(lines: Sequence[LayerRanks]) -> bool:
     return any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
+
+
+def _shows_energy(table: "Table") -> bool:
+    return any(column.header == ENERGY_TITLE for column in table.columns)
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:

@@ -138,7 +138,8 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
         console.print(frame(shot, console))
         rows = written.getvalue().splitlines()
         [row] = [row for row in rows if row.startswith(name)]
-        assert "95 % of its energy: up to twice the head size" in " ".join(written.getvalue().split())
+        told = " ".join(written.getvalue().split())
+        assert ("95 % of its energy: up to twice the head size" in told) is shown
         assert row.split()[-2:] == ["1.19", "4.0"]  # a matrix has few columns: there is room
         heads = [row for row in rows if "(layers." in row]
         assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
@@ -193,7 +194,9 @@ def test_where_no_stage_is_found_it_says_what_the_search_would_miss(
     missed = json.loads(capsys.readouterr().out)["missed"]
     assert (missed["least"], missed["most"], missed["known"]) == (14, 27, 40)
     main(["watch", str(tmp_path / "run")])
-    told = f"{100 * missed['noise']:.2g} %; at that noise, the search misses 14 to 27 of 40 known stages"
+    told = (
+        f"noise of {100 * missed['noise']:.2g} %; in a test with 40 known stages at such noise, 14 to 27 went"
+    )
     assert told in " ".join(capsys.readouterr().out.split())
 
 

@@ -27,10 +27,11 @@ class Missed:
         """In words.
 
         >>> str(Missed(0.0043, 2, 14))
-        'the noise of the loss is 0.43 %; at that noise, the search misses 2 to 14 of 40 known stages'
+        'the loss has noise of 0.43 %; in a test with 40 known stages at such noise, 2 to 14 went unnoticed'
         """
-        misses = f"the search misses {self.least} to {self.most} of {self.known} known stages"
-        return f"the noise of the loss is {100 * self.noise:.2g} %; at that noise, {misses}"
+        test = f"in a test with {self.known} known stages at such noise"
+        unnoticed = f"{self.least} to {self.most} went unnoticed"
+        return f"the loss has noise of {100 * self.noise:.2g} %; {test}, {unnoticed}"
 
 
 def missed_in(loss: np.ndarray) -> Missed | None:
