@@ -35,7 +35,10 @@ def truncated(study: Study) -> Sequence[TrackedRun]:
 def _functional(run: TrackedRun, product: str) -> float:
     found = _curve(run, product)["functional_rank"]
     if found is None:
-        raise NotRecorded(f"the loss of {run.name} does not fall by what {product} learned.")
+        raise NotRecorded(
+            f"the loss of {run.name} does not fall by what {product} learned, or the functional rank is not "
+            "among the ranks that 'rankrise truncate' was asked for."
+        )
     return float(found)
 
 

@@ -11,7 +11,7 @@ def truncate(
     models: list[str],
     measuring: Annotated[Mapping[str, Any], Measuring],
     plain: bool = False,
-    groups: tuple[str, ...] = ("all", "attention", "mlp", "q", "k", "v", "o"),
+    groups: tuple[str, ...] = (),
     ranks: tuple[int, ...] = (),
     gain: float = 0.99,
     out: Path | None = None,
@@ -26,8 +26,10 @@ def truncate(
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train', which brings its data.
         plain: cut by a plain SVD alone, without moments.
-        groups: of matrices, of all, attention, mlp, q, k, v, o.
-        ranks: to measure at; 1, 2, 4 and so on if not given.
+        groups: to cut, of all, attention, mlp, q, k, v, o (matrices), kq, vo and kq+vo (products of the heads
+            of a ViT or GPT-2); all that the model has if not given.
+        ranks: to measure at, and no others; 1, 2, 4 and so on, and what the search for the functional rank
+            needs, if not given.
         gain: the share of the fall of the loss that the functional rank keeps.
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
         json: print everything as JSON instead of a table.
@@ -39,10 +41,10 @@ def truncate(
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
     from rankrise.show.truncation import draw_curves, tables
-    from rankrise.use._groups import check_groups
+    from rankrise.use._groups import PRODUCTS, group_names
     from rankrise.use._kept_curves import keep_curves, kept_curves
 
-    check_groups(groups)
+    named = group_names(groups)
     asked = Measuring(**measuring)
     both = opened(models, asked)
     if both.data is None:
@@ -58,13 +60,14 @@ def truncate(
         "block": asked.block,
     }
     known = [] if out is None else kept_curves(out, about)
-    weights = None if plain else moments_of(both, both.tuned, asked)
+    only_products = bool(named) and all(name in PRODUCTS for name in named)
+    weights = None if plain or only_products else moments_of(both, both.tuned, asked)
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
             both.base,
             both.tuned,
             both.data.evaluate,
-            groups=groups,
+            groups=named or None,
             ranks=ranks or None,
             moments=weights,
             gain=gain,

@@ -77,7 +77,8 @@ def tables(truncation: "Truncation") -> "list[Table]":
     for title in ("group", "method", "initial loss", "trained loss", "functional rank", "of"):
         summary.add_column(title, justify="left" if title in ("group", "method") else "right", no_wrap=True)
     for curve in truncation.curves:
-        found = "none" if curve.functional_rank is None else str(curve.functional_rank)
+        found = "none" if curve.at_most is None else f"at most {curve.at_most}"
+        found = found if curve.functional_rank is None else str(curve.functional_rank)
         losses = f"{curve.initial['loss']:.4g}", f"{truncation.trained['loss']:.4g}"
         summary.add_row(curve.group, curve.method, *losses, found, str(curve.full_rank))
     each = Table(title="What remains", box=None, padding=(0, 1, 0, 0), title_justify="left")

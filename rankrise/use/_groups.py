@@ -15,6 +15,12 @@ from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 GROUPS = ("all", "attention", "mlp", "q", "k", "v", "o")
 """`all` is every matrix of the layers: not the classifier, nor the output projection to tokens."""
 
+PRODUCTS = {"KQ": ("KQ",), "VO": ("VO",), "KQ and VO": ("KQ", "VO")}
+"""Groups of the products of heads."""
+
+TYPED = {"kq": "KQ", "vo": "VO", "kq+vo": "KQ and VO"}
+"""How they are typed."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -60,16 +66,24 @@ def parts_of(model: nn.Module, matrices: Sequence[Matrix]) -> list[Part]:
     return found
 
 
-def check_groups(names: Iterable[str]) -> None:
-    """Refuse a name that is not a group's."""
-    for name in names:
-        if name not in GROUPS:
-            raise RankriseError(f"{name!r} is not a group of matrices: pass one of {', '.join(GROUPS)}.")
+def group_names(names: Iterable[str]) -> list[str]:
+    """The groups' own names, each once; a name that is not a group's is refused.
+
+    >>> group_names(["q", "kq+vo", "KQ"])
+    ['q', 'KQ and VO', 'KQ']
+    """
+    found = [TYPED.get(name.lower(), name) for name in names]
+    for name in found:
+        if name not in GROUPS and name not in PRODUCTS:
+            raise RankriseError(
+                f"{name!r} is not a group of matrices or of products of heads: pass one of "
+                f"{', '.join((*GROUPS, *TYPED))}."
+            )
+    return list(dict.fromkeys(found))
 
 
 def group(parts: Sequence[Part], name: str) -> list[Part]:
-    """The parts of a group."""
-    check_groups([name])
+    """The parts of a group of matrices."""
     if name == "all":
         return list(parts)
     if name == "attention":

@@ -12,7 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
 from rankrise.use._cut import Cut, cut
 from rankrise.use._gain import kept_gain, refuse_no_gain
-from rankrise.use._groups import Part, group, parts_of
+from rankrise.use._groups import GROUPS, PRODUCTS, Part, group, group_names, parts_of
 from rankrise.use._head_products import KINDS, head_products, kind_of_heads
 from rankrise.use._measure import Bench, Evaluate, least
 from rankrise.use._models import load_model
@@ -20,9 +20,6 @@ from rankrise.use._moment import DAMPING, Root
 from rankrise.use._moments import Moments
 from rankrise.use._noise import rounding
 from rankrise.use._weights import Pair, Source, pair
-
-PRODUCTS = {"KQ": ("KQ",), "VO": ("VO",), "KQ and VO": ("KQ", "VO")}
-"""Groups of head products."""
 
 GAIN = 0.99
 """The share of the gain that the functional rank keeps."""
@@ -56,7 +53,9 @@ class GainCurve:
     """Scores with the group's initial weights, the rest trained."""
     full_rank: int
     functional_rank: int | None
-    """None where the loss does not fall by this group's change."""
+    """None where the loss does not fall by this group's change, and where it is not among the ranks asked."""
+    at_most: int | None = None
+    """The least of the measured ranks that keeps the gain: the functional rank is this or less."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,7 @@ def truncate(
     tuned: Source,
     evaluate: Evaluate,
     *,
-    groups: Sequence[str] = ("all", "attention", "mlp", "q", "k", "v", "o"),
-    products: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
     ranks: Sequence[int] | None = None,
     moments: Moments | None = None,
     gain: float = GAIN,
@@ -109,13 +107,15 @@ def truncate(
 ) -> Truncation:
     """Measure what remains of training when its change is cut to each of `ranks`, and the functional rank.
 
-    Groups of matrices are cut one at a time, the rest of the model stays trained. `products` are "KQ", "VO"
-    or "KQ and VO": the products of every head, of a ViT or GPT-2; all three by default where the model is
-    one, none otherwise. `evaluate(model)` gives the loss, or several scores of which "loss" is one; it has to
-    be lower in the tuned model than in the base. With
-    `moments`, each group of matrices is cut by them as well. The functional rank is the least that keeps
-    `gain` of the fall of the loss: the first of 1, 2, 4, ... that does, then halved between the last two.
-    `measured` is called with all curves whenever one is done; those in `known` are not measured again.
+    Groups are cut one at a time, the rest of the model stays trained. They are "all", "attention", "mlp",
+    "q", "k", "v" and "o", of matrices, and "KQ", "VO" and "KQ and VO", of the products of every head of a ViT
+    or GPT-2; all that the model has by default. `evaluate(model)` gives the loss, or several scores of which
+    "loss" is one; it has to be lower in the tuned model than in the base. With `moments`, each group of
+    matrices is cut by them as well. The functional rank is the least that keeps `gain` of the fall of the
+    loss: the first of 1, 2, 4, ... that does, then halved between the last two. With `ranks`, no others are
+    measured, and it is known only where it is one of them and so is the next lower rank; `at_most` is the
+    least of them that keeps it. `measured` is called with all curves whenever one is done; those in `known`
+    are not measured again.
 
     >>> from copy import deepcopy
     >>> base = nn.Sequential(nn.Linear(5, 5, bias=False))
@@ -128,16 +128,22 @@ def truncate(
     >>> [round(point.gain, 2) for point in curve.points], curve.functional_rank
     ([0.5, 1.0], 2)
     """
+    if ranks is not None and min(ranks, default=0) < 1:
+        raise RankriseError(f"ranks are {', '.join(map(str, ranks)) or 'none'}: pass some, each 1 or more.")
     trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
     both = pair(base, trained)
     both = replace(both, base=both.base.held())
     bench = Bench(both, trained, evaluate)
     whole, initial = bench.scores(), bench.of_base()
     parts = parts_of(trained, both.matrices)
-    families = _families(both, bench, groups, parts, moments, damping)
-    families |= _heads(base, trained, bench, products)
+    asked = [*GROUPS, *_products_of(trained)] if groups is None else group_names(groups)
+    families = _families(both, bench, [name for name in asked if name in GROUPS], parts, moments, damping)
+    families |= _heads(base, trained, bench, [name for name in asked if name in PRODUCTS])
+    missing = [name for name in asked if (name, "plain") not in families]
+    if groups is not None and missing:
+        raise RankriseError(f"The model has no matrices of the group {missing[0]!r}: pass others.")
     if not families:
-        raise RankriseError(f"The model has none of the groups {', '.join(groups)}: pass others.")
+        raise RankriseError("The model has no linear layer to cut: pass one that has some.")
     refuse_no_gain(initial["loss"], whole["loss"])
     there = {(curve.group, curve.method): curve for curve in known}
     curves: list[GainCurve] = []
@@ -164,8 +170,16 @@ def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None
     wanted = sorted({rank for rank in ranks or _doubling(family.highest) if 0 < rank <= family.highest})
     for rank in wanted:
         scores(rank)
-    falls = whole["loss"] < initial["loss"]
-    functional = least(lambda rank: (share(rank) or 0.0) >= gain, family.highest) if falls else None
+
+    def enough(rank: int) -> bool:
+        return (share(rank) or 0.0) >= gain
+
+    functional = at_most = None
+    if ranks is not None:
+        at_most = next(filter(enough, wanted), None)
+        functional = at_most if at_most == 1 or (at_most or 0) - 1 in wanted else None
+    elif whole["loss"] < initial["loss"]:
+        functional = at_most = least(enough, family.highest)
     points = tuple(
         Point(
             group=family.group,
@@ -178,7 +192,7 @@ def _curve(family: _Family, whole: dict[str, float], ranks: Sequence[int] | None
         )
         for rank in sorted(known)
     )
-    return GainCurve(family.group, family.method, points, initial, family.highest, functional)
+    return GainCurve(family.group, family.method, points, initial, family.highest, functional, at_most)
 
 
 def _doubling(highest: int) -> list[int]:
@@ -262,14 +276,14 @@ def _key(part: Part) -> str:
     return f"{part.matrix.name}[{part.start}:{part.stop}]"
 
 
-def _heads(base: Source, trained: nn.Module, bench: Bench, asked: Sequence[str] | None) -> Families:
-    """The products of heads; by default all where the model's heads can be cut."""
-    if asked is None:
-        kind = getattr(getattr(trained, "config", None), "model_type", None)
-        asked = tuple(PRODUCTS) if kind in KINDS else ()
-    unknown = [name for name in asked if name not in PRODUCTS]
-    if unknown:
-        raise RankriseError(f"{unknown[0]!r} is not a product of heads: pass one of {', '.join(PRODUCTS)}.")
+def _products_of(model: nn.Module) -> Sequence[str]:
+    """All groups of products, where the model's heads can be cut."""
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return tuple(PRODUCTS) if kind in KINDS else ()
+
+
+def _heads(base: Source, trained: nn.Module, bench: Bench, asked: Sequence[str]) -> Families:
+    """The products of heads."""
     if asked:
         kind_of_heads(trained)
     all_products = cache(partial(head_products, base, trained))

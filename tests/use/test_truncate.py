@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankrise import RankriseError, use, watch
 from rankrise.use import _truncate
-from rankrise.use._groups import group, parts_of
+from rankrise.use._groups import group, group_names, parts_of
 from rankrise.use._head_products import head_products
 from rankrise.use._moment import Moment
 from rankrise.use._weights import linear_layers
@@ -96,7 +96,10 @@ def test_groups_of_fused_and_of_single_matrices() -> None:
     assert len(group(fused, "q")) == 0
     assert len(group(fused, "attention")) == 4
     with pytest.raises(RankriseError, match="'heads' is not a group"):
-        group(fused, "heads")
+        group_names(["heads"])
+
+
+NAMED = ("all", "q", "mlp", "KQ", "vo", "kq+vo")
 
 
 @pytest.mark.parametrize("name", ["vit", "gpt2"])
@@ -105,7 +108,7 @@ def test_curves_rise_to_the_whole_gain(name: str) -> None:
     tuned = changed(base, 0.2)
     weights = deepcopy(tuned.state_dict())
     moments = use.moments(tuned, [inputs(tuned, 16, seed) for seed in range(4)], use.sampled)
-    found = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "mlp"), moments=moments)
+    found = use.truncate(base, tuned, imitation(tuned), groups=NAMED, moments=moments)
     assert all(torch.equal(tensor, weights[key]) for key, tensor in tuned.state_dict().items())
     assert {(curve.group, curve.method) for curve in found.curves} == {
         *((name, method) for name in ("all", "q", "mlp") for method in ("plain", "weighted")),
@@ -130,7 +133,7 @@ def test_a_change_of_rank_2_has_functional_rank_2_at_most() -> None:
     with torch.no_grad():
         for layer in tuned.vit.layers:
             layer.mlp.fc1.weight.add_(torch.randn(24, 2) @ torch.randn(2, 16))
-    found = use.truncate(base, tuned, imitation(tuned), groups=("mlp", "q"), products=())
+    found = use.truncate(base, tuned, imitation(tuned), groups=("mlp", "q"))
     mlp, q = found.curve("mlp"), found.curve("q")
     assert mlp.full_rank == 2
     assert mlp.functional_rank in (1, 2)
@@ -142,7 +145,7 @@ def test_a_change_of_rank_2_has_functional_rank_2_at_most() -> None:
 def test_curves_that_are_known_cost_no_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
     base = made("vit")
     tuned = changed(base, 0.2)
-    first = use.truncate(base, tuned, imitation(tuned), groups=("all", "q"), ranks=(1,))
+    first = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "VO"), ranks=(1,))
     asked: list[Tensor] = []
     whole = _truncate.cut
 
@@ -152,11 +155,36 @@ def test_curves_that_are_known_cost_no_decomposition(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(_truncate, "cut", counted)
     known = [curve for curve in first.curves if curve.group not in ("q", "VO")]
-    again = use.truncate(base, tuned, imitation(tuned), groups=("all", "q"), ranks=(1,), known=known)
+    again = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "VO"), ranks=(1,), known=known)
     assert again == first
     assert len(asked) == 2  # the queries of two layers
-    use.truncate(base, tuned, imitation(tuned), groups=("all", "attention", "q"), ranks=(1,), products=())
+    use.truncate(base, tuned, imitation(tuned), groups=("all", "attention", "q"), ranks=(1,))
     assert len(asked) == 2 + len(linear_layers(base)) - 1  # once each, whatever groups they are in
+
+
+def test_only_what_is_asked_is_measured_and_a_functional_rank_is_not_guessed() -> None:
+    base = made("vit")
+    tuned = changed(base, 0.2)
+    whole = use.truncate(base, tuned, imitation(tuned), groups=("q",)).curve("q")
+    assert whole.functional_rank == whole.at_most
+    rank = whole.functional_rank
+    assert rank is not None
+    assert rank > 1
+    for ranks, functional, at_most in (
+        ((rank - 1, rank), rank, rank),
+        ((rank,), None, rank),
+        ((1,), None, None),
+        ((1, whole.full_rank), None, whole.full_rank),
+    ):
+        found = use.truncate(base, tuned, imitation(tuned), groups=("q",), ranks=ranks)
+        (curve,) = found.curves
+        assert [point.rank for point in curve.points] == sorted(set(ranks))
+        assert (curve.functional_rank, curve.at_most) == (functional, at_most)
+    assert {curve.group for curve in use.truncate(base, tuned, imitation(tuned), ranks=(1,)).curves} == {
+        "all", "attention", "mlp", "q", "k", "v", "o", "KQ", "VO", "KQ and VO",
+    }  # fmt: skip
+    with pytest.raises(RankriseError, match="each 1 or more"):
+        use.truncate(base, tuned, imitation(tuned), ranks=(0, 1))
 
 
 def test_a_part_of_a_moment_is_its_rows_and_columns() -> None:
@@ -170,8 +198,8 @@ def test_a_part_of_a_moment_is_its_rows_and_columns() -> None:
 def test_what_cannot_be_truncated_is_refused() -> None:
     base = made("llama")
     with pytest.raises(RankriseError, match="heads of llama are not cut"):
-        use.truncate(base, changed(base), imitation(base), products=("KQ",))
-    with pytest.raises(RankriseError, match="not a product"):
-        use.truncate(base, changed(base), imitation(base), products=("QK",))
+        use.truncate(base, changed(base), imitation(base), groups=("KQ",))
+    with pytest.raises(RankriseError, match="'QK' is not a group"):
+        use.truncate(base, changed(base), imitation(base), groups=("QK",))
     with pytest.raises(RankriseError, match="has to give a loss"):
         use.truncate(base, changed(base), lambda model: {"accuracy": 1.0})

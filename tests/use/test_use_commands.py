@@ -173,16 +173,16 @@ def test_images_in_folders(folders, capsys) -> None:
         "--data",
         here / "images",
         "--groups",
-        "all,q",
+        "all,q,kq+vo",
     ]
     found = answer(capsys, *words, "--out", here / "curves")
-    assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ", "VO", "KQ and VO"}
+    assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ and VO"}
     assert {path.name for path in (here / "curves").iterdir()} == {
         f"truncation.{kind}" for kind in ("json", "csv", "png", "svg")
     }
     again = answer(capsys, *words, "--out", here / "curves")
     assert again["curves"] == found["curves"]
-    fewer = [word if word != "all,q" else "q" for word in words]
+    fewer = [word if word != "all,q,kq+vo" else "q" for word in words]
     assert "all" not in {
         curve["group"] for curve in answer(capsys, *fewer, "--out", here / "curves")["curves"]
     }
@@ -209,9 +209,14 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     )  # fmt: skip
     train(settings, tmp_path / "run")
     found = answer(
-        capsys, "truncate", tmp_path / "run", "--groups", "all", "--examples", 200, "--ranks", "2,16"
+        capsys, "truncate", tmp_path / "run", "--groups", "all,kq", "--examples", 200, "--ranks", "2,16"
     )
     curves = {(curve["group"], curve["method"]): curve for curve in found["curves"]}
+    assert set(curves) == {("all", "plain"), ("all", "weighted"), ("KQ", "plain")}
+    for curve in curves.values():
+        assert [point["rank"] for point in curve["points"]] == [2, 16]
+        assert curve["functional_rank"] is None
+        assert curve["at_most"] in (2, 16)
     assert curves["all", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
     assert curves["KQ", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
     assert found["trained"]["accuracy"] > 0.1
