@@ -101,7 +101,10 @@ class Lines:
         speed = (done - before) / (now - since) if now > since else 0.0
         parts = [f"{100 * done / self._total:.0f} %", rate(speed, self._unit)]
         if speed > 0 and self._total > done:
-            parts.append(f"{timedelta(seconds=round((self._total - done) / speed))} left")
+            seconds = (self._total - done) / speed
+            century = 100 * 365 * 24 * 3600
+            left = timedelta(seconds=round(seconds)) if seconds < century else "more than 100 years"
+            parts.append(f"{left} left")
         return f"{self._description}: {', '.join(filter(None, parts))}"
 
 
