@@ -40,7 +40,7 @@ def truncate(
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
-    from rankrise.show.truncation import draw_curves, tables
+    from rankrise.show.truncation import draw_curves, notes, tables
     from rankrise.use._groups import PRODUCTS, group_names
     from rankrise.use._kept_curves import keep_curves, kept_curves
 
@@ -84,5 +84,7 @@ def truncate(
     console = safe_console()
     for table in tables(found):
         console.print(Fitting(table))
+    for note in notes(found):
+        console.print(note, markup=False, highlight=False)
     if saved:
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)

@@ -32,10 +32,14 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
         noise = max(row["noise"] for row in rows)
         table.add_row(kind, str(len(rows)), shape, span, f"{kept:.1%}", f"{noise:.1e}")
     yield Fitting(table)
+    of = (
+        "of the change's square kept, weighted by what it does to the loss"
+        if adapter.weighted
+        else "of the change's energy (its plain square) kept"
+    )
     yield (
         f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
-        f"{100 * numbers['kept']:.1f} % of the change's square kept; singular values up to "
-        "'noise' could be rounding."
+        f"{100 * numbers['kept']:.1f} % {of}; singular values up to 'noise' could be rounding."
     )
     ranks = list(adapter.ranks.values())
     if rank is not None and max(ranks) > rank:

@@ -69,12 +69,24 @@ def draw_truncation(truncation: "Truncation") -> "Figure":
     return figure
 
 
+def notes(truncation: "Truncation") -> list[str]:
+    """What has to be known to read the tables."""
+    base = truncation.base["loss"]
+    return [
+        "One group is cut at a time, and everything outside it is the tuned model's. So the initial loss, "
+        f"with the group as in the base, differs from group to group; that of the whole base is {base:.4g}.",
+        "full rank: of all directions beyond rounding noise. kept: of the change's energy (plain), or of its "
+        "square weighted by what it does to the loss (weighted). gain: of the fall from initial to trained "
+        "loss.",
+    ]
+
+
 def tables(truncation: "Truncation") -> "list[Table]":
     """The functional ranks, and for every group the loss at each rank."""
     from rich.table import Table
 
     summary = Table(title="Functional rank", box=None, padding=(0, 1, 0, 0), title_justify="left")
-    for title in ("group", "method", "initial loss", "trained loss", "functional rank", "of"):
+    for title in ("group", "method", "initial loss", "trained loss", "functional rank", "full rank"):
         summary.add_column(title, justify="left" if title in ("group", "method") else "right", no_wrap=True)
     for curve in truncation.curves:
         found = "none" if curve.at_most is None else f"at most {curve.at_most}"

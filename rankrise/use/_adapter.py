@@ -55,6 +55,8 @@ class Adapter:
     module_names: tuple[str, ...] = ()
     """All modules of the model: PEFT's patterns are checked against them."""
     measured: Measured | None = None
+    weighted: bool = False
+    """Whether squares are weighted by moments, so by what a direction does to the loss; else plain."""
 
     @property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -67,7 +69,8 @@ class Adapter:
 
     @property
     def kept(self) -> float:
-        """The share of the (weighted) square of all changes that is kept, beyond rounding noise."""
+        """The share that is kept, beyond rounding noise, of the square of all changes: of the weighted one
+        where they were cut by moments, else of the plain one, their energy."""
         return kept_share(self.spectra, self.ranks)
 
     @property
@@ -113,6 +116,7 @@ class Adapter:
             "base": self.base,
             "parameters": self.parameters,
             "kept": self.kept,
+            "kept_of": "weighted square" if self.weighted else "energy",
             "largest_rank": max(self.ranks.values(), default=0),
             "rest": list(self.rest.changed),
             "rest_kept": self.rest.kept,

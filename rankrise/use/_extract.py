@@ -85,6 +85,7 @@ def extract(
         dtype=max(dtypes, key=lambda dtype: dtypes[dtype]),
         task="CAUSAL_LM" if is_causal(both.tuned.model) else None,
         module_names=tuple(name for name, _ in both.tuned.model.named_modules()),
+        weighted=moments is not None,
     )
     adapter = adapter.at(ranks_for(budget, adapter.spectra)) if budget.gain is None else adapter
     return adapter if evaluate is None else measured_at(adapter, both, tuned, evaluate, budget)

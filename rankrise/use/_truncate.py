@@ -35,7 +35,7 @@ class Point:
     rank: int
     parameters: int
     kept: float
-    """The share of the (weighted) square."""
+    """The share of the square of the group's change: of its energy (plain), or of its weighted square."""
     scores: dict[str, float]
     gain: float | None
     """The share of the fall of the loss, from the group's initial weights to its trained ones; None where it

@@ -88,6 +88,7 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     printed = " ".join(capsys.readouterr().out.split())
     assert "transformer.h.*.attn.c_attn" in printed
     assert "largest rank 8" in printed
+    assert "% of the change's energy (its plain square) kept" in printed
     assert "A low rank cannot hold transformer.wte.weight" in printed
     assert "Written" in printed
     assert "is a budget" not in printed
@@ -100,6 +101,8 @@ def test_it_is_said_that_a_rank_is_a_budget(folders, capsys) -> None:
     assert found["parameters"] <= found["budget"] == 2 * sum(sum(row["shape"]) for row in found["matrices"])
     main(["extract", *words, "--out", str(here / "b")])
     printed = " ".join(capsys.readouterr().out.split())
+    assert found["kept_of"] == "weighted square"
+    assert "kept, weighted by what it does to the loss" in printed
     assert f"Rank 2 is a budget: the {found['budget']:,} parameters of rank 2 in every matrix." in printed
     main(["extract", *words, "--uniform", "--out", str(here / "c")])
     assert "is a budget" not in capsys.readouterr().out
@@ -189,7 +192,9 @@ def test_images_in_folders(folders, capsys) -> None:
     kept = json.loads((here / "curves/truncation.json").read_text())
     assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
     main([*map(str, words), "--plain"])
-    assert "Functional rank" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Functional rank" in printed
+    assert f"that of the whole base is {found['base']['loss']:.4g}" in printed
     with pytest.raises(SystemExit):
         main([*map(str, words), "--out", str(here / "curves"), "--ranks", "1"])
     assert "was measured with ranks" in capsys.readouterr().err
