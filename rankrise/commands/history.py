@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from rankrise.watch.types import HistoryPlan
 
-# Of a longer series, the plan shows so many checkpoints at its beginning and at its end.
+# How many checkpoints of a longer series the plan shows at its beginning, and at its end.
 SHOWN = 6
 
 
@@ -41,10 +41,10 @@ def history(
         plan: show the plan and end.
         steps: pattern with one group around the step in a checkpoint's name, such as 'stage1-step(\\d+)', or
             the path of a CSV file with lines name,step; the number after "step" or "checkpoint" if not given.
-        every: one checkpoint in so many; the last one always.
-        first: leave out checkpoints before this step; changes are still since the series' first one.
+        every: take one checkpoint of this many; the last one is always taken.
+        first: leave out checkpoints before this step; changes are still measured against the series' first.
         last: leave out checkpoints after this step.
-        log_spaced: so many checkpoints, about evenly spaced on a logarithmic clock.
+        log_spaced: take this many checkpoints, about evenly spaced on a logarithmic clock.
         from_: what changes are measured against: first, previous, or another checkpoint (for a fine-tuning,
             the pretrained model).
         products: which products of heads.
@@ -58,6 +58,9 @@ def history(
     from rankrise.foundations.device import usable
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
+    from rankrise.foundations.record.lines import read_lines
+    from rankrise.foundations.record.names import RANKS
+    from rankrise.foundations.record.run_file import has_run
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history
@@ -85,10 +88,12 @@ def history(
     result: dict[str, Any] = {"plan": planned.to_dict()}
     if not plan:
         assert run is not None
+        before = len(read_lines(run / RANKS)) if has_run(run) else 0
         found = read_history(planned, run, note=note, meter=bar)
         result["run"] = {
             "folder": str(run),
             "measured": found.measured.tolist(),
+            "new": len(found.measured) - before,
             "notes": found.notes,
             "heads_below_noise": {
                 name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
@@ -97,7 +102,7 @@ def history(
     if json:
         print(to_json(result))
     elif not plan:
-        console.print(_summary(result["run"]), markup=False, soft_wrap=True)
+        console.print(_summary(result["run"], planned), markup=False, soft_wrap=True)
 
 
 def _show(plan: "HistoryPlan", console: "Console") -> None:
@@ -125,20 +130,32 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
         f"{counted(about['layers'], 'attention layer')} and "
         f"{counted(about['matrices'], 'other matrix', 'other matrices')} of each",
         f"to read: {_size(about['bytes'])}, in about {duration(about['seconds'])}",
-        f"changes are since {'each one before' if plan.base is None else plan.base.name}",
+        f"changes are measured against {_against(plan)}",
         *(f"note: {note}" for note in about["notes"]),
     ]
     if about["left_out"]:
-        lines.append(f"left out, since their names tell no step: {', '.join(about['left_out'])}")
+        lines.append(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _summary(run: dict[str, Any]) -> str:
+def _against(plan: "HistoryPlan") -> str:
+    return "the checkpoint before" if plan.base is None else plan.base.name
+
+
+def _summary(run: dict[str, Any], plan: "HistoryPlan") -> str:
+    """What was written, with the notes that the plan did not show."""
     from rankrise.foundations.counted import counted
 
-    lines = [f"Written: {run['folder']}, {counted(len(run['measured']), 'checkpoint')}.", *run["notes"]]
-    return "\nNote: ".join(lines) + f"\nSee it with 'rankrise watch {run['folder']}'."
+    held = f"{counted(len(run['measured']), 'checkpoint')} measured against {_against(plan)}"
+    if run["new"] == 0:
+        told = f"Nothing is new: {run['folder']} already holds {held}."
+    elif run["new"] < len(run["measured"]):
+        told = f"Written: {run['folder']}, {held}, {run['new']} of them new."
+    else:
+        told = f"Written: {run['folder']}, {held}."
+    notes = [note for note in run["notes"] if note not in plan.notes]
+    return "\nNote: ".join([told, *notes]) + f"\nSee it with 'rankrise watch {run['folder']}'."
 
 
 def _size(count: float) -> str:

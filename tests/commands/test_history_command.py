@@ -25,7 +25,12 @@ def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys):
     words = ["history", str(series), "--matrices=*.up", "--log-spaced", "3"]
     main([*words, "--plan"])
     shown = capsys.readouterr().out
-    for part in ("3 of 5 checkpoints", "changes are since step0", "names tell no step: main", "to read:"):
+    for part in (
+        "3 of 5 checkpoints",
+        "changes are measured against step0",
+        "names tell no step: main",
+        "to read:",
+    ):
         assert part in shown
     main([*words, "--plan", "--json"])
     plan = json.loads(capsys.readouterr().out)["plan"]
@@ -35,14 +40,18 @@ def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys):
     main([*words, "--run", run, "--json"])
     assert json.loads(capsys.readouterr().out)["run"]["measured"] == [0, 1, 8]
     main(["history", str(series), "--matrices=*.up", "--run", run])
-    assert "Written" in capsys.readouterr().out
+    assert "5 checkpoints measured against step0, 2 of them new" in capsys.readouterr().out
+    main(["history", str(series), "--matrices=*.up", "--run", run])
+    assert f"Nothing is new: {run} already holds 5 checkpoints" in capsys.readouterr().out
     assert watch.load(run).measured.tolist() == [0, 1, 2, 4, 8]
 
 
-def test_from_another(series, tmp_path):
+def test_from_another(series, tmp_path, capsys):
     run = tmp_path / "run"
     main(["history", str(series), "--matrices", "*.up", "--run", str(run), "--from", str(series / "main")])
-    assert watch.load(run).notes == ["changes are since main, not since the initialisation"]
+    note = "changes are since main, not since the initialisation"
+    assert watch.load(run).notes == [note]
+    assert capsys.readouterr().out.count(note) == 1
 
 
 @pytest.mark.parametrize(
@@ -52,7 +61,9 @@ def test_from_another(series, tmp_path):
         (["--run=r", "--steps=("], "neither a file nor a pattern"),
         (["--run=r", "--steps=step"], "a pattern with 0 groups"),
         (["--run=r", r"--steps=ste(p\d)"], "whose group holds 'p0'"),
-        (["--run=r", "--first=9"], "no checkpoint is from step 9"),
+        (["--run=r", "--first=9"], "no checkpoint is from step 9 on: the series goes from step 0 to 8."),
+        (["--run=r", "--first=5", "--last=6"], "no checkpoint is from step 5 on and up to step 6:"),
+        (["--run=r", "--matrices=*", "--from=seris"], "no checkpoint 'seris' (did you mean 'series'?)"),
         (["--run=r", "--every=0"], "pass 1 or more"),
         (["--run=r"], "no config.json"),
         (["--run=r", "--form=x"], "did you mean --from?"),
@@ -63,7 +74,9 @@ def test_bad_input_is_one_sentence(series, tmp_path, capsys, monkeypatch, words,
     with pytest.raises(SystemExit) as stopped:
         main(["history", str(series), *words])
     assert stopped.value.code == 2
-    assert sentence in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert not shown.out
     assert not (tmp_path / "r").exists()
 
 

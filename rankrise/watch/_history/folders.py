@@ -9,6 +9,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, INITIAL, SERIES, spectra_path
 from rankrise.foundations.record.run_file import has_run
+from rankrise.foundations.spelling import nearest
 from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
 
 # A fingerprint reads the beginning of each file, where safetensors have names and places, and so many pieces
@@ -51,8 +52,8 @@ def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
     folder = folder.expanduser()
     if not folder.is_dir():
         raise RankriseError(
-            f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or the "
-            "name of a model on the Hugging Face Hub."
+            f"There is no folder {str(folder)!r}{meant(folder)}: pass a folder of checkpoints, several "
+            "checkpoints, or the name of a model on the Hugging Face Hub."
         )
     if has_run(folder):
         own = [folder / name for name in (SERIES, CHECKPOINTS) if (folder / name).is_dir()]
@@ -72,6 +73,13 @@ def weights_in(folder: Path) -> list[Path]:
         for path in files
         if not path.name.startswith(".") and not (path.name == INITIAL and has_run(folder))
     ]
+
+
+def meant(path: Path) -> str:
+    """For a path that does not exist: what lies there under a similar name, as a question."""
+    beside = path.parent
+    name = nearest(path.name, sorted(one.name for one in beside.iterdir())) if beside.is_dir() else None
+    return "" if name is None else f" (did you mean {str(beside / name)!r}?)"
 
 
 def fingerprint(files: Sequence[Path]) -> str:

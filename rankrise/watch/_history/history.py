@@ -46,7 +46,7 @@ def history(
     `series` is a folder of checkpoints, a list of them, the name of a model on the Hugging Face Hub whose
     revisions they are, or what `history_plan` made of one; `choices` are its arguments:
 
-    - `steps`: a pattern with one group, or a table, where names are odd (see docs/history.md);
+    - `steps`: a pattern with one group, or a table, for names that do not tell it (see docs/history.md);
     - `every`, `first`, `last`, `log_spaced`: which checkpoints;
     - `base`: what changes are measured against: "first" of the series, "previous", or another checkpoint;
     - `products`, `layers`, `heads`, `matrices`, `top`: what is measured, as for `RankTracker`;

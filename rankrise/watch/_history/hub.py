@@ -20,6 +20,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint, Form, Home, Wanted, form_of
+from rankrise.watch._history.folders import meant
 
 # Bytes of the first request for a file: enough for the table of most.
 TABLE = 2**17
@@ -224,9 +225,8 @@ def is_hub_name(text: str) -> bool:
 
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; of a name that is both, the branch."""
-    refs = _patiently(
-        f"{repository}, which is not a folder here,", lambda: _hub().HfApi().list_repo_refs(repository)
-    )
+    what = f"{repository}, which is not a folder here{meant(Path(repository))},"
+    refs = _patiently(what, lambda: _hub().HfApi().list_repo_refs(repository))
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 

@@ -11,7 +11,7 @@ import numpy
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._checkpoint import Checkpoint, Wanted
-from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints
+from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant
 from rankrise.watch._history.hub import hub_revisions, is_hub_name
 from rankrise.watch._history.names import reader_of
 
@@ -85,7 +85,7 @@ def find_series(
         names = ", ".join(source.name for source in found[:5]) or "none"
         raise RankriseError(
             f"{described} has {counted(len(entries), 'checkpoint')} with a step in the name ({names}): "
-            "pass a series of two or more, and --steps with a pattern or a table where names are odd."
+            "pass a series of two or more, and --steps with a pattern or a table that tells their steps."
         )
     return Series(described, tuple(entries), left_out)
 
@@ -93,8 +93,13 @@ def find_series(
 def source_of(place: str | Path) -> Source:
     """One checkpoint: a folder, a file, or NAME or NAME@REVISION on the Hub."""
     path = Path(place).expanduser()
-    if path.exists() or not is_hub_name(str(place).partition("@")[0]):
+    if path.exists():
         return LocalCheckpoint(path)
+    if not is_hub_name(str(place).partition("@")[0]):
+        raise RankriseError(
+            f"There is no checkpoint {str(place)!r}{meant(path)}: pass a folder or file with weights, or "
+            "OWNER/NAME of a model on the Hugging Face Hub."
+        )
     repository, _, revision = str(place).partition("@")
     for source in hub_revisions(repository):
         if source.name == (revision or "main"):
@@ -129,8 +134,9 @@ def choose(
         if (first is None or entry.step >= first) and (last is None or entry.step <= last)
     ]
     if not within:
+        bounds = [f"from step {first} on" * (first is not None), f"up to step {last}" * (last is not None)]
         raise RankriseError(
-            f"no checkpoint is from step {first} to step {last}: the series goes from step "
+            f"no checkpoint is {' and '.join(filter(None, bounds))}: the series goes from step "
             f"{entries[0].step} to {entries[-1].step}."
         )
     kept = within[::every]
