@@ -79,11 +79,22 @@ def extract(
         )
     warn_of_no_gain(adapter.measured)
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
+    on = both.data.measured_on if both.data else ""
     if json:
         budget = None if rank is None else adapter.parameters_at(rank)
-        print(to_json({"adapter": str(place), "rank": rank, "budget": budget, **adapter.to_dict()}))
+        print(
+            to_json(
+                {
+                    "adapter": str(place),
+                    "rank": rank,
+                    "budget": budget,
+                    "measured_on": on or None,
+                    **adapter.to_dict(),
+                }
+            )
+        )
         return
     console = safe_console()
-    for line in described(adapter, rank):
+    for line in described(adapter, rank, on):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)

@@ -56,12 +56,12 @@ def shrink(
         raise RankriseError("--gain is a share of a measured loss: pass --base and --data to measure it on.")
     if all(budget is None for budget in (rank, parameters, keep, gain)):
         keep = 0.99
-    model, evaluate = None, None
+    model, evaluate, on = None, None, ""
     weights = use.Moments.load(asked.moments) if asked.moments is not None and base is None else None
     if base is not None:
         both = base_with_data(base, asked)
         assert both.data is not None
-        model, evaluate = both.base, both.data.evaluate
+        model, evaluate, on = both.base, both.data.evaluate, both.data.measured_on
         weights = moments_of(both, merged(adapter, model), asked)
     with bar("shrinking", total=1.0) as move_to:
         smaller = use.shrink(
@@ -81,9 +81,19 @@ def shrink(
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     if json:
         budget = None if rank is None else smaller.parameters_at(rank)
-        print(to_json({"adapter": str(place), "rank": rank, "budget": budget, **smaller.to_dict()}))
+        print(
+            to_json(
+                {
+                    "adapter": str(place),
+                    "rank": rank,
+                    "budget": budget,
+                    "measured_on": on or None,
+                    **smaller.to_dict(),
+                }
+            )
+        )
         return
     console = safe_console()
-    for line in described(smaller, rank):
+    for line in described(smaller, rank, on, what="adapter"):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import check, setting
 
@@ -49,8 +50,17 @@ class Data:
     """Batches as transformers' models take them."""
     examples: int
     evaluate: Callable[[Any], dict[str, float]]
+    held_out: int | None
+    """How many examples the loss is measured on; None where they are a recipe's whole validation set."""
     precision: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     """The context in which a model computes the loss."""
+
+    @property
+    def measured_on(self) -> str:
+        """What the loss is measured on, in words."""
+        if self.held_out is None:
+            return "the whole validation set"
+        return counted(self.held_out, "held-out example")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +206,7 @@ def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
                 total += float(use.labelled(model, batch)) * len(next(iter(batch.values())))
         return {"loss": total / len(held_out)}
 
-    return Data(lambda: batched(measured, batch_size, device), len(measured), evaluate)
+    return Data(lambda: batched(measured, batch_size, device), len(measured), evaluate, len(held_out))
 
 
 def _of_settings(settings: Any, model: Any, measuring: Measuring) -> Data:
@@ -213,5 +223,6 @@ def _of_settings(settings: Any, model: Any, measuring: Measuring) -> Data:
         lambda: training_inputs(task, settings, count),
         count,
         evaluation(task, settings),
+        None,
         partial(as_trained, settings),
     )

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 6
 
 
-def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
-    """A table with a line per kind of matrix, then a line per fact; `rank` is the budget that was asked."""
+def described(
+    adapter: "Adapter", rank: int | None, measured_on: str = "", what: str = "change"
+) -> Iterator[Any]:
+    """A table with a line per kind of matrix, then a line per fact; `rank` is the budget that was asked, and
+    `what` the thing that was cut: a change or an adapter."""
     from rich.table import Table
 
     from rankrise.show.table import Fitting
@@ -48,6 +51,8 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
             f"every matrix. It is spent where it keeps most, on ranks from {min(ranks)} to {max(ranks)}; "
             "--uniform gives every matrix the same rank."
         )
+    elif rank is not None and (most := max(row["found"] for row in numbers["matrices"])) < rank:
+        yield f"The {what} holds no more than rank {most} beyond noise, so rank {rank} cuts nothing of it."
     elif rank is not None and min(ranks) < rank:
         yield f"Matrices below rank {rank} have no more directions that stand out from the noise."
     if numbers["rest"]:
@@ -62,7 +67,7 @@ def described(adapter: "Adapter", rank: int | None) -> Iterator[Any]:
         losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
         gain = measured["gain"]
         share = "there is no gain" if gain is None else f"{100 * gain:.1f} % of the gain kept"
-        yield f"Loss: {losses}; {share}."
+        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}."
 
 
 def _listed(names: list[str]) -> str:

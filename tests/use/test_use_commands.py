@@ -50,6 +50,7 @@ def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders
         (found["measured"]["base"]["loss"] - found["measured"]["adapter"]["loss"])
         / (found["measured"]["base"]["loss"] - found["measured"]["tuned"]["loss"])
     )
+    assert found["measured_on"] == ("14 held-out examples" if name == "gpt2" else "10 held-out examples")
     assert len({row["rank"] for row in found["matrices"]}) > 1
     kind = (
         transformers.AutoModelForCausalLM
@@ -151,6 +152,22 @@ def test_the_same_command_gives_the_same_factors_and_another_seed_gives_others(f
     assert answer(capsys, "advise", *words) == answer(capsys, "advise", *words)
 
 
+def test_a_rank_above_that_of_an_adapter_is_told(folders, capsys) -> None:
+    here = folders["here"]
+    answer(
+        capsys,
+        "extract",
+        *(folders["gpt2"] / part for part in ("base", "tuned")),
+        "--out",
+        here / "a",
+        "--rank",
+        3,
+    )
+    main(["shrink", str(here / "a"), "--rank", "40", "--out", str(here / "b")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The adapter holds no more than rank 3 beyond noise, so rank 40 cuts nothing of it." in printed
+
+
 def test_images_in_folders(folders, capsys) -> None:
     here = folders["here"]
     model = transformers.ViTForImageClassification(
@@ -229,6 +246,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     assert found["trained"]["loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
     adapter = answer(capsys, "extract", tmp_path / "run", "--out", tmp_path / "adapter", "--gain", 0.9)
     assert adapter["measured"]["gain"] >= 0.9
+    assert adapter["measured_on"] == "the whole validation set"
 
 
 @pytest.mark.parametrize(
