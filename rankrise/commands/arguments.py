@@ -102,7 +102,7 @@ def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
     words = _spelled(words, arguments, parser.prog)
     given, beyond = parser.parse_known_intermixed_args(words)
     if beyond:
-        parser.error(f"{beyond[0]!r} is one word too many")
+        parser.error(f"unexpected argument {beyond[0]!r}")
     values: dict[str, Any] = {one.parameter: {} for one in arguments.values() if one.is_setting}
     for argument in arguments.values():
         if hasattr(given, argument.name):

@@ -32,13 +32,13 @@ def history(
 ) -> None:
     """A series of checkpoints as a tracked run, which watch, figures, claims and report take like any other.
 
-    The plan is shown first. A run that was broken off goes on where it stopped.
+    The plan is shown first. An interrupted run resumes: the same command goes on where it stopped.
 
     Args:
         series: a folder of checkpoints, several checkpoints, or OWNER/NAME of a model on the Hugging Face Hub
             whose revisions they are.
         run: the folder to write.
-        plan: show the plan and end.
+        plan: show the plan and stop.
         steps: pattern with one group around the step in a checkpoint's name, such as 'stage1-step(\\d+)', or
             the path of a CSV file with lines name,step; the number after "step" or "checkpoint" if not given.
         every: take one checkpoint of this many; the last one is always taken.

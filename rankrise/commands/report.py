@@ -11,7 +11,7 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
     Args:
         runs: one or more folders of runs, or of sweeps.
         out: the file to write; report.html in the first folder if not given.
-        judge: give verdicts also on runs that a claim is not about, such as fine-tunings.
+        judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
         json: print the path and the size as JSON.
     """
     from rankrise import runs as recorded

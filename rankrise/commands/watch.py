@@ -13,8 +13,8 @@ def watch(
     """Stable rank of every layer, loss, pace and stages of a tracked run, while it is written and after.
 
     Args:
-        run: folder written by watch.RankTracker, or by 'rankrise train'.
-        once: print one frame and end, as happens where the output is not a terminal or the run is finished.
+        run: folder written by watch.RankTracker, 'rankrise train' or 'rankrise history'.
+        once: print one frame and stop, as happens if the output is not a terminal or the run is finished.
         json: print the numbers of one frame as JSON.
         every: seconds between frames.
         keep_stages: write the stages that were found into stages.json in the run's folder, from which figures

@@ -38,7 +38,7 @@ class TrainSettings:
     """
 
     data: Data = "cifar10"
-    """The data set: images; text, made-text or hugging-face-text; or regression, problems that are made."""
+    """The data set: images; text, made-text or hugging-face-text; or regression, synthetic problems."""
     data_folder: str = setting("data", kind="machine")
     """Folder in which the data set's own folder lies."""
     data_name: str = ""
@@ -56,7 +56,7 @@ class TrainSettings:
     examples: int = setting(1024, of="regression", at_least=1, at_most=2**24)
     """Of regression: problems to train on."""
     pairs: int = setting(16, of="regression", at_least=1, at_most=2**16)
-    """Of regression: points of a problem that are given before the one that is asked for."""
+    """Of regression: points of a problem that are given before the one to predict."""
     variances: tuple[float, ...] = setting((1.0, 0.7, 0.5), of="regression", above=0)
     """Of regression: the variance of each feature of a point."""
     image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
@@ -112,7 +112,7 @@ class TrainSettings:
     weight_decay: float = setting(0.0, at_least=0)
     """Weight decay, on matrices only: decoupled from the gradient, but of sgd a part of it."""
     momentum: float = setting(0.9, at_least=0, at_most=0.9999)
-    """Of sgd, lion and muon: how much of the past gradients a step keeps; 0 makes of lion sign descent."""
+    """Of sgd, lion and muon: how much of the past gradients a step keeps; with 0, lion is sign descent."""
     clip: float = setting(0.0, at_least=0)
     """Largest norm of the gradient; 0: any."""
     precision: Precision = "bf16"

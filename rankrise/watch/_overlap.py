@@ -109,7 +109,7 @@ def overlap(
         )
         if numbers != others:
             raise RankriseError(
-                f"The heads {numbers} of {name} are there of the first and {others} of the second: pass two "
+                f"The heads {numbers} of {name} are in the first and {others} in the second: pass two "
                 "trainings of which the same heads were tracked."
             )
         for matrix in PRODUCTS:

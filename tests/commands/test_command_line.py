@@ -60,7 +60,7 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["predict", "--network", "tree"], "--network is tree: pass one of head, transformer, linear; see"),
         (["predict", "--network", "haed"], "--network is haed: did you mean head? See 'rankrise predict"),
         (["predict", "--dimension"], "--dimension is given without a value; see 'rankrise predict --help'."),
-        (["predict", "8"], "'8' is one word too many; see 'rankrise predict --help'."),
+        (["predict", "8"], "unexpected argument '8'; see 'rankrise predict --help'."),
         (["figures", "no-such-run", "--dpi", "4"], "--dpi is not a flag of 'rankrise figures': see"),
         (["train", "r", "--epoch", "3"], "--epoch is not a flag of 'rankrise train': did you mean --epochs?"),
         (["claims", "no-such-run", "--whi"], "--whi is not a flag of 'rankrise claims': did you mean --why?"),

@@ -46,7 +46,7 @@ def test_plans_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"../base": {}}, "a choice is called '../base', which does not do for a folder"),
+        ({"../base": {}}, "a choice is called '../base', which cannot name a folder"),
         ({".base": {}}, "a choice is called '.base'"),
         ({"base": {"layer": 2}}, "the choice base gives 'layer', which is not a setting"),
         ({"base": {"layers": 0}}, "layers is 0"),

@@ -71,7 +71,7 @@ def plan_choices(settings: TrainSettings, choices: Mapping[str, Mapping[str, Any
     for name, changes in choices.items():
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise RankriseError(
-                f"a choice is called {brief(name)}, which does not do for a folder: pass letters, digits, "
+                f"a choice is called {brief(name)}, which cannot name a folder: pass letters, digits, "
                 "'-', '+', '_' and '.'."
             )
         wanted = settings.changed(changes, f"the choice {name}")

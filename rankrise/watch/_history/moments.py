@@ -54,7 +54,7 @@ def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generat
         except RankriseError as error:
             raise RankriseError(
                 f"{entry.name} (step {entry.step}) is not like the checkpoints before it: {error} What was "
-                "measured is kept: mend it or leave it out (--steps, --last), and run the same command again."
+                "measured is kept: restore it or leave it out (--steps, --last), and run the command again."
             ) from error
 
 

@@ -126,8 +126,10 @@ def choose(
     >>> [entry.step for entry in choose(entries, log_spaced=4)]
     [0, 1, 8, 128]
     """
-    if every < 1 or (log_spaced is not None and log_spaced < 2):
-        raise RankriseError(f"every is {every} and log_spaced {log_spaced}: pass 1 or more, and 2 or more.")
+    if every < 1:
+        raise RankriseError(f"every is {every}: pass 1 or more.")
+    if log_spaced is not None and log_spaced < 2:
+        raise RankriseError(f"log_spaced is {log_spaced}: pass 2 or more.")
     within = [
         entry
         for entry in entries

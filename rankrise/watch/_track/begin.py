@@ -58,7 +58,7 @@ def begin(
         to_json(about["extra"])
     except TypeError as error:
         raise RankriseError(
-            f"extra cannot be written as JSON ({error}): pass numbers, texts, lists."
+            f"extra cannot be written as JSON ({error}): pass numbers, strings and lists."
         ) from error
     info = {
         "model": about["model"],

@@ -302,8 +302,8 @@ class RankTracker:
         if begun.resumed and not own and not self._record.has_before(step):
             which = "this run, finished" if begun.same else "a run with other initial weights"
             raise RankriseError(
-                f"{self.folder} holds {which}, of which nothing would stay if it went on at step {step}: "
-                "pass another folder, or overwrite=True to begin anew."
+                f"{self.folder} holds {which}, and continuing at step {step} would replace all of it: pass "
+                "another folder, or overwrite=True to begin anew."
             )
 
     def _measure_last(self) -> None:

@@ -117,7 +117,9 @@ def test_a_finished_run_is_not_replaced_by_the_same_script_again(tmp_path, caplo
 
     run([1, 2, 3])
     before = contents(tmp_path)
-    with pytest.raises(RankriseError, match="holds this run, finished, of which nothing would stay"):
+    with pytest.raises(
+        RankriseError, match="holds this run, finished, and continuing at step 1 would replace all of it"
+    ):
         run([1, 2, 3])
     assert contents(tmp_path) == before
     assert not caplog.records
