@@ -22,7 +22,7 @@ class Measuring:
     """What losses and moments are measured on."""
 
     data: str | None = None
-    """A text, a .jsonl file with "text" and "label", an image folder, or a recipe."""
+    """A text file, a .jsonl file with "text" (and "label" for a classifier), an image folder, or a recipe."""
     data_folder: str | None = None
     """Folder in which a recipe's data set lies."""
     examples: int = setting(1000, at_least=1, at_most=10**9)
@@ -192,9 +192,16 @@ def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
     import torch
 
     from rankrise import use
-    from rankrise.use._examples import batched, read_examples
+    from rankrise.use._examples import batched, read_examples, unknown_share
 
     found = read_examples(data, model, checkpoint, at_most=2 * examples)
+    unknown = unknown_share(found, checkpoint)
+    if unknown > 0.5:
+        print(
+            f"Warning: {unknown:.0%} of the tokens of {data} are unknown to the tokenizer of {checkpoint}: "
+            "is this the text that the model is for?",
+            file=sys.stderr,
+        )
     half = min(examples, len(found) // 2)
     measured, held_out = found[:half], found[half:]
     device = next(model.parameters()).device

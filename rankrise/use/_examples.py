@@ -36,9 +36,14 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
     path = Path(path)
     if not path.exists():
         raise RankriseError(
-            f"There is no data at {str(path)!r}: give a text, a .jsonl file or an image folder."
+            f"There is no data at {str(path)!r}: give a text file, a .jsonl file or an image folder."
         )
     if path.is_dir():
+        if model.main_input_name == "input_ids":
+            raise RankriseError(
+                f"{str(path)!r} is a folder, and {type(model).__name__} reads text: give a text file or a "
+                '.jsonl file whose lines have a "text".'
+            )
         found = list(_pictures(path, model, checkpoint, at_most))
     elif path.suffix in (".jsonl", ".json"):
         found = list(_lines(path, model, checkpoint, at_most))
@@ -47,6 +52,15 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: at least 2 are needed.")
     return found
+
+
+def unknown_share(examples: Sequence[Example], checkpoint: str | Path) -> float:
+    """The share of the tokens of texts that the checkpoint's tokenizer does not know; 0 of images."""
+    if "input_ids" not in examples[0]:
+        return 0.0
+    unknown = _tokenizer(checkpoint).unk_token_id
+    tokens = torch.cat([example["input_ids"] for example in examples])
+    return 0.0 if unknown is None else float((tokens == unknown).float().mean())
 
 
 def batched(examples: Sequence[Example], size: int, device: Any) -> Iterator[Example]:
@@ -89,10 +103,15 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
             continue
         try:
             row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RankriseError(
+                f'{str(path)!r} is not JSON in line {number}: give one JSON object per line, with "text".'
+            ) from error
+        try:
             text = row["text"]
             if not isinstance(text, str):
                 raise TypeError(f"the text is {text!r:.30}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError) as error:
             raise RankriseError(
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
             ) from error

@@ -168,6 +168,14 @@ def test_a_rank_above_that_of_an_adapter_is_told(folders, capsys) -> None:
     assert "The adapter holds no more than rank 3 beyond noise, so rank 40 cuts nothing of it." in printed
 
 
+def test_a_text_of_unknown_words_is_told(folders, capsys) -> None:
+    here, words = folders["here"], [str(folders["gpt2"] / part) for part in ("base", "tuned")]
+    (here / "other.txt").write_text("w1 none of the others is known " * 20)
+    for data, told in (("other.txt", True), ("gpt2.txt", False)):
+        main(["advise", *words, "--rank", "1", "--data", str(here / data)])
+        assert ("86% of the tokens" in capsys.readouterr().err) == told
+
+
 def test_images_in_folders(folders, capsys) -> None:
     here = folders["here"]
     model = transformers.ViTForImageClassification(
@@ -266,11 +274,14 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
         (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
+        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "prose.jsonl"], "is not JSON in line 2"),
+        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "gpt2"], "is a folder, and GPT2LMHeadModel reads"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, capsys, monkeypatch) -> None:
     monkeypatch.chdir(folders["here"])
     Path("odd.jsonl").write_text('{"text": null}')
+    Path("prose.jsonl").write_text('{"text": "w1"}\nw2 w3')
     shutil.copytree("gpt2/tuned", "odd")
     settings = json.loads(Path("odd/tokenizer_config.json").read_text())
     Path("odd/tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": []}))
