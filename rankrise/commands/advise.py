@@ -26,15 +26,17 @@ def advise(
             one run of 'rankrise train'.
         rank: the budget of one rank for all.
         uniform: one rank for all, also with moments.
-        out: folder for lora_config.json, which peft.LoraConfig takes, and axolotl.yaml.
+        out: new folder for lora_config.json, which peft.LoraConfig takes, and axolotl.yaml.
         device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
         json: print everything as JSON instead of YAML.
     """
     from rankrise import use
-    from rankrise.commands.tuned import device_or_gpu, moments_of, opened, warn_of_no_gain
+    from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened, warn_of_no_gain
     from rankrise.foundations.files import to_json, write_json, write_text
     from rankrise.show.progress import bar
 
+    if out is not None:
+        new_folder(out, "the advice")
     asked = Measuring(**measuring)
     both = opened(models, asked)
     weights = moments_of(both, both.tuned, asked)

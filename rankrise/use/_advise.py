@@ -21,6 +21,10 @@ UNIFORM = (
     "One rank for all: at the parameters of rank 2, nothing measured was clearly better to train with on "
     "three tasks. AdaLoRA was worse on each, EVA on two, and ranks by Fisher-weighted squares did as well."
 )
+NO_MOMENTS = (
+    "Without data (moments) every matrix that changed gets the same rank: what its directions do to the loss "
+    "is not known, and ranks by their size in the weights alone were worse to train with. "
+)
 ENERGY = (
     "Ranks by energy alone: to train with, they were 2 points of accuracy worse than one rank for all (a "
     "vision transformer from CIFAR-100 to CIFAR-10, at the parameters of rank 2). Give moments, or take one "
@@ -105,4 +109,5 @@ def advise(
     adapter = extract(
         base, tuned, rank=rank, moments=moments, uniform=one_for_all, **({"rest": "leave"} | others)
     )
-    return Advice(adapter, UNIFORM if one_for_all else ENERGY if moments is None else WEIGHTED)
+    evidence = UNIFORM if one_for_all else ENERGY if moments is None else WEIGHTED
+    return Advice(adapter, NO_MOMENTS + evidence if moments is None and uniform is None else evidence)

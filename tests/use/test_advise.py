@@ -37,4 +37,6 @@ def test_without_moments_one_rank_for_all_that_changed() -> None:
     assert set(advice.ranks.values()) == {2}
     assert "bert.pooler.dense" not in advice.ranks
     assert advice.config["rank_pattern"] == {}
+    assert advice.evidence.startswith("Without data (moments) every matrix that changed gets the same rank")
+    assert use.advise(base, tuned, rank=2, uniform=True).evidence.startswith("One rank for all")
     assert "energy" in use.advise(base, tuned, rank=2, uniform=False).evidence
