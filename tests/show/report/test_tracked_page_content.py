@@ -138,4 +138,4 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
     (chapter,) = chapters(open(run))
     assert "4.8\u00a0%" in chapter.came_out[-1]
-    assert "14 to 27 of 40" in chapter.came_out[-1]
+    assert "40 known stages at such noise, 14 to 27 went unnoticed" in chapter.came_out[-1]
