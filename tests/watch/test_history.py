@@ -185,6 +185,11 @@ def test_since_the_previous_or_another(series, tmp_path):
     resumed = watch.history(series, tmp_path / "resumed", base="previous", last=20)
     resumed = watch.history(series, tmp_path / "resumed", base="previous")
     assert ranks_of(resumed.folder) == ranks_of(previous.folder)
+    with pytest.raises(RankriseError, match="holds changes since the checkpoint before each, from "):
+        watch.history(series, resumed.folder, base="previous", first=10)
+    sparse = watch.history(series, tmp_path / "sparse", base="previous", every=2)
+    with pytest.raises(RankriseError, match="has step 20 measured against another checkpoint"):
+        watch.history(series, sparse.folder, base="previous")
 
 
 def test_a_series_without_step_0_says_so(series, tmp_path, capsys):

@@ -16,7 +16,7 @@ from rankrise.foundations.reading import refuse_special
 
 MOST = 2**63
 """Steps are below: they are read as 64-bit numbers."""
-TEXTS = ("checkpoint", "key")
+TEXTS = ("checkpoint", "key", "since")
 """What a row may say in words: the checkpoint that it was measured of. All else is numbers."""
 _START = b'{"step":'
 _CHECKSUM = "crc32"

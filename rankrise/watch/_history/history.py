@@ -14,7 +14,7 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import RANKS, RUN, spectra_path
+from rankrise.foundations.record.names import INITIAL, RANKS, RUN, spectra_path
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.watch._history.folders import LocalCheckpoint, weights_in
@@ -89,7 +89,9 @@ def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
     sources = [entry.source for entry in plan.checkpoints]
     paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
     of_series = any(folder.resolve() in (path, path.parent) for path in paths)
-    if of_series or (folder.is_dir() and not has_run(folder) and weights_in(folder)):
+    # Initial weights without a run are those of a history that was killed.
+    foreign = folder.is_dir() and any(path.name != INITIAL for path in weights_in(folder))
+    if of_series or (foreign and not has_run(folder)):
         what = "the folder of the checkpoints themselves" if of_series else "a folder with a model's weights"
         raise RankriseError(f"{folder} is {what}: pass --run with a folder of its own for the history.")
 
@@ -169,7 +171,7 @@ def _measure_all(
             present = iter([last[1]])
         else:
             present = parts
-        _write(plan, record, entry, earlier, present)
+        _write(plan, record, entry, before, earlier, present)
         move_to(count)
 
 
@@ -183,7 +185,14 @@ def _whole(plan: HistoryPlan, parts: Iterator[Moment]) -> Moment:
     return whole
 
 
-def _write(plan: HistoryPlan, record: Record, entry: Entry, before: Moment, parts: Iterator[Moment]) -> None:
+def _write(
+    plan: HistoryPlan,
+    record: Record,
+    entry: Entry,
+    since: Entry | None,
+    before: Moment,
+    parts: Iterator[Moment],
+) -> None:
     units = {unit.name: unit for unit in plan.model.units}
     results: Results = {}
     while len({name for name, _ in results}) < len(units):
@@ -201,7 +210,7 @@ def _write(plan: HistoryPlan, record: Record, entry: Entry, before: Moment, part
             changes, plan.top, full=entry is plan.checkpoints[-1], accelerator_bytes=ACCELERATOR_BYTES
         )
     record.add_spectra(entry.step, spectra_of(plan.model.units, results))
-    about = {"checkpoint": entry.name, "key": entry.source.key()}
+    about = {"checkpoint": entry.name, "key": entry.source.key()} | _since(since)
     record.add_ranks(entry.step, about | row_of(plan.model.units, results))
 
 
@@ -214,19 +223,30 @@ def _done(plan: HistoryPlan, folder: Path) -> set[int]:
         raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
     shape = {"base": {"name": str, "key?": str}}
     check_shape(folder / RUN, about, shape, "restore it, or pass another folder", "extra.history")
-    if about["base"] != _described(plan.base):
+    if about["base"] != _described(plan):
         raise RankriseError(
-            f"{folder} holds changes since {_name(about['base'])}, not since {_name(_described(plan.base))}: "
+            f"{folder} holds changes since {_name(about['base'])}, not since {_name(_described(plan))}: "
             "pass another folder."
         )
-    keys = {row["step"]: row.get("key") for row in read_lines(folder / RANKS)}
+    rows = {row["step"]: row for row in read_lines(folder / RANKS)}
     for entry in plan.checkpoints:
-        if entry.step in keys and entry.source.key() != keys[entry.step]:
+        if entry.step in rows and entry.source.key() != rows[entry.step].get("key"):
             raise RankriseError(
                 f"{folder} has step {entry.step} from other weights than {entry.name} has now: pass another "
                 "folder."
             )
-    return set(keys)
+    for entry, before in _work(plan):
+        if entry.step in rows and _since(before).get("since") != rows[entry.step].get("since"):
+            raise RankriseError(
+                f"{folder} has step {entry.step} measured against another checkpoint than the one before it "
+                "now: choose the same checkpoints as before, or pass another folder."
+            )
+    return set(rows)
+
+
+def _since(before: Entry | None) -> dict[str, str]:
+    """What a row says of the checkpoint that it is measured against, where that is not the run's base."""
+    return {} if before is None else {"since": before.source.key()}
 
 
 def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], dict[str, Tensors]]:
@@ -254,7 +274,7 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
         "extra": {
             "history": {
                 "series": plan.series,
-                "base": _described(plan.base),
+                "base": _described(plan),
                 "since": plan.since,
                 "left_out": list(plan.left_out),
             },
@@ -277,13 +297,15 @@ def _in_columns(weight: Tensor) -> Tensor:
     return weight.mT.contiguous().mT if weight.ndim == 3 else weight
 
 
-def _described(base: Entry | None) -> dict[str, str]:
-    return {"name": "previous"} if base is None else {"name": base.name, "key": base.source.key()}
+def _described(plan: HistoryPlan) -> dict[str, str]:
+    """The base; or of changes since the checkpoint before each, that which the first of them is since."""
+    begun = plan.base or plan.checkpoints[0]
+    return {"name": begun.name if plan.base else "previous", "key": begun.source.key()}
 
 
 def _name(described: Mapping[str, str]) -> str:
-    name = described["name"]
-    return "the checkpoint before each" if name == "previous" else f"{name} ({described.get('key', '')[:24]})"
+    name, key = described["name"], f"({described.get('key', '')[:24]})"
+    return f"the checkpoint before each, from {key} on" if name == "previous" else f"{name} {key}"
 
 
 def _put_in_order(folder: Path) -> None:
