@@ -193,7 +193,7 @@ def test_a_run_on_problems_that_are_made_has_a_verdict_on_request(
     run = changed(tracked["unit"], tmp_path / "run", {"data": "regression"})
     shown = verdicts("low rank", run, everything=False)["KQ"]
     assert (shown.verdict, verdicts("low rank", run)["KQ"].verdict) == ("not judged", "holds")
-    assert "run was trained on regression problems that are made" in shown.reason
+    assert "run was trained on synthetic regression problems" in shown.reason
 
 
 def test_a_run_of_one_s_own_has_effects_and_a_verdict_on_request(tracked: dict[str, Path]) -> None:
