@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from rankrise.use._moment import Root
-from rankrise.watch._rounding import matrix_noise
+from rankrise.watch._rounding import as_stored, matrix_noise
 
 
 class Noise(NamedTuple):
@@ -18,10 +18,11 @@ class Noise(NamedTuple):
 def rounding(before: Tensor, after: Tensor, inputs: Root | None, outputs: Root | None) -> Noise:
     """The noise of `after - before`, [out, in], where both were rounded to the dtype they are stored in.
 
-    Under the roots R, L of moments, the largest value of a plain matrix of errors is multiplied by
-    `(|R|_F |L| + |R| |L|_F) / (sqrt(m) + sqrt(n))` (Chevet's inequality).
+    Where float32 holds numbers of fewer bits, these count. Under the roots R, L of moments, the largest value
+    of a plain matrix of errors is multiplied by `(|R|_F |L| + |R| |L|_F) / (sqrt(m) + sqrt(n))` (Chevet's
+    inequality).
     """
-    largest, square = map(float, matrix_noise(before, after))
+    largest, square = map(float, matrix_noise(as_stored(before), as_stored(after)))
     out, into = before.shape
     left_square, left_norm = (outputs.square, outputs.norm) if outputs else (float(out), 1.0)
     right_square, right_norm = (inputs.square, inputs.norm) if inputs else (float(into), 1.0)

@@ -67,9 +67,8 @@ def as_stored(weight: Tensor) -> Tensor:
     if weight.dtype == torch.float64:
         weight = weight.float()
     if weight.dtype == torch.float32:
-        sample = weight.flatten(0, -3)[0] if weight.ndim > 2 else weight
-        sample = sample[:SAMPLE, :SAMPLE]
-        for dtype in NARROW:
+        sample = weight[..., :SAMPLE, :SAMPLE]
+        for dtype in NARROW if sample.any() else ():
             if torch.equal(sample.to(dtype).float(), sample):
                 return weight.to(dtype)
     return weight
