@@ -2,12 +2,14 @@
 
 The rule: the number after the last word "step" counts; without one, that after "checkpoint" or "ckpt", then
 "iteration" or "iter", then "epoch"; without any of them, the only number in the name. Between the word and
-the number may be one of `-_=.`. A name that tells none is left out of the series, and named.
+the number may be one of `-_=.`. A number after a word may end in k, M or B: step1.5k is step 1500. A name
+that tells no whole number is left out of the series, and named.
 """
 
 import csv
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
@@ -16,6 +18,8 @@ from rankrise.foundations.reading import read_bytes
 LARGEST_TABLE = 10_000_000
 """Bytes of a table of steps."""
 
+_NUMBER = r"(\d+(?:\.\d+)?)(?:([kmb])(?![a-z\d]))?"
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _WORDS = ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch")
 
 StepOf = Callable[[str], int | None]
@@ -30,12 +34,16 @@ def step_of(name: str) -> int | None:
     [512, 500, 1000, 12, 10]
     >>> step_of("epoch=3-step=750"), step_of("0042"), step_of("main"), step_of("seed1-size2")
     (750, 42, None, None)
+    >>> step_of("step500"), step_of("step1k"), step_of("step2.5k"), step_of("epoch_1.5"), step_of("model-7b")
+    (500, 1000, 2500, None, None)
     """
     for word in _WORDS:
-        if found := re.findall(rf"(?:{word})[-_=.]?(\d+)", name, re.IGNORECASE):
-            return int(found[-1])
-    numbers = re.findall(r"\d+", name)
-    return int(numbers[0]) if len(numbers) == 1 else None
+        if found := re.findall(rf"(?:{word})[-_=.]?{_NUMBER}", name, re.IGNORECASE):
+            digits, suffix = found[-1]
+            step = Decimal(digits) * _SUFFIXES[suffix.lower()]
+            return int(step) if step == step.to_integral_value() else None
+    numbers = ["".join(found) for found in re.findall(_NUMBER, name, re.IGNORECASE)]
+    return int(numbers[0]) if len(numbers) == 1 and numbers[0].isdecimal() else None
 
 
 def reader_of(steps: str | Path | Mapping[str, int] | None) -> StepOf:

@@ -148,7 +148,7 @@ def choose(
         start = [entry for entry in kept if entry.step == 0]
         later = [entry for entry in kept if entry.step > 0]
         steps = numpy.array([entry.step for entry in later])
-        wanted = numpy.geomspace(steps[0], steps[-1], log_spaced - len(start))
+        wanted = numpy.geomspace(steps[-1], steps[0], log_spaced - len(start))  # of one, the last
         nearest = {int(numpy.abs(numpy.log(steps / aim)).argmin()) for aim in wanted}
         kept = start + [later[place] for place in sorted(nearest)]
     return tuple(kept)
