@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from typing import TextIO
 
 from rankrise import __version__
 from rankrise.commands.arguments import Command, Parser, call, summary
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         if not _output_is_closed():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at its end
+        _discard(sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         place = error.filename2 or error.filename or (error.errno in OF_THE_DISK and "the disk")
@@ -107,9 +108,21 @@ def command_of(name: str) -> Command:
 
 def _ended(sentence: str, code: int = 2) -> SystemExit:
     """The end of a command that failed, its sentence printed where that is possible."""
-    with suppress(OSError):
+    try:
         print(f"rankrise: {sentence}", file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard(sys.stdout)
     return SystemExit(code)
+
+
+def _discard(stream: TextIO) -> None:
+    """Throw away what an output that is full has not taken, so that Python's flush at its end succeeds."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_what_is_closed() -> None:

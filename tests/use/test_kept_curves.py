@@ -6,7 +6,7 @@ import pytest
 
 from rankrise import RankriseError
 from rankrise.foundations.files import write_json
-from rankrise.show.truncation import kept_curves
+from rankrise.use._kept_curves import kept_curves
 
 
 @pytest.mark.parametrize("curves", [None, [{}], [{"points": [3]}], [{"points": [{"rank": 1}]}]])
