@@ -48,9 +48,7 @@ def extract(
 
     from rankrise import RankriseError, use
     from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened, warn_of_no_gain
-    from rankrise.foundations.files import to_json
-    from rankrise.show.adapter import described
-    from rankrise.show.console import safe_console
+    from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
 
     place = new_folder(out, "the adapter")
@@ -80,21 +78,4 @@ def extract(
     warn_of_no_gain(adapter.measured)
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     on = both.data.measured_on if both.data else ""
-    if json:
-        budget = None if rank is None else adapter.parameters_at(rank)
-        print(
-            to_json(
-                {
-                    "adapter": str(place),
-                    "rank": rank,
-                    "budget": budget,
-                    "measured_on": on or None,
-                    **adapter.to_dict(),
-                }
-            )
-        )
-        return
-    console = safe_console()
-    for line in described(adapter, rank, on):
-        console.print(line, markup=False, highlight=False)
-    console.print(f"Written: {place}", markup=False, soft_wrap=True)
+    print_adapter(adapter, place, rank, on, json)

@@ -42,9 +42,7 @@ def shrink(
 
     from rankrise import RankriseError, use
     from rankrise.commands.tuned import base_with_data, device_or_gpu, moments_of, new_folder, warn_of_no_gain
-    from rankrise.foundations.files import to_json
-    from rankrise.show.adapter import described
-    from rankrise.show.console import safe_console
+    from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
     from rankrise.use._shrink import merged
 
@@ -79,21 +77,4 @@ def shrink(
         )
     warn_of_no_gain(smaller.measured)
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
-    if json:
-        budget = None if rank is None else smaller.parameters_at(rank)
-        print(
-            to_json(
-                {
-                    "adapter": str(place),
-                    "rank": rank,
-                    "budget": budget,
-                    "measured_on": on or None,
-                    **smaller.to_dict(),
-                }
-            )
-        )
-        return
-    console = safe_console()
-    for line in described(smaller, rank, on, what="adapter"):
-        console.print(line, markup=False, highlight=False)
-    console.print(f"Written: {place}", markup=False, soft_wrap=True)
+    print_adapter(smaller, place, rank, on, json, what="adapter")

@@ -2,7 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rankrise.foundations.files import to_json
+from rankrise.show.console import safe_console
 
 if TYPE_CHECKING:
     from rankrise.use.types import Adapter
@@ -68,6 +72,21 @@ def described(
         gain = measured["gain"]
         share = "there is no gain" if gain is None else f"{100 * gain:.1f} % of the gain kept"
         yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}."
+
+
+def print_adapter(
+    adapter: "Adapter", place: Path, rank: int | None, on: str, json: bool, what: str = "change"
+) -> None:
+    """Say, or print as JSON, what an adapter is that was written to `place` for the budget of a rank."""
+    if json:
+        budget = None if rank is None else adapter.parameters_at(rank)
+        asked = {"adapter": str(place), "rank": rank, "budget": budget, "measured_on": on or None}
+        print(to_json({**asked, **adapter.to_dict()}))
+        return
+    console = safe_console()
+    for line in described(adapter, rank, on, what):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"Written: {place}", markup=False, soft_wrap=True)
 
 
 def _listed(names: list[str]) -> str:

@@ -25,9 +25,21 @@ def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
     columns beyond the vocabulary, which mean nothing: cut them off.
     """
     transformers = require("transformers", extra="train", purpose="training")
-    configuration = transformers.GPT2Config(
-        vocab_size=vocabulary,
-        n_positions=settings.sequence_length,
+    configuration = gpt2_configuration(settings, vocab_size=vocabulary, n_positions=settings.sequence_length)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model: Any = transformers.GPT2LMHeadModel(configuration)
+    scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
+    attend_without_mask(model.transformer.h)
+    model.lm_head.forward = MethodType(_forward_padded, model.lm_head)
+    network: nn.Module = model
+    return network
+
+
+def gpt2_configuration(settings: TrainSettings, **own: Any) -> Any:
+    """The `GPT2Config` of a network of the settings' sizes, with what is its `own`."""
+    transformers = require("transformers", extra="train", purpose="training")
+    return transformers.GPT2Config(
         n_layer=settings.layers,
         n_head=settings.heads,
         n_embd=settings.hidden_size,
@@ -39,15 +51,8 @@ def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
         bos_token_id=None,
         eos_token_id=None,
         attn_implementation="sdpa",
+        **own,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        model: Any = transformers.GPT2LMHeadModel(configuration)
-    scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
-    attend_without_mask(model.transformer.h)
-    model.lm_head.forward = MethodType(_forward_padded, model.lm_head)
-    network: nn.Module = model
-    return network
 
 
 def _forward_padded(output: Any, hidden_states: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.optional import require
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.train._language_model import gpt2_configuration
 from rankrise.train._model import scale_layers
 
 TOKEN_MAPPER = ("read_in.", "read_out.", "transformer.wpe.")
@@ -48,21 +49,11 @@ class InContextRegressor(nn.Module):
 def regression_model(settings: TrainSettings) -> nn.Module:
     """An `InContextRegressor` whose layers begin as transformers' GPT-2 does, scaled."""
     transformers = require("transformers", extra="train", purpose="training")
-    configuration = transformers.GPT2Config(
+    configuration = gpt2_configuration(
+        settings,
         vocab_size=1,  # its tokens come as vectors
         n_positions=settings.pairs + 1,
-        n_layer=settings.layers,
-        n_head=settings.heads,
-        n_embd=settings.hidden_size,
-        n_inner=settings.mlp_size,
-        resid_pdrop=settings.dropout,
-        embd_pdrop=settings.dropout,
-        attn_pdrop=settings.dropout,
         activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one operation
-        use_cache=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        attn_implementation="sdpa",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
