@@ -81,6 +81,15 @@ class Claim:
         return [measure for measure in self.measures if measure.choice]
 
     @property
+    def otherwise(self) -> dict[str, Verdict]:
+        """The verdicts that other choices would give, where they are others than this one."""
+        return {
+            choice: verdict
+            for choice, verdict in _otherwise(self.measures).items()
+            if verdict != self.verdict and self.verdict != "not judged"
+        }
+
+    @property
     def beside(self) -> list[Measure]:
         """What is told beside them, and decides nothing."""
         return [one for one in self.measures if not one.needed and not one.choice and one.layer is None]
@@ -213,13 +222,17 @@ def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
     else:
         which = {1: "its one measure", 2: "both measures"}
         reason = f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}"
-    turned = []
-    for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
-        otherwise = deciding | {one.name: one for one in measures if one.choice == choice}
-        other = _of(list(otherwise.values()))
-        if other != verdict:
-            turned.append(f"{other} with {choice}")
+    turned = [f"{other} with {choice}" for choice, other in _otherwise(measures).items() if other != verdict]
     return verdict, reason + (f"; by another choice: {', '.join(turned)}" if turned else "")
+
+
+def _otherwise(measures: Sequence[Measure]) -> dict[str, Verdict]:
+    """The verdict by each other choice."""
+    deciding = {one.name: one for one in measures if one.needed and not one.choice and one.layer is None}
+    return {
+        choice: _of(list((deciding | {one.name: one for one in measures if one.choice == choice}).values()))
+        for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice)
+    }
 
 
 def _of(deciding: Sequence[Measure]) -> Verdict:

@@ -1,0 +1,137 @@
+"""The two tables of verdicts on transformers in docs/results.md, out of the records in results/.
+
+python benchmarks/verdict_table.py
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rankrise.claims import Claim, Measure, check_claims
+from rankrise.runs import open
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+RUNS = {
+    "CIFAR-10, torch's start": ["vit-cifar10-linear"],
+    "CIFAR-10, transformers' start": ["vit-cifar10", "vit-cifar10-seed1", "vit-cifar10-seed2"],
+    "CIFAR-100": ["vit-cifar100"],
+    "ImageNet subset": ["vit-tiny-imagenet"],
+    "GPT-2, Wikipedia": ["gpt2-wikipedia", "gpt2-wikipedia-seed1"],
+    "CIFAR-10, transformers' start, 50 epochs": ["vit-cifar10-scale"],
+}
+"""The runs that are judged together, seeds or scales of one setting, by their name in the tables."""
+
+OF_ONE = ("low rank", "rank grows", "spectra", "products", "functional rank")
+"""Claims on one setting, at unit scale and its full length."""
+
+SCALES = "CIFAR-10, transformers' start, 50 epochs"
+
+OF_TWO = {
+    "imagenet": [
+        ("ImageNet subset", "CIFAR-10, torch's start"),
+        ("ImageNet subset", "CIFAR-10, transformers' start"),
+    ],
+    "data sets": [("CIFAR-100", "CIFAR-10, transformers' start")],
+}
+"""Claims that set one setting against another."""
+
+TITLES = {
+    "the paper": "The paper's claims on transformers",
+    "the reproduction": "The reproduction's claims",
+    "the project": "This project's claim",
+}
+HEAD = (
+    "claim",
+    "on",
+    "product",
+    "effect, least to largest over layers",
+    "what decides, with its interval",
+    "verdict",
+    "another choice would give",
+)
+SHORT = {
+    "stable rank of the change over the head size, worst layer": "worst layer",
+    "share of heads with a higher rank at the end than early": "heads that grow",
+    "rank correlation of the stable rank with the step, mean over heads": "correlation with the step",
+    "values above a fraction of the largest, change / initial, worst layer": "values, worst layer",
+    "area under the normalised spectrum, change / initial, worst layer": "area, worst layer",
+    "pairs of heads of a layer whose smaller scale has the lower rank": "pairs in order",
+    "slope of log(stable rank) over log(scale), mean over layers": "slope",
+    "factor by which the rank grows on ImageNet over that on CIFAR-10": "growth over CIFAR-10's",
+    "share of heads in which VO has the higher rank": "heads with VO above KQ",
+    "stable rank of VO over that of KQ, geometric mean over heads": "VO over KQ",
+    "pairs of heads of a layer in which CIFAR-100 has the higher rank": "pairs with CIFAR-100 above",
+    "functional rank over the head size": "functional rank over the head size",
+}
+"""What decides, in fewer words; the text below the tables explains them."""
+
+
+def main() -> None:
+    for title, rows in tables().items():
+        print(f"**{title}**\n")
+        print("\n".join(rows), end="\n\n")
+
+
+def tables() -> dict[str, list[str]]:
+    """The lines of each table, by its title."""
+    judged = list(_judged())
+    head = [_line(HEAD), _line(["---"] * len(HEAD))]
+    return {
+        title: head + [_row(on, claim) for on, claim in judged if claim.source == source]
+        for source, title in TITLES.items()
+    }
+
+
+def _judged() -> Iterator[tuple[str, Claim]]:
+    """Every claim on every setting that it is judged on, by claim, product and setting."""
+    found: dict[tuple[str, str], list[tuple[str, Claim]]] = {}
+    for on, folders in RUNS.items():
+        for claim in _claims(folders, ["initialisation scale"] if on == SCALES else OF_ONE):
+            found.setdefault((claim.name, claim.part), []).append((on, claim))
+    for name, pairs in OF_TWO.items():
+        for one, other in pairs:
+            for claim in _claims(RUNS[one] + RUNS[other], [name]):
+                found.setdefault((claim.name, claim.part), []).append((f"{one} against {other}", claim))
+    for group in found.values():
+        yield from group
+
+
+def _claims(folders: Sequence[str], names: Sequence[str]) -> list[Claim]:
+    opened = open([RESULTS / folder for folder in folders])
+    return [claim for claim in check_claims(opened) if claim.name in names and claim.measures]
+
+
+def _row(on: str, claim: Claim) -> str:
+    deciding = "; ".join(f"{SHORT[one.name]} {_number(one)}" for one in claim.deciding)
+    verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
+    return _line([claim.name, on, claim.part, _span(claim.effects), deciding, verdict, _otherwise(claim)])
+
+
+def _span(effects: Sequence[Measure]) -> str:
+    """The least and the largest effect, and in which layers."""
+    known = [(one.value, one.layer) for one in effects if one.value is not None]
+    if not known:
+        return ""
+    (least, first), (largest, last) = min(known), max(known)
+    return f"{least:.3g} (layer {first}) to {largest:.3g} ({last})"
+
+
+def _number(one: Measure) -> str:
+    interval = "" if one.interval is None else " [{:.3g}, {:.3g}]".format(*one.interval)
+    return "not defined" if one.value is None else f"{one.value:.3g}{interval}"
+
+
+def _otherwise(claim: Claim) -> str:
+    """The other verdicts, each with the choices that would give it."""
+    given: dict[str, list[str]] = {}
+    for choice, verdict in claim.otherwise.items():
+        given.setdefault(verdict, []).append(choice)
+    return "; ".join(f"{verdict}: {', '.join(choices)}" for verdict, choices in given.items())
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""The verdicts that docs/results.md shows are those of the records."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="needs the repository's records")
+def test_tables_in_the_docs_are_what_the_records_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import verdict_table
+
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for title, rows in verdict_table.tables().items():
+        assert len(rows) > 2
+        assert "\n".join([f"**{title}**", "", *rows]) + "\n\n" in text
