@@ -45,7 +45,7 @@ def test_it_opens_and_tells_the_story_of_the_record(
 ) -> None:
     page, run = open_page(tracked_page), watch.load(tracked["unit"])
     assert page.title() == "unit – gradual rank increase"
-    assert page.locator(PLOTS).count() == 8
+    assert page.locator(PLOTS).count() == 10
     told = page.locator(".story").inner_text()
     for fact in ("CIFAR-10", "Copier", "3 layers", "2 heads", "size 20", "12 epochs"):
         assert fact in told

@@ -90,6 +90,9 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch:
         def energy_rank(self, product: str) -> np.ndarray:
             return np.full((4000, 32, 32, 3), 128.0)
 
+        def top(self, product: str) -> np.ndarray:
+            return np.full((4000, 32, 32, 8), np.pi * 1e-5)
+
         def spectrum(self, product: str, step: int | None = None) -> list[np.ndarray]:
             return [np.full((32, 128 if step is None else 256), np.pi)] * 32
 

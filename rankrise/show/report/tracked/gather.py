@@ -15,6 +15,9 @@ RANK_NUMBERS = 300_000
 """Of all runs together; a number takes three to six bytes of the page, which is to stay below 5 MB."""
 
 SPECTRUM_NUMBERS = 300_000
+LEADING_NUMBERS = 150_000
+FEWEST_MOMENTS = 40
+"""Where every head's leading singular values have room for fewer, layers have means over heads instead."""
 MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 64, 600
 TENTH = 0.1
 """The fraction of the largest singular value above which values are counted."""
@@ -65,6 +68,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         },
         "matrices": [_matrix(member, name, moments) for name in member.matrices],
         "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
+        "leading": _leading(member, int(share * LEADING_NUMBERS / curves)),
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in found_stages(member)],
         "truncation": _truncation(member),
@@ -145,6 +149,33 @@ def _spectra(member: TrackedRun, numbers: int) -> dict[str, Any]:
         "initial_above": {name: counts for name, (_, counts) in initial.items()},
         "change_above": {name: [counts for _, counts in moments] for name, moments in change.items()},
     }
+
+
+def _leading(member: TrackedRun, numbers: int) -> dict[str, Any]:
+    """Leading singular values by layer, head and index at some steps: `numbers` for each head.
+
+    Where there is no room for heads, each layer has the mean over them in place of one.
+    """
+    values = {name: member.top(name)[member.finite] for name in member.products}
+    count = max((one.shape[-1] for one in values.values()), default=1)
+    merged = numbers < FEWEST_MOMENTS * count
+    numbers *= max(len(layer["tracked_heads"]) for layer in member.layers) if merged else 1
+    moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, numbers // count)))
+    return {
+        "steps": member.finite_steps[moments].tolist(),
+        "merged": merged,
+        "values": {name: _by_head(member, one[moments], merged) for name, one in values.items()},
+    }
+
+
+def _by_head(member: TrackedRun, values: np.ndarray, merged: bool) -> list[Any]:
+    """Values [moments, layers, heads, indices] by layer, head and index; of `merged` heads their mean."""
+    layers = []
+    for place, layer in enumerate(member.layers):
+        heads = values[:, place, : len(layer["tracked_heads"])]
+        heads = heads.mean(axis=1, keepdims=True) if merged else heads
+        layers.append([[_short(curve) for curve in head.T] for head in heads.swapaxes(0, 1)])
+    return layers
 
 
 def _indices(count: int) -> np.ndarray:
