@@ -32,10 +32,11 @@ import torch
 
 from rankrise.foundations import files
 from rankrise.foundations.files import sync, to_json
+from rankrise.foundations.record import checkpoint as checkpoint_file
 from rankrise.foundations.record import lines, tensors
 from rankrise.foundations.record.tensors import save, sha256
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
-from rankrise.train import _checkpoint, train
+from rankrise.train import train
 from rankrise.watch._track import begin, jobs
 
 BETWEEN_CHECKPOINTS = 494 / 10
@@ -43,7 +44,7 @@ BETWEEN_CHECKPOINTS = 494 / 10
 
 PARTS: dict[str, tuple[Callable[..., Any], Any, list[tuple[Any, str]]]] = {
     "sync": (os.fsync, None, [(files.os, "fsync")]),  # that of the rows is the same function
-    "checksums of files": (sha256, "", [(_checkpoint, "sha256"), (begin, "sha256")]),
+    "checksums of files": (sha256, "", [(checkpoint_file, "sha256"), (begin, "sha256")]),
     "checksums of tensors": (tensors.checksum, "", [(tensors, "checksum"), (jobs, "checksum")]),
     "checksums of rows": (zlib.crc32, 0, [(lines, "zlib")]),
 }

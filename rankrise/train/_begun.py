@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
+from rankrise.foundations.record.checkpoint import WEIGHTS, verified_step
 from rankrise.foundations.record.names import CONFIG, INITIAL, latest_checkpoint
 from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import read_tensors
@@ -33,10 +34,11 @@ def settings_of(folder: str | Path) -> TrainSettings:
 
 
 def last_checkpoint(folder: str | Path) -> Path:
-    """The folder of a run's newest checkpoint, which transformers reads."""
+    """The folder of a run's newest checkpoint, which transformers reads; its weights are verified."""
     found = latest_checkpoint(folder)
     if found is None:
         raise RankriseError(f"{folder} has no checkpoint: train with --checkpoint_every, or copy it there.")
+    verified_step(found, [WEIGHTS])
     return found
 
 

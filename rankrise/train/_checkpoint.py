@@ -24,18 +24,20 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import make_folder, read_json, sync, write_json
+from rankrise.foundations.files import make_folder, sync, write_json
 from rankrise.foundations.reading import refuse_special
+from rankrise.foundations.record.checkpoint import (
+    MOMENTS,
+    STATE,
+    WEIGHTS,
+    unusable,
+    verified_step,
+    write_about,
+)
 from rankrise.foundations.record.names import CONFIG, checkpoint_path, latest_checkpoint
-from rankrise.foundations.record.tensors import save, sha256
+from rankrise.foundations.record.tensors import save
 
-FORMAT = "rankrise-checkpoint/1"
 UNFINISHED = ".unfinished-"
-WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
-ABOUT = "state.json"
-"""The step of a checkpoint, and the checksums of its files."""
-REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Every process takes part and sharded weights are gathered: the files do not show how many there were. What
@@ -64,8 +66,7 @@ def save_checkpoint(
             for name in (WEIGHTS, MOMENTS, STATE):
                 sync(temporary / name)
             write_json(temporary / CONFIG, configuration_of(accelerator.unwrap_model(model)))
-            sums = {name: sha256(temporary / name) for name in (WEIGHTS, MOMENTS, STATE)}
-            write_json(temporary / ABOUT, {"format": FORMAT, "step": step, "sha256": sums})
+            write_about(temporary, step)
         for other in final.parent.iterdir():
             if other != final:
                 shutil.rmtree(other, ignore_errors=True)
@@ -106,14 +107,14 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     path = latest_checkpoint(folder)
     if path is None:
         return 0, torch.zeros(0)
-    step = _verified_step(path)
+    step = verified_step(path)
     try:
         for name in (WEIGHTS, MOMENTS, STATE):
             refuse_special(path / name)
         weights: dict[str, Any] = load_file(path / WEIGHTS)
         flat, state = load_file(path / MOMENTS), load_file(path / STATE)
     except Exception as error:
-        raise _unusable(path, f"cannot be read ({error})") from error
+        raise unusable(path, f"cannot be read ({error})") from error
     rates = [group["lr"] for group in optimiser.param_groups]
     now: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
     groups, tied = now["param_groups"], _tied(model)
@@ -142,25 +143,6 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     return step, state["losses"]
 
 
-def _verified_step(path: Path) -> int:
-    """The step of a checkpoint, if it is that of its name and its files are as they were written."""
-    kept = read_json(path / ABOUT, REMEDY)
-    step = kept.get("step")
-    sums = kept.get("sha256", {})  # earlier versions wrote none
-    if kept.get("format") != FORMAT or not isinstance(sums, dict) or ("sha256" in kept and not sums):
-        raise _unusable(path, "has a state.json that is damaged")
-    if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:
-        raise _unusable(path, f"says in state.json that it is of step {step!r:.30}")
-    for name in (WEIGHTS, MOMENTS, STATE) if sums else ():
-        try:
-            same = sha256(path / name) == sums.get(name)
-        except OSError as error:
-            raise _unusable(path, f"cannot be read ({error})") from error
-        if not same:
-            raise _unusable(path, f"has a {name} that has changed since it was written")
-    return step
-
-
 def _refuse_other_tensors(
     path: Path, file: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor], first: bool = True
 ) -> None:
@@ -171,18 +153,14 @@ def _refuse_other_tensors(
         there = found.get(name)
         if there is None or there.ndim != tensor.ndim or there.shape[start:] != tensor.shape[start:]:
             what = "missing" if there is None else f"{list(there.shape)}"
-            raise _unusable(path, f"has a {file} of another network ({name} is {what})")
+            raise unusable(path, f"has a {file} of another network ({name} is {what})")
     beyond = next((name for name in found if name not in wanted and first), None)
     if beyond is not None:
-        raise _unusable(path, f"has a {file} of another network ({beyond} is not in this one)")
+        raise unusable(path, f"has a {file} of another network ({beyond} is not in this one)")
 
 
 def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{name}/{key}": value for name, each in state.items() for key, value in each.items()}
-
-
-def _unusable(path: Path, why: str) -> RankriseError:
-    return RankriseError(f"the checkpoint {path} {why}: {REMEDY}.")
 
 
 def _tied(model: nn.Module) -> dict[str, str]:

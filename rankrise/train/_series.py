@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from rankrise.foundations.files import sync, write_json
+from rankrise.foundations.record.checkpoint import WEIGHTS
 from rankrise.foundations.record.names import CONFIG, SERIES, checkpoint_path
 from rankrise.foundations.record.tensors import save
 from rankrise.recipes.train_settings import Precision
-from rankrise.train._checkpoint import UNFINISHED, WEIGHTS, configuration_of, weights_of, whole_folder
+from rankrise.train._checkpoint import UNFINISHED, configuration_of, weights_of, whole_folder
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.checkpoint import WEIGHTS, verified_step
 from rankrise.foundations.record.names import INITIAL, latest_checkpoint
 from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.record.tensors import read_tensors
@@ -32,13 +33,14 @@ def is_run(source: object) -> bool:
 
 
 def last_weights(run: str | Path) -> Path:
-    """The newest checkpoint of a run; a record alone has none."""
+    """The newest checkpoint of a run, with its weights verified; a record alone has none."""
     found = latest_checkpoint(run)
     if found is None:
         raise RankriseError(
             f"{run} holds ranks and initial weights, and no trained ones, as runs of 'rankrise train' do in "
             "their checkpoints: pass a checkpoint that was saved of it."
         )
+    verified_step(found, [WEIGHTS])
     return found
 
 

@@ -19,6 +19,7 @@ from tiny_training import recipe_file, same_run
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.checkpoint import EARLIER
 from rankrise.foundations.record.names import latest_checkpoint
 from rankrise.show.terminal import snapshot
 from rankrise.train import Interrupted, Reached, TrainSettings, train
@@ -169,7 +170,7 @@ def _cut(checkpoint: Path, sums: bool) -> None:
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     if not sums:  # as earlier versions wrote it
-        (checkpoint / "state.json").write_text(json.dumps({"format": "rankrise-checkpoint/1", "step": 4}))
+        (checkpoint / "state.json").write_text(json.dumps({"format": EARLIER, "step": 4}))
 
 
 def _say(checkpoint: Path, **values: object) -> None:
@@ -177,9 +178,19 @@ def _say(checkpoint: Path, **values: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def _lose_the_sums(checkpoint: Path, file: str = "") -> None:
+    path = checkpoint / "state.json"
+    about = json.loads(path.read_text())
+    if file:
+        del about["sha256"][file]
+    else:
+        del about["sha256"]
+    path.write_text(json.dumps(about))
+
+
 def _lose_a_tensor(file: str, checkpoint: Path) -> None:
     """As a checkpoint of an earlier version, which has no sums to tell by."""
-    (checkpoint / "state.json").write_text(json.dumps({"format": "rankrise-checkpoint/1", "step": 4}))
+    (checkpoint / "state.json").write_text(json.dumps({"format": EARLIER, "step": 4}))
     tensors = load_file(checkpoint / file)
     tensors.pop(next(iter(tensors)))
     save_file(tensors, checkpoint / file)
@@ -208,8 +219,14 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
             (partial(_cut, sums=False), "cannot be read"),
             (lambda one: (one / "state.json").write_text("[" * 100_000), "state.json is damaged"),
             (lambda one: (one / "optimiser.safetensors").unlink(), "cannot be read"),
-            (partial(_say, sha256={}), "has a state.json that is damaged"),
-            (partial(_say, sha256=None), "has a state.json that is damaged"),
+            (
+                partial(_say, sha256={}),
+                "has a model.safetensors whose checksum is not in state.json: restore",
+            ),
+            (partial(_say, sha256=None), "has a model.safetensors whose checksum is not in state.json"),
+            (_lose_the_sums, "has a model.safetensors whose checksum is not in state.json"),
+            (partial(_lose_the_sums, file="state.safetensors"), "has a state.safetensors whose checksum is"),
+            (partial(_say, format=EARLIER, sha256={}), "has a model.safetensors whose checksum is not in"),
             (partial(_say, format="another"), "has a state.json that is damaged"),
             (partial(_lose_a_tensor, "model.safetensors"), "has a model.safetensors of another network"),
             (partial(_lose_a_tensor, "optimiser.safetensors"), "has a optimiser.safetensors of another"),
@@ -230,6 +247,20 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
         assert not watch.load(run).finished
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["compare", "run", "run"], ["extract", "run", "--out", "new"], ["truncate", "run"], ["advise", "run"]],
+)
+def test_no_command_uses_weights_that_have_changed(whole_run, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(whole_run, "run")
+    _flip_a_bit(latest_checkpoint("run"))
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "has a model.safetensors that has changed since it was written" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
 def test_a_run_that_only_says_that_it_is_finished(tiny, tmp_path, capsys):
     with pytest.raises(Interrupted):
         train(tiny, tmp_path / "run", progress=stop_at(4))
@@ -240,14 +271,15 @@ def test_a_run_that_only_says_that_it_is_finished(tiny, tmp_path, capsys):
     assert "does not tell how" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_an_earlier_version_is_read(tiny, whole_run, tmp_path):
+def test_a_checkpoint_of_an_earlier_version_is_read_and_announced(tiny, whole_run, tmp_path, caplog):
     with pytest.raises(Interrupted):
         train(tiny, tmp_path / "run", progress=stop_at(4))
     state = latest_checkpoint(tmp_path / "run") / "state.json"
     kept = json.loads(state.read_text())
     assert set(kept.pop("sha256")) == {"model.safetensors", "optimiser.safetensors", "state.safetensors"}
-    state.write_text(json.dumps(kept))
+    state.write_text(json.dumps(kept | {"format": EARLIER}))
     train(tiny, tmp_path / "run")
+    assert f"{state.parent} is of an earlier version, without checksums" in caplog.text
     same_run(tmp_path / "run", whole_run)
 
 

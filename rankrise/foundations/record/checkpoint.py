@@ -1,0 +1,56 @@
+"""state.json of a checkpoint: its step, and the checksums that its files are verified by."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.record.names import checkpoint_path
+from rankrise.foundations.record.tensors import sha256
+
+FORMAT = "rankrise-checkpoint/2"
+EARLIER = "rankrise-checkpoint/1"
+"""Of versions that wrote no checksums, at first."""
+WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
+ABOUT = "state.json"
+REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
+
+log = logging.getLogger("rankrise")
+
+
+def write_about(path: Path, step: int) -> None:
+    """Write state.json, once the other files are there."""
+    sums = {name: sha256(path / name) for name in (WEIGHTS, MOMENTS, STATE)}
+    write_json(path / ABOUT, {"format": FORMAT, "step": step, "sha256": sums})
+
+
+def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) -> int:
+    """The step of a checkpoint, if it is that of its folder and the files named are as they were written.
+
+    Without checksums only one of an earlier version passes, with a warning.
+    """
+    kept = read_json(path / ABOUT, REMEDY)
+    step, sums = kept.get("step"), kept.get("sha256")
+    if kept.get("format") not in (FORMAT, EARLIER):
+        raise unusable(path, "has a state.json that is damaged")
+    if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:
+        raise unusable(path, f"says in state.json that it is of step {step!r:.30}")
+    if kept["format"] == EARLIER and "sha256" not in kept:
+        log.warning("%s is of an earlier version, without checksums: damage to it cannot be noticed.", path)
+        return step
+    for name in names:
+        if not isinstance(sums, dict) or name not in sums:
+            raise unusable(path, f"has a {name} whose checksum is not in state.json")
+        try:
+            same = sha256(path / name) == sums[name]
+        except OSError as error:
+            raise unusable(path, f"cannot be read ({error})") from error
+        if not same:
+            raise unusable(path, f"has a {name} that has changed since it was written")
+    return step
+
+
+def unusable(path: Path, why: str) -> RankriseError:
+    """What is said of a checkpoint that is damaged."""
+    return RankriseError(f"the checkpoint {path} {why}: {REMEDY}.")
