@@ -63,7 +63,7 @@ def find_series(
 ) -> Series:
     """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub."""
     if isinstance(series, str | Path):
-        on_hub = isinstance(series, str) and not Path(series).expanduser().exists() and is_hub_name(series)
+        on_hub = _is_on_hub(series)
         found: Sequence[Source] = hub_revisions(str(series)) if on_hub else local_checkpoints(Path(series))
         described = str(series)
     else:
@@ -95,18 +95,25 @@ def source_of(place: str | Path) -> Source:
     path = Path(place).expanduser()
     if path.exists():
         return LocalCheckpoint(path)
-    if not is_hub_name(str(place).partition("@")[0]):
+    repository, _, revision = str(place).partition("@")
+    if isinstance(place, Path) or not _is_on_hub(repository):
         raise RankriseError(
             f"There is no checkpoint {str(place)!r}{meant(path)}: pass a folder or file with weights, or "
             "OWNER/NAME of a model on the Hugging Face Hub."
         )
-    repository, _, revision = str(place).partition("@")
     for source in hub_revisions(repository):
         if source.name == (revision or "main"):
             return source
     raise RankriseError(
         f"{repository} has no revision {revision or 'main'!r}: pass one of its branches or tags."
     )
+
+
+def _is_on_hub(place: str | Path) -> bool:
+    """Whether a place is to be looked for on the Hub: it is not here, and neither is the folder that it would
+    be in here, so that a mistyped path is told at once."""
+    path = Path(place).expanduser()
+    return isinstance(place, str) and is_hub_name(place) and not path.exists() and not path.parent.is_dir()
 
 
 def choose(
