@@ -80,6 +80,20 @@ def test_bad_input_is_one_sentence(series, tmp_path, capsys, monkeypatch, words,
     assert not (tmp_path / "r").exists()
 
 
+def test_weights_that_are_not_finite_end_it_with_code_2_and_what_was_measured(series, tmp_path, capsys):
+    save_file({"mlp.up": torch.full((6, 5), torch.nan)}, series / "step4" / "model.safetensors")
+    words = ["history", str(series), "--matrices=*.up", "--run", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert (
+        "step4 (step 4) cannot be measured: mlp.up has values that are not finite." in capsys.readouterr().err
+    )
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 1, 2]
+    main([*words, r"--steps=step([01289]\d*)"])
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 1, 2, 8]
+
+
 @pytest.mark.parametrize("place", ["series", "series/step4", "series/main", "base"])
 def test_nothing_is_written_among_weights(series, tmp_path, capsys, place):
     shutil.copytree(series / "step0", tmp_path / "base")

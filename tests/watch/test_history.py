@@ -244,35 +244,6 @@ def test_other_matrices_and_networks_without_a_config(series, tmp_path):
     assert np.allclose(model.stable_rank("KQ"), run.stable_rank("KQ"), rtol=1e-5)
 
 
-def test_other_sharding_is_read_and_other_names_get_a_sentence(series, tmp_path):
-    shutil.copytree(series, tmp_path / "series")
-    whole = watch.history(series, tmp_path / "whole")
-    middle = tmp_path / "series" / "checkpoint-20"
-    tensors = load_file(middle / "model.safetensors")
-    shutil.rmtree(middle)
-    model = made.text_model()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[name])
-    made.save(middle, model, shard=True)
-    last = tmp_path / "series" / "checkpoint-80" / "model.safetensors"
-    renamed = {name.replace("attn", "attention"): tensor for name, tensor in load_file(last).items()}
-    right = last.read_bytes()
-    save_file(renamed, last)
-    with pytest.raises(
-        RankriseError, match=r"checkpoint-80 \(step 80\) is not like .* What was measured is kept"
-    ):
-        watch.history(tmp_path / "series", tmp_path / "run")
-    broken = watch.load(tmp_path / "run")
-    assert broken.measured.tolist() == [0, 10, 20, 40]
-    assert "checkpoint-80" in broken.info["stopped"]
-    assert not broken.finished
-    last.write_bytes(right)
-    run = watch.history(tmp_path / "series", tmp_path / "run")
-    assert np.array_equal(run.stable_rank("KQ"), whole.stable_rank("KQ"))
-    assert run.finished
-
-
 def test_shared_keys_have_their_noise(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 

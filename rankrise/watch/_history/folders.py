@@ -1,7 +1,7 @@
 """Checkpoints on this machine: the folders and files of a series, and what tells one from another."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, INITIAL, SERI
 from rankrise.foundations.record.run_file import has_run
 from rankrise.foundations.spelling import nearest
 from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
+from rankrise.watch._lora import ADAPTER_CONFIG
 
 # A fingerprint reads the beginning of each file, where safetensors have names and places, and so many pieces
 # spread over the rest.
@@ -43,6 +44,8 @@ class LocalCheckpoint:
         return sum(header.size(name) for name in wanted(header))
 
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
+        if self.path.is_dir():
+            refuse_adapter(self.name, [path.name for path in self.path.iterdir()])
         return self.header()
 
 
@@ -53,7 +56,7 @@ def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
     if not folder.is_dir():
         raise RankriseError(
             f"There is no folder {str(folder)!r}{meant(folder)}: pass a folder of checkpoints, several "
-            "checkpoints, or the name of a model on the Hugging Face Hub."
+            "checkpoints, or OWNER/NAME of a model on the Hugging Face Hub (where OWNER is not a folder)."
         )
     if has_run(folder):
         own = [folder / name for name in (SERIES, CHECKPOINTS) if (folder / name).is_dir()]
@@ -73,6 +76,15 @@ def weights_in(folder: Path) -> list[Path]:
         for path in files
         if not path.name.startswith(".") and not (path.name == INITIAL and has_run(folder))
     ]
+
+
+def refuse_adapter(name: str, files: Iterable[str]) -> None:
+    """Refuse a checkpoint that has an adapter among its files: its weights alone are not those in use."""
+    if ADAPTER_CONFIG in files:
+        raise RankriseError(
+            f"{name} has a PEFT adapter ({ADAPTER_CONFIG}) among its files, which has to be merged into the "
+            "weights."
+        )
 
 
 def meant(path: Path) -> str:

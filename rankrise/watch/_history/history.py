@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from rankrise.foundations.record.names import INITIAL, RANKS, RUN, spectra_path
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.watch._history.folders import LocalCheckpoint, weights_in
-from rankrise.watch._history.moments import FETCHED, Moment, moments
+from rankrise.watch._history.hub import NotFetched
+from rankrise.watch._history.moments import FETCHED, Moment, fetch, moments
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
 from rankrise.watch._track.begin import begin, read_initial
@@ -218,9 +219,11 @@ def _done(plan: HistoryPlan, folder: Path) -> set[int]:
     """The steps that are in the record already; refused where they are of other checkpoints."""
     if not has_run(folder):
         return set()
-    about = read_run(folder, "tracked").get("extra", {}).get("history")
+    info = read_run(folder, "tracked")
+    about = info.get("extra", {}).get("history")
     if about is None:
         raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
+    _refuse_other_rows(plan, folder, info)
     shape = {"base": {"name": str, "key?": str}}
     check_shape(folder / RUN, about, shape, "restore it, or pass another folder", "extra.history")
     if about["base"] != _described(plan):
@@ -244,6 +247,40 @@ def _done(plan: HistoryPlan, folder: Path) -> set[int]:
     return set(rows)
 
 
+def _refuse_other_rows(plan: HistoryPlan, folder: Path, info: Mapping[str, Any]) -> None:
+    """All rows of a run hold the same numbers of the same weights."""
+    layers = [unit for unit in plan.model.units if unit.is_layer]
+    asked: dict[str, list[Any]] = {
+        "layers": [layer.name for layer in layers],
+        "heads": [head for layer in layers for head in layer.heads],
+        "products": _products(plan),
+        "matrices": [unit.name for unit in plan.model.units if not unit.is_layer],
+        "top": [plan.top],
+    }
+    held: dict[str, list[Any]] = {
+        "layers": [layer["name"] for layer in info["layers"]],
+        "heads": [head for layer in info["layers"] for head in layer["tracked_heads"]],
+        "products": info["settings"]["products"],
+        "matrices": [matrix["name"] for matrix in info["matrices"]],
+        "top": [info["settings"]["top"]],
+    }
+    for what, old in held.items():
+        if old != asked[what]:
+            differing = next(
+                f"{one}, not {other}"
+                for one, other in zip_longest(old, asked[what], fillvalue="none")
+                if one != other
+            )
+            raise RankriseError(
+                f"{folder} has rows with other {what} ({differing}): pass the same {what} as before, or "
+                "another folder."
+            )
+
+
+def _products(plan: HistoryPlan) -> list[str]:
+    return [name for unit in plan.model.units[:1] if unit.is_layer for name, _ in unit.products]
+
+
 def _since(before: Entry | None) -> dict[str, str]:
     """What a row says of the checkpoint that it is measured against, where that is not the run's base."""
     return {} if before is None else {"since": before.source.key()}
@@ -255,18 +292,11 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
     if has_run(folder):
         weights = read_initial(folder, units)
     else:
-        base = plan.base or plan.checkpoints[0]
-        into = folder / FETCHED / "base"
-        into.mkdir(parents=True, exist_ok=True)
-        fetched = base.source.fetch(plan.model.wanted, into)
-        weights = {
-            unit.name: {role: tensor.contiguous() for role, tensor in found.items()}  # as they are written
-            for unit, found in plan.model.read(fetched, base.name, "cpu")
-        }
+        weights = _base_weights(plan, folder / FETCHED / "base")
     about = {
         "model": plan.model.name,
         "settings": {
-            "products": [name for unit in units[:1] if unit.is_layer for name, _ in unit.products],
+            "products": _products(plan),
             "top": plan.top,
         },
         "device": plan.device,
@@ -289,6 +319,22 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
         for name, one in read_initial(folder, units).items()  # mapped, so that the checkpoint itself can go
     }
     return info, placed
+
+
+def _base_weights(plan: HistoryPlan, into: Path) -> dict[str, Tensors]:
+    base = plan.base or plan.checkpoints[0]
+    try:
+        return {
+            unit.name: {role: tensor.contiguous() for role, tensor in found.items()}  # as they are written
+            for unit, found in plan.model.read(fetch(plan, base, into), base.name, "cpu")
+        }
+    except NotFetched:
+        raise
+    except RankriseError as error:
+        raise RankriseError(
+            f"{base.name}, which changes are measured against, cannot be read: {error} Mend it, or pass "
+            "another with --from."
+        ) from error
 
 
 def _in_columns(weight: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint, Form, Home, Wanted, form_of
-from rankrise.watch._history.folders import meant
+from rankrise.watch._history.folders import meant, refuse_adapter
 
 # Bytes of the first request for a file: enough for the table of most.
 TABLE = 2**17
@@ -34,6 +34,10 @@ RETRIED = (408, 429, 500, 502, 503, 504)
 WAITS = (1.0, 2.0, 4.0, 8.0)
 LONGEST_WAIT = 300.0
 """Seconds, where it does."""
+
+
+class NotFetched(RankriseError):
+    """The Hub, or the way to it, refused."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class HubRevision:
         return path
 
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
+        refuse_adapter(self.name, self._files)
         if self._pickled:
             for file in self._weights:
                 self._fetch_whole(file, into / file)
@@ -207,7 +212,7 @@ class HubRevision:
         if response.status_code == 200 and len(data) > end - begin:  # ranges are not known there
             data = data[begin:end]
         if len(data) != end - begin:
-            raise RankriseError(
+            raise NotFetched(
                 f"{file} of {self.repository} at {self.name} came with {len(data)} bytes in place of "
                 f"{end - begin}: run the same command again."
             )
@@ -285,7 +290,7 @@ def _asking(what: str) -> Iterator[None]:
             "EntryNotFoundError": "leave this revision out",
         }.get(kind, "run the same command again later: it goes on where it stopped")
         told = f"{kind}, status {status}" if status else kind
-        raise RankriseError(
+        raise NotFetched(
             f"{what} could not be fetched from the Hugging Face Hub ({told}): {advice}."
         ) from None
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import use_threads
 from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._history.hub import NotFetched
 from rankrise.watch._history.model import Model
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._history.series import Entry
@@ -49,13 +51,22 @@ def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterat
 
 def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[Moment]:
     for entry, checkpoint in zip(entries, _fetched(plan, folder, entries), strict=True):
-        try:
+        with _told_of(entry):
             yield from _parts_of(plan.model, checkpoint, entry.name, plan.device)
-        except RankriseError as error:
-            raise RankriseError(
-                f"{entry.name} (step {entry.step}) is not like the checkpoints before it: {error} What was "
-                "measured is kept: restore it or leave it out (--steps, --last), and run the command again."
-            ) from error
+
+
+@contextmanager
+def _told_of(entry: Entry) -> Iterator[None]:
+    """What is wrong with a checkpoint is told with its name, and with what can be done."""
+    try:
+        yield
+    except NotFetched:
+        raise
+    except RankriseError as error:
+        raise RankriseError(
+            f"{entry.name} (step {entry.step}) cannot be measured: {error} What was measured is kept: mend "
+            "it or leave it out (--steps, --last), and run the command again."
+        ) from error
 
 
 def _parts_of(model: Model, checkpoint: Checkpoint, name: str, device: str) -> Iterator[Moment]:
@@ -97,6 +108,13 @@ def _fetched(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Itera
 
 
 def _fetch(plan: HistoryPlan, folder: Path, entries: Sequence[Entry], place: int) -> Checkpoint:
-    into = folder / FETCHED / str(place)
+    with _told_of(entries[place]):
+        return fetch(plan, entries[place], folder / FETCHED / str(place))
+
+
+def fetch(plan: HistoryPlan, entry: Entry, into: Path) -> Checkpoint:
+    """The tensors that are measured of a checkpoint, whose heads are found as in the others; what is fetched
+    for it lies in the folder `into`."""
     into.mkdir(parents=True, exist_ok=True)
-    return entries[place].source.fetch(plan.model.wanted, into)
+    plan.model.refuse_other_heads(entry.source.config(into))
+    return entry.source.fetch(plan.model.wanted, into)

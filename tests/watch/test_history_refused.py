@@ -1,0 +1,203 @@
+"""Checkpoints unlike the others, other choices on the way, places that are not there: a history ends in one
+sentence, keeps what it measured, and goes on from there."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import series_of_checkpoints as made
+import torch
+from safetensors.torch import load_file, save_file
+
+from rankrise import watch
+from rankrise.foundations.errors import RankriseError
+
+
+def ranks_of(folder):
+    return (folder / "ranks.jsonl").read_text()
+
+
+def record_of(folder):
+    files = [folder / "ranks.jsonl", folder / "initial.safetensors", *sorted(folder.glob("spectra/*"))]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    """A folder with five checkpoints of a tiny GPT-2; none of it is changed by a test."""
+    folder = tmp_path_factory.mktemp("series")
+    made.tracked_series(folder, made.text_model(), [0, 10, 20, 40, 80])
+    return folder / "float32"
+
+
+def test_other_sharding_is_read_and_other_names_get_a_sentence(series, tmp_path):
+    shutil.copytree(series, tmp_path / "series")
+    whole = watch.history(series, tmp_path / "whole")
+    middle = tmp_path / "series" / "checkpoint-20"
+    tensors = load_file(middle / "model.safetensors")
+    shutil.rmtree(middle)
+    model = made.text_model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
+    made.save(middle, model, shard=True)
+    last = tmp_path / "series" / "checkpoint-80" / "model.safetensors"
+    renamed = {name.replace("attn", "attention"): tensor for name, tensor in load_file(last).items()}
+    right = last.read_bytes()
+    save_file(renamed, last)
+    with pytest.raises(
+        RankriseError, match=r"checkpoint-80 \(step 80\) cannot be measured: .* What was measured is kept"
+    ):
+        watch.history(tmp_path / "series", tmp_path / "run")
+    broken = watch.load(tmp_path / "run")
+    assert broken.measured.tolist() == [0, 10, 20, 40]
+    assert "checkpoint-80" in broken.info["stopped"]
+    assert not broken.finished
+    last.write_bytes(right)
+    run = watch.history(tmp_path / "series", tmp_path / "run")
+    assert np.array_equal(run.stable_rank("KQ"), whole.stable_rank("KQ"))
+    assert run.finished
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("base", ["first", "previous"])
+def test_weights_that_are_not_finite_end_it_and_it_goes_on_without_them(series, tmp_path, value, base):
+    shutil.copytree(series, tmp_path / "series")
+    wrong = tmp_path / "series" / "checkpoint-20" / "model.safetensors"
+    right, tensors = wrong.read_bytes(), load_file(wrong)
+    tensors["transformer.h.1.attn.c_attn.weight"][3, 5] = value
+    tensors["transformer.h.0.mlp.c_fc.weight"][0, 0] = value  # is not measured
+    save_file(tensors, wrong)
+    sentence = (
+        r"^checkpoint-20 \(step 20\) cannot be measured: transformer.h.1.attn.c_attn.weight has values that "
+        r"are not finite\. What was measured is kept: "
+    )
+    with pytest.raises(RankriseError, match=sentence):
+        watch.history(tmp_path / "series", tmp_path / "run", base=base)
+    shutil.copytree(tmp_path / "run", tmp_path / "without")
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 10]
+    left = r"checkpoint-(?!20)(\d+)"
+    found = watch.history(tmp_path / "series", tmp_path / "without", base=base, steps=left)
+    expected = watch.history(series, tmp_path / "without-20", base=base, steps=left)
+    assert ranks_of(found.folder) == ranks_of(expected.folder)
+    wrong.write_bytes(right)
+    found = watch.history(tmp_path / "series", tmp_path / "run", base=base)
+    assert found.finished
+    assert ranks_of(found.folder) == ranks_of(watch.history(series, tmp_path / "whole", base=base).folder)
+
+
+def test_a_base_or_a_matrix_that_is_not_finite_is_named(series, tmp_path):
+    shutil.copytree(series, tmp_path / "series")
+    file = tmp_path / "series" / "checkpoint-0" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["transformer.h.0.mlp.c_fc.weight"][0, 0] = torch.inf
+    save_file(tensors, file)
+    with pytest.raises(
+        RankriseError,
+        match=r"checkpoint-0, which changes .* against, cannot be read: transformer.h.0.mlp.c_fc.weight has",
+    ):
+        watch.history(tmp_path / "series", tmp_path / "run", matrices="*.c_fc.*")
+    assert watch.history(tmp_path / "series", tmp_path / "run").finished
+
+
+def change_config(folder, **changes):
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | changes))
+
+
+def test_other_heads_in_weights_of_the_same_shapes_are_refused(series, tmp_path):
+    shutil.copytree(series, tmp_path / "series")
+    middle = tmp_path / "series" / "checkpoint-20"
+    change_config(middle, n_head=4)
+    change_config(tmp_path / "series" / "checkpoint-10", transformers_version="4.0.0")  # changes no head
+    sentence = (
+        r"checkpoint-20 \(step 20\) cannot be measured: the number of heads of .*h.0.attn is 4 by its "
+        r"config.json, and 2 by that of the first\."
+    )
+    with pytest.raises(RankriseError, match=sentence):
+        watch.history(tmp_path / "series", tmp_path / "run")
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 10]
+    with pytest.raises(RankriseError, match="checkpoint-20, which changes are measured against, cannot be"):
+        watch.history(tmp_path / "series", tmp_path / "other", base=middle)
+    change_config(middle, n_head=2)
+    run = watch.history(tmp_path / "series", tmp_path / "run")
+    assert ranks_of(run.folder) == ranks_of(watch.history(series, tmp_path / "whole").folder)
+
+
+@pytest.mark.parametrize(
+    ("heads", "told"),
+    [
+        ({"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 12}, "number of heads"),
+        ({"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 3}, "number of heads"),
+    ],
+)
+def test_other_heads_that_share_their_keys_are_refused(tmp_path, heads, told):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        vocab_size=20, intermediate_size=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    made.tracked_series(tmp_path, LlamaForCausalLM(config), [0, 3, 9])
+    change_config(tmp_path / "float32" / "checkpoint-9", **heads)
+    with pytest.raises(RankriseError, match=rf"checkpoint-9 \(step 9\) cannot be measured: the {told} of "):
+        watch.history(tmp_path / "float32", tmp_path / "run")
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("kind", ["alone", "beside", "inside", "wrapped"])
+def test_adapters_that_come_in_between_are_refused_and_it_goes_on_without_them(series, tmp_path, kind):
+    shutil.copytree(series, tmp_path / "series")
+    middle = tmp_path / "series" / "checkpoint-20"
+    file = middle / "model.safetensors"
+    tensors, name = load_file(file), "transformer.h.0.attn.c_attn"
+    adapter = {f"{name}.lora_A.weight": torch.ones(1, 16), f"{name}.lora_B.weight": torch.ones(48, 1)}
+    if kind == "inside":
+        save_file(tensors | adapter, file)
+    elif kind == "wrapped":
+        tensors[f"{name}.base_layer.weight"] = tensors.pop(f"{name}.weight")
+        save_file({f"base_model.model.{one}": tensor for one, tensor in (tensors | adapter).items()}, file)
+    else:
+        save_file(adapter, middle / "adapter_model.safetensors")
+        (middle / "adapter_config.json").write_text("{}")
+        if kind == "alone":
+            file.unlink()
+    with pytest.raises(RankriseError, match=r"checkpoint-20 \(step 20\) cannot be measured: .* is kept: "):
+        watch.history(tmp_path / "series", tmp_path / "run")
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 10]
+    shutil.rmtree(middle)
+    assert watch.history(tmp_path / "series", tmp_path / "run").measured.tolist() == [0, 10, 40, 80]
+
+
+@pytest.mark.parametrize(
+    ("choices", "sentence"),
+    [
+        ({"top": 3}, r"rows with other top \(8, not 3\): pass the same top as before, or another folder\."),
+        ({"matrices": "*.c_fc.*"}, r"other matrices \(none, not transformer.h.0.mlp.c_fc.weight\)"),
+        ({"products": "KQ"}, r"other products \(VO, not none\)"),
+        ({"layers": [0]}, r"other layers \(\S+, not none\)"),
+        ({"heads": [0]}, r"other heads \(1, not 0\)"),
+        ({"base": "previous"}, "not since the checkpoint before each"),
+    ],
+)
+def test_what_a_row_holds_cannot_change_on_the_way(series, tmp_path, choices, sentence):
+    watch.history(series, tmp_path / "run", last=10)
+    before = record_of(tmp_path / "run")
+    with pytest.raises(RankriseError, match=sentence):
+        watch.history(series, tmp_path / "run", **choices)
+    assert record_of(tmp_path / "run") == before
+    assert watch.load(tmp_path / "run").finished
+
+
+def test_a_mistyped_path_is_told_without_asking_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rankrise.watch._history.series.hub_revisions", lambda name: pytest.fail(name))
+    (tmp_path / "runs" / "pythia").mkdir(parents=True)
+    for place in ("./pythia", "/no/pythia", "~/no-pythia", "a/b/c", "runs/pythai", "pythia"):
+        with pytest.raises(RankriseError, match="There is no folder "):
+            watch.history_plan(place)
+        with pytest.raises(RankriseError, match="There is no checkpoint "):
+            watch.history_plan([place, place])
+    with pytest.raises(RankriseError, match="did you mean 'runs/pythia'"):
+        watch.history_plan("runs/pythai")
