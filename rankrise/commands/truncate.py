@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from rankrise.commands.tuned import Measuring
+from rankrise.commands.tuned import Judged, Measuring
 
 
 def truncate(
@@ -14,13 +14,15 @@ def truncate(
     groups: tuple[str, ...] = (),
     ranks: tuple[int, ...] = (),
     gain: float = 0.99,
+    loss: Judged = "training",
     out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Cut the change of training to each rank, measure what remains, and find the functional rank.
 
-    The functional rank is the least that keeps 99 % of the fall of the loss. With --out, what is measured is
-    written there as it comes, and the same command goes on where it stopped.
+    The functional rank is the least that keeps 99 % of the fall of the loss: of a run or a recipe the loss
+    that training lowered, of your own data that of examples that moments were not measured on. With --out,
+    what is measured is written there as it comes, and the same command goes on where it stopped.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
@@ -31,6 +33,8 @@ def truncate(
         ranks: to measure at, and no others; 1, 2, 4 and so on, and what the search for the functional rank
             needs, if not given.
         gain: the share of the fall of the loss that the functional rank keeps.
+        loss: of a run or a recipe, whether the loss is that of training or of validation examples; beside the
+            former, the scores of the validation set are measured too.
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
         json: print everything as JSON instead of a table.
     """
@@ -46,7 +50,7 @@ def truncate(
 
     named = group_names(groups)
     asked = Measuring(**measuring)
-    both = opened(models, asked)
+    both = opened(models, asked, loss)
     if both.data is None:
         raise RankriseError("There is no data to measure a loss on: pass --data.")
     about = {
@@ -54,6 +58,7 @@ def truncate(
         "data": asked.data,
         "ranks": list(ranks),
         "gain": gain,
+        "measured_on": both.data.measured_on,
         "examples": asked.examples,
         "labels": asked.labels,
         "seed": asked.seed,
@@ -84,7 +89,7 @@ def truncate(
     console = safe_console()
     for table in tables(found):
         console.print(Fitting(table))
-    for note in notes(found):
+    for note in notes(found, both.data.measured_on):
         console.print(note, markup=False, highlight=False)
     if saved:
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)

@@ -50,17 +50,10 @@ class Data:
     """Batches as transformers' models take them."""
     examples: int
     evaluate: Callable[[Any], dict[str, float]]
-    held_out: int | None
-    """How many examples the loss is measured on; None where they are a recipe's whole validation set."""
+    measured_on: str
+    """What the loss is measured on, in words."""
     precision: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     """The context in which a model computes the loss."""
-
-    @property
-    def measured_on(self) -> str:
-        """What the loss is measured on, in words."""
-        if self.held_out is None:
-            return "the whole validation set"
-        return counted(self.held_out, "held-out example")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,19 +66,23 @@ class Tuned:
     data: Data | None
 
 
-def opened(models: list[str], measuring: Measuring) -> Tuned:
+Judged = Literal["training", "validation"]
+"""The set of a run or recipe whose loss is measured."""
+
+
+def opened(models: list[str], measuring: Measuring, judged: Judged = "validation") -> Tuned:
     """BASE and TUNED; or the folder of one run of 'rankrise train', whose initial weights are the base."""
     if len(models) > 2:
         raise RankriseError(f"{len(models)} models are given: pass BASE and TUNED, or one run.")
     if len(models) == 1:
-        return _run(models[0], measuring)
+        return _run(models[0], measuring, judged)
     base, tuned = models
     if measuring.data is None:
         return Tuned(base, tuned, None)
     from rankrise.use._models import load_model
 
     model = load_model(tuned)
-    return Tuned(base, model, _data(model, tuned, measuring))
+    return Tuned(base, model, _data(model, tuned, measuring, judged))
 
 
 def base_with_data(base: str, measuring: Measuring) -> Tuned:
@@ -93,7 +90,7 @@ def base_with_data(base: str, measuring: Measuring) -> Tuned:
     from rankrise.use._models import load_model
 
     model = load_model(base)
-    return Tuned(model, None, _data(model, base, measuring))
+    return Tuned(model, None, _data(model, base, measuring, "validation"))
 
 
 def moments_of(opened: Tuned, model: Any, measuring: Measuring) -> "Moments | None":
@@ -154,7 +151,7 @@ def device_or_gpu(device: str | None) -> str | None:
     return "cuda" if torch.cuda.is_available() else None
 
 
-def _run(run: str, measuring: Measuring) -> Tuned:
+def _run(run: str, measuring: Measuring, judged: Judged) -> Tuned:
     from rankrise.foundations.record.run_file import has_run
 
     if not has_run(run):
@@ -168,7 +165,7 @@ def _run(run: str, measuring: Measuring) -> Tuned:
     _refuse_regression(settings, run)
     model = load_model(last_checkpoint(run))
     base = initial_model(run).to(next(model.parameters()).device)
-    return Tuned(base, model, _of_settings(settings, model, measuring))
+    return Tuned(base, model, _of_settings(settings, model, measuring, judged))
 
 
 def _refuse_regression(settings: Any, said: str) -> None:
@@ -177,7 +174,7 @@ def _refuse_regression(settings: Any, said: str) -> None:
         raise RankriseError(f"{said} is about regression problems: pass one about images or text.")
 
 
-def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
+def _data(model: Any, checkpoint: str, measuring: Measuring, judged: Judged) -> Data:
     """A recipe by its name or YAML file, or a user's own file or folder."""
     from rankrise.recipes.files import names
 
@@ -188,7 +185,7 @@ def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
 
         settings = read_recipe(data)
         _refuse_regression(settings, f"the recipe {data}")
-        return _of_settings(settings, model, measuring)
+        return _of_settings(settings, model, measuring, judged)
     import torch
 
     from rankrise import use
@@ -213,11 +210,12 @@ def _data(model: Any, checkpoint: str, measuring: Measuring) -> Data:
                 total += float(use.labelled(model, batch)) * len(next(iter(batch.values())))
         return {"loss": total / len(held_out)}
 
-    return Data(lambda: batched(measured, batch_size, device), len(measured), evaluate, len(held_out))
+    on = counted(len(held_out), "held-out example")
+    return Data(lambda: batched(measured, batch_size, device), len(measured), evaluate, on)
 
 
-def _of_settings(settings: Any, model: Any, measuring: Measuring) -> Data:
-    from rankrise.train._begun import as_trained, evaluation, training_inputs
+def _of_settings(settings: Any, model: Any, measuring: Measuring, judged: Judged) -> Data:
+    from rankrise.train._begun import as_trained, evaluation, training_evaluation, training_inputs
     from rankrise.train._task import task_of
 
     settings = replace(settings, also_validate=())  # the loss is that of its own text
@@ -226,10 +224,11 @@ def _of_settings(settings: Any, model: Any, measuring: Measuring) -> Data:
     device = next(model.parameters()).device
     task = task_of(settings, device)
     count = min(measuring.examples, task.examples)
+    if judged == "training":
+        evaluate, judged_by = training_evaluation(task, settings)
+        on = counted(judged_by, "training example")
+    else:
+        evaluate, on = evaluation(task, settings), "the whole validation set"
     return Data(
-        lambda: training_inputs(task, settings, count),
-        count,
-        evaluation(task, settings),
-        None,
-        partial(as_trained, settings),
+        lambda: training_inputs(task, settings, count), count, evaluate, on, partial(as_trained, settings)
     )

@@ -69,10 +69,12 @@ def draw_truncation(truncation: "Truncation") -> "Figure":
     return figure
 
 
-def notes(truncation: "Truncation") -> list[str]:
+def notes(truncation: "Truncation", measured_on: str) -> list[str]:
     """What has to be known to read the tables."""
     base = truncation.base["loss"]
+    beside = "; other scores are of the validation set" if "validation_loss" in truncation.base else ""
     return [
+        f"The loss is that of {measured_on}{beside}.",
         "One group is cut at a time, and everything outside it is the tuned model's. So the initial loss, "
         f"with the group as in the base, differs from group to group; that of the whole base is {base:.4g}.",
         "full rank: of all directions beyond rounding noise. kept: of the change's energy (plain), or of its "

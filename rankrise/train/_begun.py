@@ -79,6 +79,10 @@ AT_ONCE = 16384
 """Tokens or images in a batch of `training_inputs` at most: the logits of a text are large."""
 
 
+JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
+"""Training examples, and of text also tokens, that a training loss is measured on at most."""
+
+
 def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
     """Training batches as transformers' models take them, at least `examples` in all."""
     size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
@@ -99,6 +103,27 @@ def evaluation(task: Task, settings: TrainSettings) -> Any:
         return {"loss": found.pop("validation_loss"), **found}
 
     return evaluate
+
+
+def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Any, int]:
+    """The loss that training lowered, on training examples as its second epoch has them; beside it the scores
+    of the validation set. And on how many examples.
+
+    A network that is trained for hundreds of epochs knows its training set by heart, and its validation loss
+    may end above the initial one while its accuracy has grown.
+    """
+    count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
+    size = min(settings.micro_batch_size or settings.batch_size, count)
+    validation = evaluation(task, settings)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        batches = islice(task.batches(1, 0, size, slice(0, size)), count // size)
+        with as_trained(settings, model):
+            losses = [task.loss(model, *batch).detach().double() for batch in batches]
+        scores = validation(model)
+        return {"loss": float(torch.stack(losses).mean()), "validation_loss": scores.pop("loss"), **scores}
+
+    return evaluate, count // size * size
 
 
 def as_trained(settings: TrainSettings, model: nn.Module) -> torch.autocast:

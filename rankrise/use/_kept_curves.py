@@ -34,7 +34,9 @@ def kept_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
         return []
     found = read_json(path)
     for name, value in about.items():
-        if found.get(name, value) != value:
+        if name not in found:
+            raise RankriseError(f"{path} does not say {name}, as it would today: pass another folder.")
+        if found[name] != value:
             raise RankriseError(
                 f"{path} was measured with {name} {found[name]!r}, not {value!r}: pass another folder."
             )

@@ -16,6 +16,9 @@ from tiny_words import save_tokenizer, sentences
 
 from rankrise.commands import main
 from rankrise.train import TrainSettings, train
+from rankrise.train._begun import last_checkpoint, settings_of
+from rankrise.train._task import task_of
+from rankrise.use._models import load_model
 
 
 @pytest.fixture
@@ -230,6 +233,14 @@ def test_images_in_folders(folders, capsys) -> None:
     assert "moments" not in said, "it is refused before anything is measured"
 
 
+def training_loss(run: Path) -> float:
+    """On the whole batches of the second epoch, by transformers' own loss."""
+    settings, model = settings_of(run), load_model(last_checkpoint(run)).eval()
+    task, size = task_of(settings, torch.device("cpu")), settings.batch_size
+    losses = [model(**task.inputs(*batch)).loss for batch in task.batches(1, 0, size, slice(0, size))]
+    return float(torch.stack(losses).mean())
+
+
 def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, capsys) -> None:
     settings = TrainSettings(
         data="digits", image_size=8, patch_size=2, augmentation="crop", layers=2, heads=2, hidden_size=16,
@@ -251,7 +262,14 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     assert curves["KQ", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
     assert found["trained"]["accuracy"] > 0.1
     steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
-    assert found["trained"]["loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
+    assert found["measured_on"] == "1500 training examples"
+    assert found["trained"]["loss"] == pytest.approx(training_loss(tmp_path / "run"), rel=1e-4)
+    assert found["trained"]["validation_loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
+    again = answer(
+        capsys, "truncate", tmp_path / "run", "--groups", "kq", "--ranks", 2, "--loss", "validation"
+    )
+    assert again["measured_on"] == "the whole validation set"
+    assert again["trained"]["loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
     adapter = answer(capsys, "extract", tmp_path / "run", "--out", tmp_path / "adapter", "--gain", 0.9)
     assert adapter["measured"]["gain"] >= 0.9
     assert adapter["measured_on"] == "the whole validation set"
