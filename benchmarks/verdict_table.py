@@ -50,18 +50,28 @@ HEAD = (
     "another choice would give",
 )
 SHORT = {
-    "stable rank of the change over the head size, worst layer": "worst layer",
-    "share of heads with a higher rank at the end than early": "heads that grow",
-    "rank correlation of the stable rank with the step, mean over heads": "correlation with the step",
-    "values above a fraction of the largest, change / initial, worst layer": "values, worst layer",
-    "area under the normalised spectrum, change / initial, worst layer": "area, worst layer",
-    "pairs of heads of a layer whose smaller scale has the lower rank": "pairs in order",
-    "slope of log(stable rank) over log(scale), mean over layers": "slope",
-    "factor by which the rank grows on ImageNet over that on CIFAR-10": "growth over CIFAR-10's",
-    "share of heads in which VO has the higher rank": "heads with VO above KQ",
+    "stable rank of the change, as a fraction of the head size, worst layer": "worst layer",
+    "share of heads whose stable rank is higher at the end than early": "heads that grow",
+    "how steadily the stable rank rises (Spearman correlation with the step), mean over heads": (
+        "correlation with the step"
+    ),
+    "number of large singular values, of the change over that of the initial product, worst layer": (
+        "values, worst layer"
+    ),
+    "area under the normalised spectrum, of the change over that of the initial product, worst layer": (
+        "area, worst layer"
+    ),
+    "share of pairs of heads in the same layer in which the smaller scale has the lower rank": (
+        "pairs in order"
+    ),
+    "power of the scale with which the stable rank grows, mean over layers": "slope",
+    "factor by which the stable rank grows on ImageNet, over that on CIFAR-10": "growth over CIFAR-10's",
+    "share of heads in which VO has the higher stable rank": "heads with VO above KQ",
     "stable rank of VO over that of KQ, geometric mean over heads": "VO over KQ",
-    "pairs of heads of a layer in which CIFAR-100 has the higher rank": "pairs with CIFAR-100 above",
-    "functional rank over the head size": "functional rank over the head size",
+    "share of pairs of heads in the same layer in which CIFAR-100 has the higher rank": (
+        "pairs with CIFAR-100 above"
+    ),
+    "rank that keeps 99 % of the gain, as a fraction of the head size": "functional rank over the head size",
 }
 """What decides, in fewer words; the text below the tables explains them."""
 

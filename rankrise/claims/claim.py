@@ -127,14 +127,14 @@ def at_most(name: str, value: float | Estimate | None, threshold: float, why: st
     """
     low, high = _bounds(value)
     passes = None if low is None else True if high <= threshold else False if low > threshold else None
-    return _measure(name, value, f"<= {threshold:g}", passes, why, where)
+    return _measure(name, value, f"<= {threshold:.3g}", passes, why, where)
 
 
 def at_least(name: str, value: float | Estimate | None, threshold: float, why: str, **where: Any) -> Measure:
     """A number that must reach its threshold."""
     low, high = _bounds(value)
     passes = None if low is None else True if low >= threshold else False if high < threshold else None
-    return _measure(name, value, f">= {threshold:g}", passes, why, where)
+    return _measure(name, value, f">= {threshold:.3g}", passes, why, where)
 
 
 def told(name: str, value: float | Estimate | None, why: str, **where: Any) -> Measure:

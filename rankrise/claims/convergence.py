@@ -50,32 +50,36 @@ def _measures(run: ToyRun, seed: int) -> list[Measure]:
     scales = " and ".join(run.settings.alphas[-2:])
     return [
         at_most(
-            "largest error of a stage time, extrapolated to alpha = 0",
+            "largest error of a stage time, extrapolated to alpha = 0, as a fraction of that time",
             max(abs(limit) if math.isfinite(limit) else math.inf for limit in limits),
             LAST_ERROR,
             f"errors of the form c/log(1/alpha) vanish on the line through {scales}; "
             "what is left is of second order, below 2 %",
         ),
         at_least(
-            "exponent with which stage times converge",
+            "p, where the error of stage times falls like 1/log(1/alpha)^p",
             exponent(errors, ratio),
             EXPONENT,
-            "1 in theory, where the error falls like 1/log(1/alpha); 0 without convergence; half-way between",
+            "1 in theory; 0 without convergence; half-way between",
         ),
         at_least(
-            "exponent with which the flow converges to the staircase",
+            "p, where the distance of the flow from Algorithm 1's staircase falls like 1/log(1/alpha)^p",
             exponent(distances, ratio),
             EXPONENT,
             "the same, for the mean distance from the plateau points over rescaled time",
         ),
         at_most(
-            "coordinates that became active beyond one per stage",
+            "coordinates learned beyond one per stage",
             excess,
             0,
             "Theorem 4.5: at most one per stage; counted midway through the plateaus that the flow resolves",
         ),
-        told("median error of a stage time at the smallest alpha", errors[1], "relative to T_k"),
-        told("mean distance from the staircase at the smallest alpha", distances[1], "relative to its size"),
+        told("median error of a stage time at the smallest alpha, as a fraction of that time", errors[1], ""),
+        told(
+            "mean distance of the flow from the staircase at the smallest alpha, as a fraction of its height",
+            distances[1],
+            "",
+        ),
         told(
             "stages tied with another coordinate",
             float(len(stages.ties)),

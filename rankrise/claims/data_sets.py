@@ -34,7 +34,7 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
         ]
         measures += [
             at_least(
-                "pairs of heads of a layer in which CIFAR-100 has the higher rank",
+                "share of pairs of heads in the same layer in which CIFAR-100 has the higher rank",
                 in_order([higher, lower]),
                 MOST,
                 "half of them would by chance; three of four is half-way to all",
@@ -47,13 +47,14 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
 
 def grows_more_on_imagenet(studies: Sequence[Study]) -> list[Measure]:
     """By how much the stable rank grows on ImageNet, or a part of it, against CIFAR-10."""
+    factor = "factor by which the stable rank grows"
     measures: list[Measure] = []
     for product in studies[0].main[0].products:
         small, large = (growth(study.main, product)[0] for study in studies)
         _, ratio = contrast([large, small], [1, -1])
         measures += [
             at_least(
-                "factor by which the rank grows on ImageNet over that on CIFAR-10",
+                f"{factor} on ImageNet, over that on CIFAR-10",
                 ratio.mapped(np.exp),
                 1.0,
                 "from the end of the first epoch to the end of training, geometric means over heads; the "
@@ -61,7 +62,7 @@ def grows_more_on_imagenet(studies: Sequence[Study]) -> list[Measure]:
                 part=product,
             ),
             *(
-                told(f"the factor on {study.label}", heads.mean().mapped(np.exp), "", part=product)
+                told(f"{factor} on {study.label}", heads.mean().mapped(np.exp), "", part=product)
                 for study, heads in zip(studies, (small, large), strict=True)
             ),
         ]

@@ -42,7 +42,7 @@ def full_weights(run: ToyRun) -> list[Measure]:
     together, count = max((in_transition(curve), int(learned(curve).sum())) for curve in curves)
     return [
         at_most(
-            "singular values in transition at the same time, the most",
+            "most singular values that are being learned at the same time",
             float(together),
             AT_ONCE,
             "between a tenth and nine tenths of their end; one after another leaves one, or two where one "
@@ -50,16 +50,21 @@ def full_weights(run: ToyRun) -> list[Measure]:
             **order,
         ),
         at_most(
-            "time to learn a singular value, as a fraction of the time to learn all",
+            "mean time to learn a singular value, as a fraction of the time to learn all",
             max(map(overlap, curves)),
             OVERLAP,
             "values learned together take about as long as all of them (1); "
             "one after another, each takes its share, a quarter at most",
             **order,
         ),
-        told("the same over the number of values learned", together / count, "1: all at once", **order),
+        told(
+            "most singular values being learned at the same time, as a fraction of all that are learned",
+            together / count,
+            "1: all at once",
+            **order,
+        ),
         at_most(
-            "fraction of the final rank reached when half the fall of the loss is over",
+            "rank when half the fall of the loss is over, as a fraction of the final rank",
             max(map(early_rank, curves)),
             EARLY_RANK,
             "rank that grows during training is below half then; weights that start large have all of it",
@@ -82,16 +87,19 @@ def _when_predicted(curves: list[FullWeights]) -> list[Measure]:
     errors = [error for curve in curves for error in prediction_errors(curve)]
     if not errors:
         return []
-    unit = -curves[0].log10_scale * np.log(10)
+    name = "error of a predicted stage time, as a fraction of that time"
+    scale = f"1e{curves[0].log10_scale:g}"
+    allowed = PREDICTED / (-curves[0].log10_scale * np.log(10))
     return [
         at_most(
-            "largest relative error of a predicted stage time, times log(1/scale)",
-            float(max(errors) * unit),
-            PREDICTED,
-            "a prediction for a vanishing scale is off by a few times 1/log(1/scale) at a finite one",
+            f"largest {name}",
+            float(max(errors)),
+            allowed,
+            f"{PREDICTED:g} / log(1/scale) at the scale {scale}: a prediction for a vanishing scale is off "
+            "by a few times 1/log(1/scale) at a finite one",
             part="when predicted",
         ),
-        told("the same, median", float(np.median(errors) * unit), "", part="when predicted"),
+        told(f"median {name}", float(np.median(errors)), "", part="when predicted"),
     ]
 
 

@@ -7,7 +7,7 @@ from rankrise.claims.claim import Measure, at_most, told
 from rankrise.claims.low_rank import FAR_BELOW, OTHERWISE
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
-NAME = "functional rank over the head size"
+NAME = "rank that keeps 99 % of the gain, as a fraction of the head size"
 
 
 def functional_rank(study: Study) -> list[Measure]:

@@ -55,7 +55,7 @@ def _deciding(grown: Heads, trend: Heads, product: str, choice: str = "") -> lis
     where = {"part": product, "choice": choice}
     return [
         at_least(
-            "share of heads with a higher rank at the end than early",
+            "share of heads whose stable rank is higher at the end than early",
             grown.mean(),
             MOST_HEADS,
             "three of four; half of them would by chance. Early is the end of the first epoch, when "
@@ -63,10 +63,10 @@ def _deciding(grown: Heads, trend: Heads, product: str, choice: str = "") -> lis
             **where,
         ),
         at_least(
-            "rank correlation of the stable rank with the step, mean over heads",
+            "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
             trend.mean(),
             TREND,
-            "1 where it only grows, 0 without a trend, half-way between; on a logarithmic clock",
+            "1 where it only rises, 0 without a trend, half-way between; on a logarithmic clock",
             **where,
         ),
     ]

@@ -32,7 +32,7 @@ def low_rank(study: Study) -> list[Measure]:
             for number, layer in zip(heads.layers, heads.values, strict=True)
         ]
         layers = Heads(heads.layers, over_size).by_layer()
-        name = "stable rank of the change over the head size"
+        name = "stable rank of the change, as a fraction of the head size"
         measures += [
             told(name, share, "mean over heads", part=product, layer=layer) for layer, share in layers.items()
         ]
@@ -45,7 +45,7 @@ def low_rank(study: Study) -> list[Measure]:
                 for cut in OTHERWISE
             ),
             told(
-                "the same of the initial product, mean over heads",
+                "stable rank of the initial product, as a fraction of the head size, mean over heads",
                 float(np.mean(_initial(first, product) / sizes)),
                 "what random weights have",
                 **where,

@@ -9,10 +9,8 @@ RETURNED = 0.1
 """What may remain, as a fraction: noise forgotten leaves nothing, another minimum all."""
 
 PARTS = {
-    "of the kick": "how far apart the two paths end, over how far the noise put them apart: "
-    "above 1, it has grown",
-    "of the largest separation": "how far apart the two paths end, over the farthest they ever were: "
-    "in between, the noise may have grown",
+    "of the kick": "the kick is how far the noise put them apart: above 1, that has grown",
+    "of the largest separation": "the farthest they ever were apart: in between, the noise may have grown",
 }
 """What is divided by what."""
 
@@ -22,7 +20,8 @@ ACTIVE_WEIGHT = 1e-8
 def strict_minima(run: ToyRun) -> list[Measure]:
     """Noise at random times dies out, and the Hessian at every plateau's point is positive definite."""
     margin_why = "a strict minimum means a positive definite Hessian in u on the support (Assumption 4.3)"
-    return _measures(run, "strict-minima", "strict_minima", "smallest eigenvalue of a Hessian", margin_why)
+    smallest = "smallest eigenvalue of the Hessian at a plateau"
+    return _measures(run, "strict-minima", "strict_minima", smallest, margin_why)
 
 
 def noise_robustness(run: ToyRun) -> list[Measure]:
@@ -30,7 +29,7 @@ def noise_robustness(run: ToyRun) -> list[Measure]:
     margin_why = (
         "stage B, started with noise, must end nearer to the stage's point than it started (Assumption 4.4)"
     )
-    removed = "smallest share of noise removed"
+    removed = "smallest share of the noise that stage B removes"
     return _measures(run, "noise-robustness", "noise_robustness", removed, margin_why)
 
 
@@ -73,12 +72,15 @@ def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_
     measures: list[Measure] = []
     for (part, meaning), shares in zip(PARTS.items(), zip(*left, strict=True), strict=True):
         over, middle = sum(share > RETURNED for share in shares), sorted(shares)[len(shares) // 2]
-        name = "relative size of what remains of a perturbation"
+        name = f"distance between the two paths at the end, as a fraction {part}"
         measures += [
             at_most(f"{name}, largest", max(shares), RETURNED, meaning, part=part),
             told(f"{name}, median", middle, "over all perturbations", part=part),
             told(
-                f"perturbations that keep more than {RETURNED:g}", float(over), f"of {len(shares)}", part=part
+                f"perturbations with more than {RETURNED:g}",
+                float(over),
+                f"of {len(shares)}",
+                part=part,
             ),
         ]
     return [

@@ -23,7 +23,7 @@ def vo_exceeds_kq(study: Study) -> list[Measure]:
             for layer, one in ratios.by_layer().items()
         ),
         at_least(
-            "share of heads in which VO has the higher rank",
+            "share of heads in which VO has the higher stable rank",
             ratios.mapped(lambda values: (values > 0).astype(float)).mean(),
             MOST,
             "consistently higher, as it was put: three heads of four; half of them would by chance",

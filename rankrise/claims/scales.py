@@ -11,6 +11,7 @@ from rankrise.claims.statistics import contrast, in_order
 from rankrise.runs import NotRecorded, Study
 
 MOST_PAIRS = 0.75
+POWER = "power of the scale with which the stable rank grows"
 
 
 def falls_with_scale(study: Study) -> list[Measure]:
@@ -28,27 +29,24 @@ def falls_with_scale(study: Study) -> list[Measure]:
         }
         least = min(neighbours, key=lambda scales: neighbours[scales].value)
         slopes, slope = contrast([heads.mapped(np.log) for heads in ends.values()], weights)
-        measures += [
-            told("slope of log(stable rank) over log(scale)", one, "", part=product, layer=layer)
-            for layer, one in slopes.items()
-        ]
+        measures += [told(POWER, one, "", part=product, layer=layer) for layer, one in slopes.items()]
         measures += [
             at_least(
-                "pairs of heads of a layer whose smaller scale has the lower rank",
+                "share of pairs of heads in the same layer in which the smaller scale has the lower rank",
                 in_order(list(ends.values())),
                 MOST_PAIRS,
                 "half of them would by chance; three of four is half-way to all",
                 part=product,
             ),
             at_least(
-                "slope of log(stable rank) over log(scale), mean over layers",
+                f"{POWER}, mean over layers",
                 slope,
                 0.0,
-                "falling ranks have a positive one",
+                "above 0, the rank falls with the scale; the slope of log(stable rank) over log(scale)",
                 part=product,
             ),
             told(
-                "pairs of heads at neighbouring scales whose smaller scale has the lower rank, the least",
+                "share of such pairs for the two neighbouring scales where it is lowest",
                 neighbours[least],
                 f"between {least}: an average may hide a step without an order",
                 part=product,
@@ -67,4 +65,4 @@ def _losses(study: Study) -> list[Measure]:
     each = ", ".join(f"{loss:.3g} at {scale:g}" for scale, loss in reached.items())
     largest = max(reached.values()) / max(min(reached.values()), np.finfo(float).tiny)
     why = f"{each}; what has learned less may be of lower rank for that"
-    return [told("largest training loss of a scale over the smallest", largest, why)]
+    return [told("largest training loss of a scale, over the smallest", largest, why)]

@@ -11,6 +11,7 @@ from rankrise.claims.statistics import worst
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
 HALF = 0.5
+AREA = "area under the normalised spectrum, of the change over that of the initial product"
 CUT_OFFS = (0.1, 0.2, 0.3, 0.5)
 """Values above this fraction of the largest are counted: the first, and other choices."""
 LATE = 0.9
@@ -26,7 +27,7 @@ def spectra_decay(study: Study) -> list[Measure]:
             for cut in CUT_OFFS
         }
         areas = heads_of(study.main, partial(_ratios, product, _area), product)
-        name = "values above a fraction of the largest, change / initial"
+        name = "number of large singular values, of the change over that of the initial product"
         measures += [
             told(name, one, f"above {CUT_OFFS[0]:g} of the largest", part=product, layer=layer)
             for layer, one in counted[CUT_OFFS[0]].items()
@@ -36,7 +37,7 @@ def spectra_decay(study: Study) -> list[Measure]:
                 f"{name}, worst layer",
                 worst(layers),
                 HALF,
-                f"much faster is at least twice as fast; values above {cut:g} of the largest are counted",
+                f"much faster is at least twice as fast; large is above {cut:g} of the largest value",
                 part=product,
                 choice="" if cut == CUT_OFFS[0] else f"values above {cut:g} of the largest",
             )
@@ -44,7 +45,7 @@ def spectra_decay(study: Study) -> list[Measure]:
         ]
         measures += [
             at_most(
-                "area under the normalised spectrum, change / initial, worst layer",
+                f"{AREA}, worst layer",
                 worst(areas.by_layer()),
                 HALF,
                 "the same for the whole spectrum; the change may have twice as many values, which counts "
@@ -52,7 +53,7 @@ def spectra_decay(study: Study) -> list[Measure]:
                 part=product,
             ),
             told(
-                "area under the normalised spectrum, change / initial, mean over heads",
+                f"{AREA}, mean over heads",
                 areas.mean(),
                 f"at step {_last(study.main[0])}, the last with full spectra",
                 part=product,

@@ -16,8 +16,8 @@ def support_grows(run: ToyRun) -> list[Measure]:
         )
     left = sum(len(stage.left) for stage in stages)
     return [
-        at_most("coordinates that leave the support", float(left), 0, "what was learned stays learned"),
-        told("stages", float(len(stages)), "each could have been left by one"),
+        at_most("coordinates that fall back to zero", float(left), 0, "what was learned stays learned"),
+        told("stages of Algorithm 1", float(len(stages)), "a coordinate could have left at each of them"),
     ]
 
 
@@ -32,13 +32,13 @@ def nondegeneracy(run: ToyRun) -> list[Measure]:
     gaps = sorted(float(gap) for one in known for gap in one["margins"])
     return [
         at_least(
-            "smallest gap to the runner-up, over the stage's time",
+            "shortest time by which a stage comes before its runner-up, as a fraction of the stage's time",
             min(float(one["margin"]) for one in known),
             TIE,
             "no two coordinates are due at the same time (the theorem's nondegeneracy)",
         ),
         told(
-            "median gap",
+            "the same, median over stages",
             gaps[len(gaps) // 2],
             "the flow resolves a gap only where alpha is small enough",
         ),

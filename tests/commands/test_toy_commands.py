@@ -63,7 +63,7 @@ def test_claims_on_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "36")
     main(["claims", str(tiny.folder), "--only", "support"])
     printed = capsys.readouterr().out
-    assert "yes, 0, needed <= 0, coordinates that leave the support" in " ".join(printed.split())
+    assert "yes, 0, needed <= 0, coordinates that fall back to zero" in " ".join(printed.split())
     assert "…" not in printed
 
 
