@@ -1,7 +1,7 @@
 """A comparison of two checkpoints as a picture, layers by heads, with its numbers beside it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,12 @@ def _ticks(count: int) -> range:
 
 
 def to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
-    """One line per row, with the fields' names on top; several numbers in a field are set apart by spaces."""
+    """One line per row, with the fields' names on top; heads count from 1, as in the picture, and several
+    numbers in a field are set apart by spaces."""
+    numbered = (row if row.head is None else replace(row, head=row.head + 1) for row in rows)
     lines = (
         [" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in asdict(row).values()]
-        for row in rows
+        for row in numbered
     )
     return csv_text([field.name for field in fields(rows[0])], lines)
 

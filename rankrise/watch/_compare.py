@@ -40,7 +40,7 @@ class MatrixChange:
     matrix: str
     """KQ, VO or weight."""
     head: int | None
-    """Counted from 0, as everywhere in Python; None for a whole weight."""
+    """An index, from 0, as everywhere in Python and JSON; None for a whole weight."""
     relative_change: float
     """Frobenius norm of the change over that of the matrix before."""
     largest: float

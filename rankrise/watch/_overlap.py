@@ -32,7 +32,7 @@ class HeadOverlap:
     matrix: str
     """KQ or VO."""
     head: int
-    """Counted from 0, as everywhere in Python."""
+    """An index, from 0, as everywhere in Python and JSON."""
     directions: int
     """How many leading directions are compared: fewer than asked for where a change has fewer."""
     left: float | None
@@ -109,8 +109,9 @@ def overlap(
         )
         if numbers != others:
             raise RankriseError(
-                f"The heads {numbers} of {name} are in the first and {others} in the second: pass two "
-                "trainings of which the same heads were tracked."
+                f"{name} has the heads {[head + 1 for head in numbers]} in the first and "
+                f"{[head + 1 for head in others]} in the second: pass two trainings of which the same heads "
+                "were tracked."
             )
         for matrix in PRODUCTS:
             changes = [head_change(old, new, matrix, device) for old, new in layers]

@@ -101,7 +101,7 @@ class TrackedPart:
         layer, heads = self._layers[self._places[index]], self._heads[index]
         if len(heads) and int(heads.max()) >= len(layer.query):
             raise RankriseError(
-                f"{self.run} tracked head {int(heads.max())} of {layer.name}, and the checkpoint has "
+                f"{self.run} tracked head {int(heads.max()) + 1} of {layer.name}, and the checkpoint has "
                 f"{len(layer.query)}: pass one that was saved of this run."
             )
         return replace(layer, **{role: getattr(layer, role)[heads] for role in ROLES})

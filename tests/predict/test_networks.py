@@ -237,7 +237,7 @@ def test_places_are_the_order_of_the_paper(dimension, layers, heads):
 
 def test_labels():
     assert diagonal_head(8, 2, 2).label(15) == "VO 7"
-    assert diagonal_transformer(5, 2, 3, 2, 2).label(33) == "layer 1 head 0 KQ 3"
+    assert diagonal_transformer(5, 2, 3, 2, 2).label(33) == "layer 2 head 1 KQ 3"
     assert diagonal_linear(8, 2).label(7) == "input 7"
 
 

@@ -58,7 +58,7 @@ def test_of_some_layers_and_heads(places: Path) -> None:
     (shared, _) = watch.overlap(run, places / "tuned-1", places / "tuned-2").rows
     assert (shared.layer, shared.head) == (kq.layer, 1)
     other = tracked(places / "another part", made("llama"), layers=[1], heads=[0])
-    with pytest.raises(RankriseError, match=r"The heads \[1\] of .* and \[0\] in the second"):
+    with pytest.raises(RankriseError, match=r"has the heads \[2\] in the first and \[1\] in the second"):
         watch.overlap(run, places / "tuned-1", places / "tuned-2", second_before=other)
 
 

@@ -6,7 +6,8 @@ from rankrise.predict._networks.checks import check_coordinate
 
 
 class AttentionEntry(NamedTuple):
-    """Layer and head, "KQ" for an entry of w_K * w_Q or "VO" for one of w_V * w_O, and which; all from 0."""
+    """Layer and head, "KQ" for an entry of w_K * w_Q or "VO" for one of w_V * w_O, and which entry: indices,
+    from 0."""
 
     layer: int
     head: int

@@ -73,9 +73,9 @@ class DiagonalTransformer:
         return attention_entry(coordinate, self.layers, self.heads, self.inputs.shape[-1])
 
     def label(self, coordinate: int) -> str:
-        """The name of a coordinate, such as "layer 1 head 0 KQ 3"."""
+        """The name of a coordinate, such as "layer 2 head 1 KQ 3": layers and heads count from 1 in names."""
         place = self.place(coordinate)
-        return f"layer {place.layer} head {place.head} {place.kind} {place.entry}"
+        return f"layer {place.layer + 1} head {place.head + 1} {place.kind} {place.entry}"
 
 
 def transform(
@@ -124,7 +124,7 @@ def diagonal_transformer(
 
     >>> network = diagonal_transformer(dimension=3, layers=2, heads=2, tokens=4, samples=5)
     >>> network.size, network.label(15), float(network(network.teacher))
-    (24, 'layer 1 head 0 VO 0', 0.0)
+    (24, 'layer 2 head 1 VO 0', 0.0)
     """
     width = dimension if width is None else width
     check_sizes(dimension=dimension, layers=layers, heads=heads, tokens=tokens, samples=samples, width=width)

@@ -43,11 +43,11 @@ class FullHead:
         return ((dimension, dimension),) * (2 * self.heads)
 
     def label(self, product: int) -> str:
-        """The name of a product: "KQ" or "VO", with the head's number where there are several."""
+        """The name of a product: "KQ" or "VO", with the head's number, from 1, where there are several."""
         if not 0 <= product < 2 * self.heads:
             raise RankriseError(f"product={product} does not exist: pass one from 0 to {2 * self.heads - 1}.")
         kind = "VO" if product % 2 else "KQ"
-        return kind if self.heads == 1 else f"head {product // 2} {kind}"
+        return kind if self.heads == 1 else f"head {product // 2 + 1} {kind}"
 
     def __call__(self, *products: Tensor) -> Tensor:
         """The loss, twice differentiable by autograd."""

@@ -64,10 +64,11 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
 
 
 def _short_labels(run: ToyRun, seed: int) -> list[str]:
-    """Labels that fit beside a plot: layer and head as L1H0, where there are several."""
+    """Labels that fit beside a plot: layer and head as L2H1, where there are several."""
     if run.settings.layers == run.settings.heads == 1:
         return run.labels(seed)
-    return [f"L{place.layer}H{place.head} {place.kind} {place.entry}" for place in run.places(seed)]
+    places = run.places(seed)
+    return [f"L{place.layer + 1}H{place.head + 1} {place.kind} {place.entry}" for place in places]
 
 
 def _stage(stage: Stage) -> dict[str, Any]:
