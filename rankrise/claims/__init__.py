@@ -7,7 +7,7 @@ from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict,
 from rankrise.claims.statements import STATEMENTS
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
-from rankrise.runs import Run
+from rankrise.runs import Run, ToyRun
 
 __all__ = [
     "INTERVALS",
@@ -17,11 +17,17 @@ __all__ = [
     "Statement",
     "Verdict",
     "check_claims",
+    "has_claims",
     "judge",
     "write_claims",
 ]
 
 FORMAT = "rankrise-claims/3"
+
+
+def has_claims(run: Run) -> bool:
+    """Whether any claim may be about a run: of tracked ones, about those with heads."""
+    return isinstance(run, ToyRun) or bool(run.layers)
 
 
 def check_claims(
@@ -31,6 +37,12 @@ def check_claims(
 
     Runs that a claim is not about have their effects measured, and a verdict where `everything` is judged.
     """
+    for run in opened:
+        if not has_claims(run):
+            raise RankriseError(
+                f"{run.folder} tracked matrices and no attention heads, which every claim on tracked runs is "
+                f"about: see it with 'rankrise report {run.folder}'."
+            )
     table = [(statement, statement.on(opened)) for statement in STATEMENTS]
     known = [statement.name for statement, subjects in table if subjects]
     for name in names or ():

@@ -98,6 +98,7 @@ def history(
             "heads_below_noise": {
                 name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
             },
+            "matrices_below_noise": {name: found.below_noise(name).tolist() for name in found.matrices},
         }
     if json:
         print(to_json(result))

@@ -177,7 +177,9 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
     layers = list(dict.fromkeys(line.layer for line in of_heads))
     numbered = enumerate(zip(layers, short_names(layers), strict=True), start=1)
     names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
-    tables = [_table("layer", of_heads, names, console.width, bars, f" {plus_minus} ")]
+    tables = []
+    if of_heads or not of_matrices:
+        tables.append(_table("layer", of_heads, names, console.width, bars, f" {plus_minus} "))
     if of_matrices:
         matrices = [line.layer for line in of_matrices]
         tables.append(

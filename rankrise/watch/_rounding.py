@@ -107,11 +107,17 @@ def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
 
 
 def matrix_noise(before: Tensor, after: Tensor) -> Noise:
-    """The noise of `after - before` [m, n]: the largest value is `sqrt(largest row sum) + sqrt(largest column
-    sum)` of the variances, as for equal ones sigma (sqrt(m) + sqrt(n))."""
-    variances = (spacing(before).square_() + spacing(after).square_()).div_(12)
-    rows, columns = variances.sum(1), variances.sum(0)
-    return Noise(rows.max().sqrt() + columns.max().sqrt(), rows.double().sum())
+    """The noise of `after - before` [m, n]: its largest value is that of one draw, in which each entry is off
+    by its standard deviation, up or down."""
+    error = spacing(before).square_().add_(spacing(after).square_()).div_(12)
+    square = error.sum(1).double().sum()
+    generator = torch.Generator().manual_seed(0)  # of the processor, so that a GPU draws the same
+    signs = torch.empty(error.shape, dtype=torch.int8).random_(0, 2, generator=generator).mul_(2).sub_(1)
+    error = divided(error.sqrt_(), square.sqrt().float()).mul_(signs.to(error.device))
+    vector = torch.randn(error.shape[1], generator=generator).to(error.device)
+    for _ in range(POWER_STEPS):
+        vector = error.mT @ (error @ divided(vector, torch.linalg.vector_norm(vector)))
+    return Noise((square * torch.linalg.vector_norm(vector)).sqrt(), square)
 
 
 def _largest(gram: Tensor) -> Tensor:

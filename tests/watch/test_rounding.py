@@ -61,13 +61,27 @@ def test_noise_of_products(dtype, decay):
 
 
 @HALF
-def test_noise_of_a_matrix(dtype):
+@pytest.mark.parametrize("kind", ["even", "rows", "columns", "low rank"])
+def test_noise_of_a_matrix(dtype, kind):
     torch.manual_seed(0)
-    (before, off_before), (after, off_after) = rounded_twice(torch.randn(120, 90), dtype)
+    weight = 0.02 * torch.randn(400, 300)
+    if kind == "low rank":
+        weight = 0.02 * torch.randn(400, 5) @ torch.randn(5, 300) + 0.01 * weight
+    elif kind != "even":
+        weight = weight * torch.randn(*((400, 1) if kind == "rows" else (300,))).div(2).exp()
+    (before, off_before), (after, off_after) = rounded_twice(weight, dtype)
     noise = matrix_noise(before, after)
     values = torch.linalg.svdvals(off_after - off_before)
     assert values.square().sum() == pytest.approx(float(noise.square), rel=0.05)
-    assert 0.7 * float(noise.largest) <= values[0] <= 1.1 * float(noise.largest)
+    assert values[0] == pytest.approx(float(noise.largest), rel=0.12)
+
+
+def test_noise_of_a_matrix_with_one_large_entry_or_none():
+    weight = torch.full((50, 40), 2.0**-12, dtype=torch.bfloat16)
+    weight[3, 5] = 2.0
+    noise = matrix_noise(weight, weight)
+    assert float(noise.square / noise.largest.square()) == pytest.approx(1, rel=1e-3)
+    assert [float(number) for number in matrix_noise(0 * weight, 0 * weight)] == [0, 0]
 
 
 def test_float32_that_was_narrower_is_told():

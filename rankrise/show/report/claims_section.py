@@ -19,6 +19,8 @@ MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("o
 def claims_section(claims: Sequence[Claim]) -> str:
     """How many claims have which verdict, which opens to each claim with its effect and verdict on each
     subject; the measures are folded beneath the reason, and lie open where there is one run or data set."""
+    if not claims:
+        return "<p>No claim is about these runs: they have no attention heads.</p>"
     alone = len({claim.data or claim.runs for claim in claims}) == 1
     parts = []
     for name, same in groupby(claims, key=lambda claim: claim.name):

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import rankrise
-from rankrise.claims import check_claims
+from rankrise.claims import check_claims, has_claims
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
@@ -63,7 +63,7 @@ def render(
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
         first_section=kind.sections[0][0],
         story=story(kind.finding, kind.chapters(runs)),
-        claims=claims_section(check_claims(runs, everything=judge)),
+        claims=claims_section(check_claims([run for run in runs if has_claims(run)], everything=judge)),
         sections=web_source(f"{kind.name}/sections.html"),
         settings=settings_tables([(run.name, run.info, kind.settings(run)) for run in runs]),
         version=escape(rankrise.__version__),

@@ -65,7 +65,8 @@ class TrackedRun:
         if not len(noisy):
             return []
         where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
-        return [f"at {where}, the change of most heads is rounding noise"]
+        which = "heads" if self.products else "matrices"
+        return [f"at {where}, the change of most {which} is rounding noise"]
 
     @property
     def name(self) -> str:
@@ -237,11 +238,14 @@ class TrackedRun:
 
     @cached_property
     def noisy_steps(self) -> Array:
-        """Those of `finite_steps` at which the change of most heads is below the noise, int64 [k]."""
-        below = [self.below_noise(product)[self.finite] for product in self.products]
-        heads = sum(len(layer["tracked_heads"]) for layer in self.layers) * len(below)
-        count = sum((one.sum(axis=(1, 2)) for one in below), numpy.zeros(len(self.finite_steps), int))
-        return self.finite_steps[2 * count > heads]
+        """Those of `finite_steps` at which the change of most heads is below the noise, int64 [k]; of most
+        matrices, where no heads are tracked."""
+        of_heads = sum(len(layer["tracked_heads"]) for layer in self.layers) * len(self.products)
+        count = numpy.zeros(len(self.finite_steps), int)
+        for which in self.products or self.matrices:
+            below = self.below_noise(which)[self.finite]
+            count += below.sum(axis=tuple(range(1, below.ndim)))
+        return self.finite_steps[2 * count > (of_heads or len(self.matrices))]
 
     @cached_property
     def spectra_steps(self) -> Array:

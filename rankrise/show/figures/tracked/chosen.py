@@ -116,7 +116,17 @@ def shade_noise(panel: Axes, member: TrackedRun, layer: int, heads: Sequence[int
     """Grey where the change of most heads of a layer is rounding noise, halfway to the steps beside."""
     places = slice(None) if heads is None else list(heads)
     below = [member.below_noise(name)[member.finite, layer][:, places] for name in member.products]
-    share = np.nanmean(np.concatenate(below, axis=1), axis=1) if below else np.zeros(0)
+    _shade(panel, member, np.concatenate(below, axis=1))
+
+
+def shade_matrix_noise(panel: Axes, member: TrackedRun, names: Sequence[str]) -> None:
+    """Grey where the change of most of these matrices is rounding noise."""
+    _shade(panel, member, np.stack([member.below_noise(name)[member.finite] for name in names], axis=1))
+
+
+def _shade(panel: Axes, member: TrackedRun, below: np.ndarray) -> None:
+    """Grey at those of the measured steps, the first axis, at which most are below the noise."""
+    share = below.mean(axis=1)
     moments = member.at(member.finite_steps)
     edges = np.concatenate([[0.0], (moments[1:] + moments[:-1]) / 2, moments[-1:]])
     for place in np.flatnonzero(share > 0.5):

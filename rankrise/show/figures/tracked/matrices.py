@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import DASHES, GREY, new_figure, plain, shades
-from rankrise.show.figures.tracked.chosen import columns_for, measured, tidy
+from rankrise.show.figures.tracked.chosen import columns_for, measured, noise_note, shade_matrix_noise, tidy
 from rankrise.show.rank_kinds import STABLE, rank_kinds
 
 SHARE = "95 % energy"
@@ -18,7 +18,8 @@ HEADER = ("data", "run", "matrix", "step", "epoch", "rank", "value")
 
 def draw_matrices(study: Study) -> Drawn:
     """One panel per kind of matrix, one line per matrix: its stable rank, and dashed how many directions hold
-    95 % of the change's energy where that is recorded; the data, with every other rank."""
+    95 % of the change's energy where that is recorded; the data, with every other rank and, of a history, the
+    share of the change's square that rounding explains."""
     member = measured(study.main[0])
     ranks = {name: rank_kinds(member, name) for name in member.matrices}
     kinds = _kinds(member.matrices)
@@ -35,6 +36,7 @@ def draw_matrices(study: Study) -> Drawn:
                 curve = ranks[name][SHARE][member.finite]
                 known = np.isfinite(curve)  # of a large matrix, at its full spectra alone
                 panel.plot(moments[known], curve[known], color=colour, linestyle=DASHES, linewidth=0.8)
+        shade_matrix_noise(panel, member, names)
         panel.set_title(plain(kind))
         panel.set_ylim(bottom=0)
         panel.set_xlim(0, float(moments[-1]))
@@ -46,6 +48,7 @@ def draw_matrices(study: Study) -> Drawn:
     left_out = f"; {len(kinds) - len(shown)} kinds more in the table" if len(kinds) > len(shown) else ""
     figure.suptitle(
         f"{plain(study.main_label)}: ranks of the change of other matrices, the later ones darker{left_out}"
+        f"{'' if member.products else noise_note(member)}"
     )
     return figure, table(HEADER, _rows(member, study.label, ranks))
 
@@ -67,9 +70,11 @@ def _rows(
 ) -> list[tuple[object, ...]]:
     steps = member.finite_steps.tolist()
     epochs = member.at(steps).tolist() if member.epoch_steps else [""] * len(steps)
+    noise = {name: {"noise share": member.noise_share(name)} for name in ranks}
     return [
         (label, member.name, name, step, epoch, kind, value)
         for name, kinds in ranks.items()
-        for kind, curve in kinds.items()
+        for kind, curve in (kinds | noise[name]).items()
+        if kind in kinds or np.isfinite(curve).any()
         for step, epoch, value in zip(steps, epochs, curve[member.finite].tolist(), strict=True)
     ]

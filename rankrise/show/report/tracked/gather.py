@@ -30,7 +30,7 @@ FURTHER = ("perplexity/", "word_perplexity/")
 
 def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
     """Everything the page's plots need of some runs, as JSON has it, and which of them is shown first."""
-    members = [(study, one) for study in studies(runs) for one in study.members]
+    members = [(study, one) for study in studies(runs, of_heads=False) for one in study.members]
     first = next(place for place, (study, one) in enumerate(members) if one is study.main[0])
     return {"runs": [gather(study, one, share=1 / len(members)) for study, one in members], "first": first}
 
@@ -38,8 +38,10 @@ def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
 def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, Any]:
     """One run, in a share of the page's room."""
     curves = sum(len(layer["tracked_heads"]) for layer in member.layers) * max(1, len(member.products))
+    nothing = {"steps": [], "merged": False}  # of heads, where there are none
     ranks = {name: rank_kinds(member, name) for name in member.products}
-    kinds = list(dict.fromkeys(kind for of_product in ranks.values() for kind in of_product))
+    others = {name: rank_kinds(member, name) for name in member.matrices}
+    kinds = list(dict.fromkeys(kind for one in (ranks or others).values() for kind in one))
     room = share * RANK_NUMBERS / (len(kinds) * (curves + len(member.matrices)))
     moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, int(room))))
     return {
@@ -66,9 +68,16 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
             }
             for kind in kinds
         },
-        "matrices": [_matrix(member, name, moments) for name in member.matrices],
-        "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)),
-        "leading": _leading(member, int(share * LEADING_NUMBERS / curves)),
+        "matrices": [
+            {
+                "name": name,
+                "kinds": {kind: _short(curve[member.finite][moments]) for kind, curve in of_matrix.items()},
+            }
+            for name, of_matrix in others.items()
+        ],
+        "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)) if curves else nothing,
+        "matrix_spectra": _matrix_spectra(member) if member.matrices else nothing,
+        "leading": _leading(member, int(share * LEADING_NUMBERS / curves)) if curves else nothing,
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in found_stages(member)],
         "truncation": _truncation(member),
@@ -84,15 +93,6 @@ def _names(member: TrackedRun) -> list[str]:
     return [layer["name"] for layer in member.layers]
 
 
-def _matrix(member: TrackedRun, name: str, moments: np.ndarray) -> dict[str, Any]:
-    """The ranks of a matrix that belongs to no head, by kind."""
-    ranks = rank_kinds(member, name).items()
-    return {
-        "name": name,
-        "kinds": {kind: _short(curve[member.finite][moments]) for kind, curve in ranks},
-    }
-
-
 def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float | None]]]:
     """Ranks [moments, layers, heads] by layer and head."""
     return [
@@ -103,13 +103,20 @@ def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float | None
 
 def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, dict[str, Any]] | None:
     """By product and layer: `share`, of the change's square, that rounding explains, mean over heads, and how
-    many of the heads are `below` the noise; None for a run that was tracked while it trained."""
-    shares = {name: member.mean_noise_share(name)[member.finite][moments] for name in member.products}
-    if all(np.isnan(share).all() for share in shares.values()):
+    many of the heads are `below` the noise; under "matrices" the same of each of them. None for a run that
+    was tracked while it trained."""
+    shares = {name: member.mean_noise_share(name) for name in member.products}
+    below = {name: member.below_noise(name).sum(axis=2) for name in member.products}
+    if member.matrices:
+        shares["matrices"] = np.stack([member.noise_share(name) for name in member.matrices], axis=1)
+        below["matrices"] = np.stack([1 * member.below_noise(name) for name in member.matrices], axis=1)
+    if all(np.isnan(share[member.finite]).all() for share in shares.values()):
         return None
-    below = {name: member.below_noise(name)[member.finite][moments].sum(axis=2) for name in shares}
     return {
-        name: {"share": [_short(layer) for layer in share.T], "below": below[name].T.tolist()}
+        name: {
+            "share": [_short(layer) for layer in share[member.finite][moments].T],
+            "below": below[name][member.finite][moments].T.tolist(),
+        }
         for name, share in shares.items()
     }
 
@@ -122,11 +129,7 @@ def _spectra(member: TrackedRun, numbers: int) -> dict[str, Any]:
     values = _indices(max(min(layer["d_model"], 2 * layer["d_head"]) for layer in member.layers))
     values = np.union1d(values, [layer["d_head"] - 1 for layer in member.layers])  # an initial one's last
     merged = numbers < 3 * len(values)
-    steps = member.finite_spectra_steps
-    if len(steps):
-        moments = MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1)
-        wanted = np.geomspace(steps[0], steps[-1], moments)
-        steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
+    steps = _spectra_steps(member, MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1))
 
     def carried(name: str, step: int | None) -> tuple[Any, list[list[float | None]]]:
         """By layer and head, values and how many of all are above a tenth of the largest."""
@@ -176,6 +179,31 @@ def _by_head(member: TrackedRun, values: np.ndarray, merged: bool) -> list[Any]:
         heads = heads.mean(axis=1, keepdims=True) if merged else heads
         layers.append([[_short(curve) for curve in head.T] for head in heads.swapaxes(0, 1)])
     return layers
+
+
+def _matrix_spectra(member: TrackedRun) -> dict[str, Any]:
+    """Spectra of the change by matrix at some steps; empty where those of a large one were not taken."""
+    steps = _spectra_steps(member, MOST_SPECTRA)
+
+    def carried(name: str, step: int) -> list[float | None]:
+        spectrum = member.spectrum(name, step)
+        return _short(spectrum[_indices(len(spectrum))])
+
+    sizes = [min(matrix["shape"]) for matrix in member.info["matrices"]]
+    return {
+        "steps": steps.tolist(),
+        "indices": [(_indices(size) + 1).tolist() for size in sizes],
+        "change": [[carried(name, int(step)) for step in steps] for name in member.matrices],
+    }
+
+
+def _spectra_steps(member: TrackedRun, most: int) -> np.ndarray:
+    """Up to so many of the steps with full spectra, about evenly on a logarithmic clock."""
+    steps = member.finite_spectra_steps
+    if not len(steps):
+        return steps
+    wanted = np.geomspace(steps[0], steps[-1], most)
+    return np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
 
 
 def _indices(count: int) -> np.ndarray:

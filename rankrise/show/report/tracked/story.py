@@ -31,22 +31,28 @@ def chapters(runs: Sequence[TrackedRun]) -> list[Chapter]:
         Chapter(
             _trained(study), [_going_on(one) for one in study.members if not one.finished], _came_out(study)
         )
-        for study in studies(runs)
+        for study in studies(runs, of_heads=False)
     ]
 
 
 def _trained(study: Study) -> str:
     first = study.main[0]
-    layers = first.layers
-    heads, size = (_range([layer[name] for layer in layers]) for name in ("heads", "d_head"))
     model = escape(str(first.info.get("model", "a model")))
-    shape = f"{_many(len(layers), 'layer')} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
     named = study.data is None or _letters(study.data) == _letters(study.label)
     on = "" if named else f" on {escape(str(study.data))}"
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     notes = "".join(f" Note: {escape(note)}." for note in first.notes)
-    trained = f"{model} ({shape}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
+    trained = f"{model} ({_shape(first)}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
     return f"<strong>{escape(study.label)}</strong>: {trained}{notes}"
+
+
+def _shape(member: TrackedRun) -> str:
+    """The layers and heads that were tracked; where there are none, how many matrices."""
+    if not member.layers:
+        return f"{len(member.matrices)} {'matrix' if len(member.matrices) == 1 else 'matrices'}, and no heads"
+    heads, size = (_range([layer[name] for layer in member.layers]) for name in ("heads", "d_head"))
+    layers = _many(len(member.layers), "layer")
+    return f"{layers} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
 
 
 def _kind_of_training(member: TrackedRun) -> str:
@@ -90,14 +96,20 @@ def _came_out(study: Study) -> list[str]:
     if not first.last_finite_step:
         return ["Nothing has been measured yet."]
     sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
+    since = "" if first.since is None else f" since {escape(first.since)}"
     for name in first.products:
-        since = "" if first.since is None else f" since {escape(first.since)}"
         course = np.nanmean(first.ranks[name].reshape(len(first.finite_steps), -1), axis=1)
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
             f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned{since} goes from "
             f"{course[0]:.2f}"
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads).{_energy(first, name)}"
+        )
+    if not first.products:
+        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)
+        sentences.append(
+            f"The stable rank of what the matrices have learned{since} goes from {course[0]:.2f}"
+            f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over matrices)."
         )
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.steps().get(metric, np.array([]))
@@ -121,6 +133,8 @@ def _energy(member: TrackedRun, product: str) -> str:
 def _stages(run: TrackedRun) -> str:
     """How many stages were found; where none was, how many the detector would miss at this noise."""
     found = found_stages(run)
+    if not found.searched:
+        return "Stages were not searched for: there are neither heads nor a loss in the record."
     if "loss" not in found.searched:
         shown = _many(len(found), "stage") if len(found) else "no stage"
         return f"The ranks show {shown}; they alone were searched, because no loss was recorded."

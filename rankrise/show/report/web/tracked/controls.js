@@ -56,7 +56,7 @@ function layerChoice() {
     select.replaceChildren(h("option", { value: -1 }, "all layers"), ...all);
   });
   watch(["run", "layer"], () => (select.value = state.layer));
-  return h("label", {}, "Layer ", select);
+  return ofHeads(h("label", {}, "Layer ", select));
 }
 
 function headChoice() {
@@ -71,7 +71,13 @@ function headChoice() {
     select.disabled = state.layer < 0;
   });
   watch(["run", "layer", "head"], () => (select.value = state.head));
-  return h("label", {}, "Head ", select);
+  return ofHeads(h("label", {}, "Head ", select));
+}
+
+/** A choice that a run without heads does not have. */
+function ofHeads(label) {
+  watch(["run"], () => (label.hidden = !here().layers.length));
+  return label;
 }
 
 function stepChoice() {

@@ -12,6 +12,7 @@ export function heads() {
   const holder = h("div", { class: "pair" });
   watch(["run", "rank", "place", "layer", "head"], () => {
     const run = here();
+    if (!run.layers.length) return holder.replaceChildren(absent("This run has no heads."));
     if (run.empty) return holder.replaceChildren(absent("Nothing has been measured yet."));
     const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
     holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));

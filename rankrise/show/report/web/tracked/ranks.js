@@ -6,7 +6,7 @@ import { fullProduct, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { follow, timePlot } from "./clock.js";
-import { here, mean } from "./runs.js";
+import { here, MATRICES, mean } from "./runs.js";
 
 export const LOOKS = { KQ: "kq", VO: "vo dashed" };
 const MOST_HEADS = 24;
@@ -27,19 +27,23 @@ export function glance(runs) {
   watch(["run", "rank", "logTime"], () => {
     const run = here();
     plot.options.xLabel = run.clock;
-    plot.rename(`${run.rankTitle} of the change, all heads`, `${run.rankTitle} of what was learned, all heads`);
+    const all = `all ${run.products.length ? "heads" : MATRICES}`;
+    plot.rename(`${run.rankTitle} of the change, ${all}`, `${run.rankTitle} of what was learned, ${all}`);
     if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: "Nothing has been measured yet." });
-    const lines = run.products.map((product) => ({
+    const ofHeads = run.products.map((product) => ({
       name: `change of ${product}`,
       product,
       style: LOOKS[product],
       ...run.over(run.ranks[product].flat()),
     }));
+    const ofMatrices = { name: "change of matrices", product: MATRICES, style: "kq", ...run.over(run.matrixCurves) };
+    const lines = ofHeads.length ? ofHeads : [ofMatrices];
+    const members = ofHeads.length ? "heads" : MATRICES;
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
     const when = runs.length > 1 ? `${run.name}, at the last step` : "At the last step";
-    const greyed = run.noisy(run.products);
-    const told = `${when}: ${ends}; mean and standard deviation over heads.`;
-    plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed)}` });
+    const greyed = run.noisy(run.products.length ? run.products : [MATRICES]);
+    const told = `${when}: ${ends}; mean and standard deviation over ${members}.`;
+    plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed, members)}` });
   });
   follow(plot);
   document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
@@ -50,7 +54,8 @@ function rankTip(moment, line) {
   const run = here();
   const place = run.nearest(moment);
   const value = valueAt(line, moment);
-  const spread = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - value, 2)} over heads` : "";
+  const members = line.product === MATRICES ? MATRICES : "heads";
+  const spread = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - value, 2)} over ${members}` : "";
   const name = line.module ? `${line.name}, ${line.module}` : line.name;
   const rounding = line.product ? run.roundingNote(line.product, line.layer ?? -1, place) : null;
   return [name, `${run.rankName} ${number(value, 3)}${spread}`, run.moment(run.steps[place]), ...(rounding ? [rounding] : [])];
@@ -75,13 +80,15 @@ function matrixPlot() {
     const run = here();
     plot.options.xLabel = run.clock;
     plot.rename(`${run.rankTitle} of the change of other matrices`, `${run.rankTitle} of the change of other matrices`);
-    const drawn = run.matrices.map(({ name, kinds }) => ({ name, ...run.line(kinds[run.kind] ?? []) })).filter((line) => line.xs.length);
+    const all = run.matrices.map(({ name, kinds }, layer) => ({ name, product: MATRICES, layer, ...run.line(kinds[run.kind] ?? []) }));
+    const drawn = all.filter((line) => line.xs.length);
     const lines = drawn.map((line, index) => ({ ...line, shade: spread(index, drawn.length), unkeyed: drawn.length > MOST_KEYED }));
     const ends = lines.map((line) => line.ys[line.ys.length - 1]);
     const range = lines.length > 1 ? `from ${number(Math.min(...ends), 3)} to ${number(Math.max(...ends), 3)}` : number(ends[0], 3);
-    const told = `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${run.ruleNote}`;
+    const greyed = run.noisy([MATRICES]);
+    const told = `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${run.ruleNote}${run.greyNote(greyed, MATRICES)}`;
     const summary = lines.length ? told : `The ${run.rankName} of these matrices is not recorded.`;
-    plot.show({ lines, rules: run.rules, summary });
+    plot.show({ lines, rules: run.rules, greyed, summary });
   });
   follow(plot);
   return plot;

@@ -3,6 +3,9 @@
 import { number } from "../dom.js";
 import { state } from "../state.js";
 
+/** Matrices that belong to no head, where products are named. */
+export const MATRICES = "matrices";
+
 export class Run {
   constructor(record) {
     Object.assign(this, record);
@@ -31,6 +34,11 @@ export class Run {
   /** By product, layer and head: curves of the rank that is shown. */
   get ranks() {
     return this.kinds[this.kind];
+  }
+
+  /** Curves of the rank that is shown, of each matrix that has it. */
+  get matrixCurves() {
+    return this.matrices.flatMap(({ kinds }) => (this.kind in kinds ? [kinds[this.kind]] : []));
   }
 
   headName(layer, slot) {
@@ -85,12 +93,13 @@ export class Run {
     return mean(this.ranks[product][layer].map((curve) => curve[place]));
   }
 
-  /** Ranges of time in which the change of most heads is rounding noise, of these products and one layer or, if -1, all. */
+  /** Ranges of time in which the change of most heads is rounding noise, of these products and one layer or, if -1, all; or of most matrices. */
   noisy(products, layer = -1) {
     if (!this.noise) return [];
     const some = (each) => (layer < 0 ? each : [each[layer]]);
-    const heads = products.length * some(this.layers).reduce((sum, { heads }) => sum + heads.length, 0);
-    const below = (place) => products.flatMap((name) => some(this.noise[name].below)).reduce((sum, counts) => sum + counts[place], 0);
+    const ofLayers = products.length * some(this.layers).reduce((sum, { heads }) => sum + heads.length, 0);
+    const heads = products.includes(MATRICES) ? this.matrices.length : ofLayers;
+    const below = (place) => products.flatMap((name) => some(this.noise[name]?.below ?? [])).reduce((sum, counts) => sum + counts[place], 0);
     const edge = (place) => (this.times[Math.max(0, place - 1)] + this.times[Math.min(place, this.times.length - 1)]) / 2;
     const places = this.steps.map((_, place) => place).filter((place) => 2 * below(place) > heads);
     return places.map((place) => [edge(place), edge(place + 1)]);
@@ -104,8 +113,8 @@ export class Run {
   }
 
   /** What a plot says of grey ranges, if there are any. */
-  greyNote(greyed) {
-    return greyed.length ? " Grey: rounding explains half of the change or more in most heads." : "";
+  greyNote(greyed, members = "heads") {
+    return greyed.length ? ` Grey: rounding explains half of the change or more in most ${members}.` : "";
   }
 
   /** What a plot says of them, if there are any. */

@@ -1,34 +1,57 @@
 // Singular values: of the product at the beginning, and of its change at steps of training.
 
 import { valueAt } from "../curves.js";
-import { h, number } from "../dom.js";
-import { absent, fullProduct } from "../layout.js";
+import { h, number, plural } from "../dom.js";
+import { absent, fullProduct, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { here, mean } from "./runs.js";
 
+const MOST_KEYED = 12;
+
 export function spectra() {
   const holder = h("div", { class: "pair" });
   const plots = new Map(["KQ", "VO"].map((product) => [product, spectrumPlot(product)]));
+  const matrices = matrixSpectra();
   watch(["run"], () => {
-    const found = here().products.map((product) => plots.get(product).figure);
-    holder.replaceChildren(...(here().spectra.steps.length ? found : [absent("This run has no full spectra yet.")]));
+    const ofHeads = here().spectra.steps.length ? here().products.map((product) => plots.get(product).figure) : [];
+    const found = [...ofHeads, ...(here().matrix_spectra.steps.length ? [matrices.figure] : [])];
+    holder.replaceChildren(...(found.length ? found : [absent("This run has no full spectra yet.")]));
   });
   document.getElementById("spectra-here").append(h("div", { class: "run" }, holder));
 }
 
-function spectrumPlot(product) {
-  const plot = new Plot({
-    name: `Spectra of ${product}`,
-    title: ["Singular values, Δ", ...fullProduct(product)],
-    xLabel: "index of the singular value",
-    xLabelShort: "index",
-    logY: () => state.logValues,
-    key: true,
-    floor: 0,
-    height: 290,
-    tip: (index, line) => line && [line.name, `value ${Math.round(index)}: ${number(valueAt(line, index), 3)}`],
+const spectrumAxes = {
+  xLabel: "index of the singular value",
+  xLabelShort: "index",
+  logY: () => state.logValues,
+  key: true,
+  floor: 0,
+  height: 290,
+  tip: (index, line) => line && [line.name, `value ${Math.round(index)}: ${number(valueAt(line, index), 3)}`],
+};
+
+/** The change of every matrix that belongs to no head, a line each, at the step nearest to the chosen one. */
+function matrixSpectra() {
+  const plot = new Plot({ ...spectrumAxes, name: "Spectra of other matrices", title: "Singular values, Δ of other matrices" });
+  watch(["run", "place", "normalised", "logValues"], () => {
+    const run = here();
+    const { steps, indices, change } = run.matrix_spectra;
+    if (!steps.length) return plot.show({ lines: [] });
+    plot.options.floor = state.logValues ? undefined : 0;
+    const chosen = nearestSpectrum(run, steps);
+    const drawn = run.matrices.map(({ name }, place) => ({ name, xs: indices[place], ys: scaled(change[place][chosen]) })).filter(({ ys }) => ys.length);
+    const lines = drawn.map((line, index) => ({ ...line, shade: spread(index, drawn.length), unkeyed: drawn.length > MOST_KEYED }));
+    const missing = run.matrices.length - lines.length;
+    const but = missing ? `; ${plural(missing, "large matrix has", "large matrices have")} none there` : "";
+    const over = state.normalised ? "; each spectrum over its largest value" : "";
+    plot.show({ lines, summary: `${plural(lines.length, "matrix", "matrices")} at ${run.moment(steps[chosen])}${but}${over}.` });
   });
+  return plot;
+}
+
+function spectrumPlot(product) {
+  const plot = new Plot({ ...spectrumAxes, name: `Spectra of ${product}`, title: ["Singular values, Δ", ...fullProduct(product)] });
   watch(["run", "layer", "head", "place", "normalised", "logValues"], () => {
     const run = here();
     if (!run.spectra.steps.length || !run.products.includes(product)) return plot.show({ lines: [] });
@@ -40,7 +63,7 @@ function spectrumPlot(product) {
 
 function spectrumContent(run, product) {
   const { steps, indices, initial, change } = run.spectra;
-  const chosen = nearestSpectrum(run);
+  const chosen = nearestSpectrum(run, steps);
   const layers = state.layer < 0 ? run.layers.map((_, layer) => layer) : [state.layer];
   const line = (record, more) => {
     const curves = layers.flatMap((layer) => spectrumHeads(run, record[layer]));
@@ -77,15 +100,17 @@ function chosenHeads(run, heads) {
 
 /** Their spectra, over their largest value where asked for. */
 function spectrumHeads(run, heads) {
-  const curves = chosenHeads(run, heads);
-  if (!state.normalised) return curves;
-  return curves.map((curve) => curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)));
+  return chosenHeads(run, heads).map(scaled);
+}
+
+function scaled(curve) {
+  return state.normalised ? curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)) : curve;
 }
 
 /** The place of the full spectrum nearest to the chosen step, on a logarithmic clock. */
-function nearestSpectrum(run) {
+function nearestSpectrum(run, steps) {
   const step = run.steps[state.place] ?? 1;
-  const away = run.spectra.steps.map((one) => Math.abs(Math.log(one / step)));
+  const away = steps.map((one) => Math.abs(Math.log(one / step)));
   return away.indexOf(away.reduce((a, b) => Math.min(a, b), Infinity));
 }
 
