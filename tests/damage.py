@@ -5,12 +5,15 @@ import json
 import os
 import random
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+
+from rankrise.foundations.record.tensors import checksum, sha256
 
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2**31, 2**63, 10**400, 0.5, -1e308, 1e-320, "", "nan", "inf", "text",
@@ -80,7 +83,7 @@ def damage_json(path: Path, chance: random.Random) -> None:
 
 
 def _damage_rows(path: Path, chance: random.Random) -> None:
-    """Some rows, without their checksums, as those of earlier versions are."""
+    """Some rows, with checksums that fit: what is behind them is to be reached."""
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
     except (ValueError, RecursionError):
@@ -93,7 +96,8 @@ def _damage_rows(path: Path, chance: random.Random) -> None:
     for place in chosen:
         chance.setstate(state)  # the same damage in all of them
         rows[place] = _damaged(rows[place], chance)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = (json.dumps(row, separators=(",", ":"))[:-1] if isinstance(row, dict) else "" for row in rows)
+    path.write_text("".join(f'{text},"crc32":"{zlib.crc32(text.encode()):08x}"}}\n' for text in texts))
 
 
 def _damaged(value: Any, chance: random.Random) -> Any:
@@ -145,7 +149,15 @@ def _damage_tensors(path: Path, chance: random.Random) -> None:
         if how == len(new):
             tensors[f"{name}.other"] = old
     texts = _texts(path) if chance.random() < 0.8 else {}
-    save_file(tensors, path, metadata={key: text for key, text in texts.items() if key != "sha256"})
+    if "sha256" in texts:  # one that fits, as that of one who knows how
+        texts["sha256"] = checksum(tensors)
+    save_file(tensors, path, metadata=texts)
+    about = path.with_name("state.json")
+    if about.is_file():
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):  # damaged already
+            kept = json.loads(about.read_text())
+            kept["sha256"][path.name] = sha256(path)
+            about.write_text(json.dumps(kept))
 
 
 def _texts(path: Path) -> dict[str, str]:

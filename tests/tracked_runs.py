@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise import watch
+from rankrise.foundations.record.lines import Lines
 
 LENGTH, WIDTH, HEADS, EPOCH, RATE = 7, 40, 2, 10, 1e-3
 
@@ -93,6 +94,15 @@ def train(
     else:
         tracker.flush()
     return folder
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Other rows in the place of those of a record."""
+    path.unlink(missing_ok=True)
+    lines = Lines(path)
+    for row in rows:
+        lines.append(row["step"], row)
+    lines.close()
 
 
 def changed(run: Path, folder: Path, recipe: dict[str, Any] | None = None, **info: Any) -> Path:

@@ -13,7 +13,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.checkpoint import WEIGHTS, verified_step
 from rankrise.foundations.record.names import CONFIG, INITIAL, latest_checkpoint
-from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.train._language_model import language_model
@@ -58,7 +58,7 @@ def initial_model(folder: str | Path) -> nn.Module:
         model = vision_transformer(settings, channels, _count(path, "num_labels", classes))
     path = Path(folder) / INITIAL
     if path.is_file():
-        kept, _ = read_tensors(path, "restore it")
+        kept, _ = read_tensors(path, "restore it", has_checksums(read_run(folder)))
         for layer in watch.heads(model):
             stored = kept.get(f"{layer.name}.query")
             if stored is not None and not torch.equal(stored, layer.query.detach()):

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.checkpoint import WEIGHTS, verified_step
 from rankrise.foundations.record.names import INITIAL, latest_checkpoint
-from rankrise.foundations.record.run_file import has_run, read_run
+from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.watch._heads import Layer
 
@@ -125,7 +125,7 @@ def initial_layers(run: str | Path) -> InitialLayers:
     path = Path(run) / INITIAL
     if not path.is_file():
         raise RankriseError(f"{path} is not there: restore it, or pass a checkpoint of the run's beginning.")
-    tensors, _ = read_tensors(path, "restore it")
+    tensors, _ = read_tensors(path, "restore it", has_checksums(info))
     for about in info["layers"]:
         groups, heads = about.get("groups"), about["tracked_heads"]
         known = isinstance(groups, list) and [type(one) for one in groups] == [int] * len(heads)

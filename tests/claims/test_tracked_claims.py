@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from tracked_runs import changed
+from tracked_runs import changed, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.claims import STATEMENTS, Claim, Measure, Statement, check_claims, judge
@@ -173,17 +173,17 @@ def test_how_much_was_learned_stands_beside_a_low_rank(tracked: dict[str, Path],
     loss = watch.load(tracked["unit"]).steps()["loss"]
     assert learned(tracked["unit"]) == pytest.approx([loss[-1] / loss[0]])
     below = shutil.copytree(tracked["unit"], tmp_path / "below")
-    (below / "steps.jsonl").write_text('{"step":1,"loss":-1.0}\n{"step":120,"loss":-2.0}\n')
+    write_rows(below / "steps.jsonl", [{"step": 1, "loss": -1.0}, {"step": 120, "loss": -2.0}])
     assert learned(below) == []
 
 
 def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "run")
-    (run / "steps.jsonl").write_text('{"step":1,"loss":10.0}\n{"step":120,"loss":7.4}\n')
+    write_rows(run / "steps.jsonl", [{"step": 1, "loss": 10.0}, {"step": 120, "loss": 7.4}])
     claims = verdicts("low rank", run, everything=False)
     assert {claim.verdict for claim in claims.values()} == {"not judged"}
     assert "run has hardly learned: its training loss fell from 10 to 7.4" in claims["KQ"].reason
-    (run / "steps.jsonl").write_text('{"step":1,"loss":10.0}\n{"step":120,"loss":4.9}\n')
+    write_rows(run / "steps.jsonl", [{"step": 1, "loss": 10.0}, {"step": 120, "loss": 4.9}])
     assert verdicts("low rank", run, everything=False)["KQ"].verdict == "holds"
 
 
@@ -266,8 +266,8 @@ def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_ear
 
 def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
-    with (run / "steps.jsonl").open("a") as record:
-        record.write(json.dumps({"step": 150, "loss": 0.1, "time": 1e9}) + "\n")
+    steps = run / "steps.jsonl"
+    write_rows(steps, [*read_lines(steps), {"step": 150, "loss": 0.1, "time": 1e9}])
     claim = verdict("spectra", run)
     assert claim.verdict == "not decided"
     assert "the last full spectrum is of step 120 of 150" in claim.reason
@@ -279,7 +279,7 @@ def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> N
     for line in lines:
         line["KQ"]["stable_rank"][0] = [0.0, 0.0]
         line["VO"]["stable_rank"][0] = [0.0, 0.0]
-    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(run / "ranks.jsonl", lines)
     for name in ("low rank", "rank grows", "products"):
         claim = verdict(name, run)
         assert all(one.value is None or np.isfinite(one.value) for one in claim.measures)
@@ -298,9 +298,9 @@ def test_steps_that_are_rounding_noise_are_left_out_and_told(
             line[product]["noise_share"] = [[0.9 if place < noisy else 0.1] * len(heads) for heads in ranks]
             if place < noisy:
                 line[product]["stable_rank"] = [[20.0] * len(heads) for heads in ranks]
-    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(run / "ranks.jsonl", lines)
     alone = changed(tracked["unit"], tmp_path / "alone")
-    (alone / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[noisy:]))
+    write_rows(alone / "ranks.jsonl", lines[noisy:])
     left_out = "measured steps left out as noise"
     found, expected = verdict("rank grows", run), verdict("rank grows", alone)
     assert [one.value for one in found.measures if one.name == left_out] == [noisy]
@@ -308,7 +308,7 @@ def test_steps_that_are_rounding_noise_are_left_out_and_told(
     assert rest == [astuple(one) for one in expected.measures]
     for line in lines:
         line["KQ"]["noise_share"] = [[0.9] * len(heads) for heads in line["KQ"]["stable_rank"]]
-    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(run / "ranks.jsonl", lines)
     assert "by more than rounding" in verdict("low rank", run).reason
 
 

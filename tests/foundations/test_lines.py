@@ -28,6 +28,7 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     [
         b'{"step":', b"[]", b"3", b"{}", b'{"step":"x"}', b'{"step":1.5}', b"\xff", b'{"step":true}',
         b'{"step":-1}', b'{"step":9223372036854775808}', b'{"step":2,"loss":"low"}',
+        b'{"step":2,"crc32":null}',
         b'{"step":2,"loss":1' + 400 * b"0" + b"}", b"[" * 100_000 + b"]" * 100_000,
     ],
 )  # fmt: skip
@@ -75,6 +76,21 @@ def test_no_flipped_bit_of_a_row_passes(written: Path, place: int, bit: int) -> 
         return
     with pytest.raises(RankriseError, match="is damaged in line 1"):
         read_lines(damaged)
+
+
+@pytest.mark.parametrize("cut", [slice(0, 1), slice(1, 2), slice(0, None)])
+def test_a_row_whose_checksum_was_removed_is_told_by_its_number(tmp_path: Path, cut: slice) -> None:
+    path = tmp_path / "ranks.jsonl"
+    lines = Lines(path)
+    for step in (1, 2, 3):
+        lines.append(step, {"loss": 0.5})
+    lines.close()
+    rows = path.read_bytes().splitlines(keepends=True)
+    rows[cut] = [row[: row.index(b',"crc32"')] + b"}\n" for row in rows[cut]]
+    path.write_bytes(b"".join(rows))
+    with pytest.raises(RankriseError, match=f"is damaged in line {(cut.start or 0) + 1}"):
+        read_lines(path, checked=True)
+    assert len(read_lines(path)) == 3  # as those of earlier versions are
 
 
 def test_the_name_of_the_checksum_is_taken(tmp_path: Path) -> None:

@@ -41,15 +41,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         == read_run(tmp_path, "tracked")
         == ABOUT
         | {
-            "format": "rankrise-run/1",
+            "format": "rankrise-run/2",
             "kind": "tracked",
         }
     )
-    with pytest.raises(RankriseError, match="'tracked': pass a run of 'rankrise-run/1', 'toy'"):
+    with pytest.raises(RankriseError, match="'tracked': pass a run of 'rankrise-run/2', 'toy'"):
         read_run(tmp_path, "toy")
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"format": "rankrise-run/1"}'])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"format": "rankrise-run/2"}'])
 def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "run.json").write_bytes(text)
     with pytest.raises(RankriseError, match=r"run\.json") as refused:
@@ -69,7 +69,7 @@ def test_a_value_of_another_type_is_refused_or_does_no_harm(
         target = target[key]
     target[place[-1]] = value
     (tmp_path / "run.json").write_text(
-        json.dumps({"format": "rankrise-run/1", "kind": "tracked"} | changed), encoding="utf-8"
+        json.dumps({"format": "rankrise-run/2", "kind": "tracked"} | changed), encoding="utf-8"
     )
     with suppress(RankriseError):
         run = TrackedRun(tmp_path, read_run(tmp_path, "tracked"))

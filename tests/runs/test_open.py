@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from made_runs import everything_in, tracked
+from tracked_runs import write_rows
 
 from rankrise import RankriseError, runs, watch
+from rankrise.foundations.record.lines import read_lines
 from rankrise.toy import ToySettings, run_toy
 
 SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
@@ -86,13 +88,12 @@ def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
 
 
 def test_a_row_that_lacks_what_is_tracked_is_damaged(tmp_path: Path) -> None:
-    folder = tracked(tmp_path)
-    for row in ('{"step":21}', '{"step":21,"KQ":3}', '{"step":21,"KQ":{"stable_rank":[["x"]]}}'):
-        record = (folder / "ranks.jsonl").read_text()
-        (folder / "ranks.jsonl").write_text(f"{record}{row}\n")
+    path = tracked(tmp_path) / "ranks.jsonl"
+    rows = read_lines(path)
+    for row in ({}, {"KQ": 3}, {"KQ": {"stable_rank": [["x"]]}}):
+        write_rows(path, [*rows, {"step": 21, **row}])
         with pytest.raises(RankriseError, match=r"ranks\.jsonl is damaged"):
-            watch.load(folder).stable_rank("KQ")
-        (folder / "ranks.jsonl").write_text(record)
+            watch.load(tmp_path).stable_rank("KQ")
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, name: str, read: Counter[str]) -> None:

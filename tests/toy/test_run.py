@@ -27,7 +27,7 @@ SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experim
 
 def test_every_piece_is_there_and_can_be_read_without_rankrise(tiny: ToyRun) -> None:
     info = json.loads((tiny.folder / "run.json").read_text())
-    assert info["format"] == "rankrise-run/1"
+    assert info["format"] == "rankrise-run/2"
     assert info["settings"]["dimension"] == 4
     assert info["finished"] is not None
     assert info["versions"]["torch"] == torch.__version__

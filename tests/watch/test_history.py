@@ -12,6 +12,7 @@ import pytest
 import series_of_checkpoints as made
 import torch
 from safetensors.torch import load_file, save_file
+from tracked_runs import write_rows
 
 from rankrise import runs, watch
 from rankrise.foundations.errors import RankriseError
@@ -265,7 +266,7 @@ def test_stages_leave_out_what_is_noise(series, tmp_path):
     for row in rows[:3]:
         for product in ("KQ", "VO"):
             row[product]["noise_share"] = [[0.9, 0.6], [0.2, 0.1]]
-    (run.folder / "ranks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(run.folder / "ranks.jsonl", rows)
     from rankrise.watch._stages.curves import curves_of
 
     curves = {curve.name: curve for curve in curves_of(watch.load(run.folder))}

@@ -1,7 +1,7 @@
 """Files of JSON lines, one row per step, that can be read at any moment, whatever happens to the writer.
 
 A row ends with the CRC-32 of the text before it: {"step":7,"loss":2.3,"crc32":"0a1b2c3d"}, of
-'{"step":7,"loss":2.3'. Rows of earlier versions have none.
+'{"step":7,"loss":2.3'. Rows of earlier versions may have none.
 """
 
 import json
@@ -110,8 +110,9 @@ class Lines:
         os.ftruncate(self._handle, self.size)  # a last line that was torn by a kill
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a last line that is being written, or was torn, is left out."""
+def read_lines(path: Path, checked: bool = False) -> list[dict[str, Any]]:
+    """The rows of a file; a last line that is being written, or was torn, is left out. Where the rows are
+    `checked`, one without a checksum is damaged."""
     try:
         refuse_special(path)
         data = path.read_bytes()
@@ -120,7 +121,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            rows.append(_row(line))
+            rows.append(_row(line, checked))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise RankriseError(
                 f"{path} is damaged in line {number}: delete that line, or restore the file."
@@ -137,13 +138,15 @@ def last_step(path: Path) -> int:
     return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
-def _row(line: bytes) -> dict[str, Any]:
+def _row(line: bytes, checked: bool) -> dict[str, Any]:
     """A row without its checksum; an error where that differs, or where something is not of its kind."""
     row: dict[str, Any] = json.loads(line)
     if not isinstance(row, dict):
         raise TypeError("the row has no names")
-    written = row.pop(_CHECKSUM, None)
-    if written is not None and f"{zlib.crc32(line[: -len(_END)]):08x}" != written:
+    missing = _CHECKSUM not in row
+    if missing and checked:
+        raise ValueError("there is no checksum")
+    if not missing and row.pop(_CHECKSUM) != f"{zlib.crc32(line[: -len(_END)]):08x}":
         raise ValueError("the checksum differs")
     if type(row["step"]) is not int or not 0 <= row["step"] < MOST:
         raise ValueError("the step is not one")

@@ -8,7 +8,9 @@ from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.record.names import RUN
 from rankrise.foundations.record.shapes import check_shape
 
-FORMAT = "rankrise-run/1"
+FORMAT = "rankrise-run/2"
+EARLIER = "rankrise-run/1"
+"""Of versions whose rows and tensors have no checksums, at first; a run keeps the format it began with."""
 
 _LAYER = {"name": str, "heads": int, "tracked_heads": [int], "d_model": int, "d_head": int, "notes?": [str]}
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -48,7 +50,7 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
         raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
     info = read_json(path)
     found = info.get("format"), info.get("kind")
-    if found[0] != FORMAT or found[1] not in kinds:
+    if found[0] not in (FORMAT, EARLIER) or found[1] not in kinds:
         wanted = " or ".join(map(repr, kinds))
         raise RankriseError(
             f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}."
@@ -57,6 +59,11 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
     return info
 
 
+def has_checksums(info: dict[str, Any]) -> bool:
+    """Whether every row and every file of tensors of a run has a checksum: one without is damaged."""
+    return info.get("format") == FORMAT
+
+
 def write_run(folder: Path, kind: str, about: dict[str, Any]) -> None:
-    """Write run.json, whole or not at all."""
+    """Write run.json, whole or not at all, in the format that `about` has from an earlier version, if any."""
     write_json(folder / RUN, {"format": FORMAT, "kind": kind} | about)

@@ -36,8 +36,9 @@ def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = 
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a file, and its texts; `advice` says what to do where it is damaged."""
+def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a file, and its texts; `advice` says what to do where it is damaged. Where files are
+    `checked`, one without a checksum is damaged."""
     refuse_special(path)
     try:
         with safe_open(path, framework="pt") as opened:
@@ -45,8 +46,9 @@ def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, 
             texts = dict(opened.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
-    written = texts.pop(CHECKSUM, None)
-    if written not in (None, checksum(tensors)):  # files of earlier versions have none
+    if checked and CHECKSUM not in texts:
+        raise RankriseError(f"{path} is damaged (it has no checksum): {advice}.")
+    if texts.pop(CHECKSUM, None) not in (None, checksum(tensors)):  # files of earlier versions have none
         raise RankriseError(f"{path} is damaged (its checksum differs): {advice}.")
     return tensors, texts
 

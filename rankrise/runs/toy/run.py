@@ -14,7 +14,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import RUN
-from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.shapes import check_shape, check_tensors
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
@@ -158,7 +158,7 @@ class ToyRun:
         file = file or piece.file
         if file not in self._read:
             path = self._there(file)
-            tensors, texts = read_tensors(path, ADVICE)
+            tensors, texts = read_tensors(path, ADVICE, has_checksums(self.info))
             with self._whole(piece):
                 for sizes in sizes_of(piece, texts):
                     check_tensors(path, tensors, sizes, ADVICE)

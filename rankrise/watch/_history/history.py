@@ -15,7 +15,7 @@ from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import INITIAL, RANKS, RUN, spectra_path
-from rankrise.foundations.record.run_file import has_run, read_run, write_run
+from rankrise.foundations.record.run_file import has_checksums, has_run, read_run, write_run
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.watch._history.folders import LocalCheckpoint, weights_in
 from rankrise.watch._history.hub import NotFetched
@@ -231,7 +231,7 @@ def _done(plan: HistoryPlan, folder: Path) -> set[int]:
             f"{folder} holds changes since {_name(about['base'])}, not since {_name(_described(plan))}: "
             "pass another folder."
         )
-    rows = {row["step"]: row for row in read_lines(folder / RANKS)}
+    rows = {row["step"]: row for row in read_lines(folder / RANKS, has_checksums(info))}
     for entry in plan.checkpoints:
         if entry.step in rows and entry.source.key() != rows[entry.step].get("key"):
             raise RankriseError(

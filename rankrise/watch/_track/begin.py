@@ -137,7 +137,7 @@ def _continue(
             "overwrite=True to begin anew; to go on with that run, make the tracker while the model has its "
             "first or last weights."
         )
-    kept = {"initial_sha256": info["initial_sha256"], "started": info.get("started", "")}
+    kept = {name: info.get(name, "") for name in ("format", "initial_sha256", "started")}
     kept["resumed"] = [*info.get("resumed", []), now()]
     kept |= {name: asked[name] or info.get(name, asked[name]) for name in ("note", "extra")}
     kept["extra"] = told | kept["extra"]

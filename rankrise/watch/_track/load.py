@@ -14,7 +14,7 @@ from rankrise.foundations.files import read_json
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
-from rankrise.foundations.record.run_file import read_run
+from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
@@ -306,7 +306,7 @@ class TrackedRun:
 
     @cached_property
     def _steps(self) -> dict[str, Array]:
-        rows = _merged(read_lines(self.folder / STEPS))
+        rows = _merged(read_lines(self.folder / STEPS, has_checksums(self.info)))
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
         try:
             found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}
@@ -324,7 +324,7 @@ class TrackedRun:
                     if step is not None
                     else f"{path} is not there: the run has only just begun, or was copied without it."
                 )
-            tensors, _ = read_tensors(path, "delete it")
+            tensors, _ = read_tensors(path, "delete it", has_checksums(self.info))
             heads: dict[str, tuple[int, ...]] = dict.fromkeys(self.matrices, ())
             for layer in self.layers:
                 names = [f"{layer['name']}.{product}".lstrip(".") for product in self.products]
@@ -350,7 +350,7 @@ class TrackedRun:
 
     @cached_property
     def _ranks(self) -> list[dict[str, Any]]:
-        return _merged(read_lines(self.folder / RANKS))
+        return _merged(read_lines(self.folder / RANKS, has_checksums(self.info)))
 
     def _curves(self, which: str, name: str, depth: tuple[int, ...]) -> Array:
         self._refuse_unknown(which)

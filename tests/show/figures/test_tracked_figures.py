@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from tracked_runs import changed, train
+from tracked_runs import changed, train, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
@@ -190,7 +190,7 @@ def test_a_record_without_energy_ranks_has_no_figure_of_them(
     for line in lines:
         for product in ("KQ", "VO"):
             del line[product]["energy_rank"], line[product]["entropy_rank"]
-    (run / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(run / "ranks.jsonl", lines)
     with pytest.raises(RankriseError, match="without energy ranks"):
         draw_figures(open(run), tmp_path / "out", ["energy-rank"])
 
@@ -224,8 +224,8 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     (run / "run.json").write_text(json.dumps(info | {"extra": {}}))
     (before,) = studies(open([run]))
     assert "after training for 120 steps against" in DRAW["final-spectra"](before)[0].get_suptitle()
-    with (run / "steps.jsonl").open("a") as record:
-        record.write(json.dumps({"step": 150, "loss": 1.0, "time": 1e9}) + "\n")
+    steps = run / "steps.jsonl"
+    write_rows(steps, [*read_lines(steps), {"step": 150, "loss": 1.0, "time": 1e9}])
     stage = FoundStage(40, (30, 50), 1.0, {})
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((stage,), ("loss",), 150).to_dict()))
     (study,) = studies(open([run]))
@@ -244,10 +244,10 @@ def test_a_metric_recorded_once_is_a_point_and_words_are_left_out(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "run")
-    with (run / "steps.jsonl").open("a") as record:
-        record.write(
-            json.dumps({"step": 121, "perplexity": 9.0, "word_perplexity/a": 8.0, "time": 1e9}) + "\n"
-        )
+    steps = run / "steps.jsonl"
+    write_rows(
+        steps, [*read_lines(steps), {"step": 121, "perplexity": 9.0, "word_perplexity/a": 8.0, "time": 1e9}]
+    )
     figure, _ = DRAW["training"](studies(open([run]))[0])
     panels = {panel.get_title(): panel for panel in figure.axes}
     assert not any("word" in title or ", a" in title for title in panels)

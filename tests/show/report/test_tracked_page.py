@@ -10,7 +10,7 @@ import pytest
 import torch
 from pages import Open, check_zoom, plain, table_of, ticks
 from torch import nn
-from tracked_runs import train
+from tracked_runs import train, write_rows
 
 from rankrise import watch
 from rankrise.claims import check_claims
@@ -280,7 +280,7 @@ def test_a_value_recorded_once_is_a_dot_and_further_texts_have_plots(
     lines = read_lines(run / "steps.jsonl")
     lines[50] |= {"perplexity/a/b": 1650.0, "word_perplexity/a/b": 2000.0}
     lines[-1] |= {"perplexity": 900.0, "word_perplexity/a/b": 1000.0}
-    (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(run / "steps.jsonl", lines)
     page = open_page(write_report(open(run), run / "report.html"))
     assert "for 1 epoch (120 steps)" in page.locator(".story").inner_text()
     figures = {
@@ -371,7 +371,7 @@ def test_a_history_lies_beside_its_run_and_is_grey_where_it_is_noise(
             line[product]["stable_rank"] = [
                 [rank * (20 if place < 4 else 1.02) for rank in one] for one in line[product]["stable_rank"]
             ]
-    (history / "ranks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(history / "ranks.jsonl", lines)
     page = open_page(write_report(open([tracked["unit"], history]), tmp_path / "page.html"))
     names = page.locator("#run option").all_inner_texts()
     assert sorted(names) == ["history", "unit"]

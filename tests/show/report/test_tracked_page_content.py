@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tracked_runs import write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
@@ -29,7 +30,7 @@ def test_the_story_tells_of_a_rank_that_rises_and_falls(
     for place, row in enumerate(rows):
         rank = 2 * peak if place == len(rows) // 2 else 2.0
         row["KQ"]["stable_rank"] = np.full_like(row["KQ"]["stable_rank"], rank).tolist()
-    (run / "ranks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(run / "ranks.jsonl", rows)
     (chapter,) = chapters(open(run))
     assert f"goes from 2.00{told}" in " ".join(chapter.came_out)
 
@@ -136,8 +137,8 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     run = shutil.copytree(tracked["unit"], tmp_path / "run")
     steps = np.arange(1, 1001)
     losses = 2 * steps**-0.2 * np.exp(0.05 * np.random.default_rng(0).standard_normal(1000))
-    record = (json.dumps({"step": int(step), "loss": loss}) for step, loss in zip(steps, losses, strict=True))
-    (run / "steps.jsonl").write_text("".join(f"{line}\n" for line in record))
+    rows = ({"step": int(step), "loss": loss} for step, loss in zip(steps, losses, strict=True))
+    write_rows(run / "steps.jsonl", rows)
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
     (chapter,) = chapters(open(run))
     assert "4.8\u00a0%" in chapter.came_out[-1]
