@@ -73,7 +73,7 @@ def test_noise_of_a_matrix(dtype, kind):
     noise = matrix_noise(before, after)
     values = torch.linalg.svdvals(off_after - off_before)
     assert values.square().sum() == pytest.approx(float(noise.square), rel=0.05)
-    assert values[0] == pytest.approx(float(noise.largest), rel=0.12)
+    assert values[0] == pytest.approx(float(noise.largest), rel=0.25)
 
 
 def test_noise_of_a_matrix_with_one_large_entry_or_none():
