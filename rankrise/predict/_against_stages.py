@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -35,6 +35,14 @@ class OfScale(Protocol):
     def log_inverse_alpha(self) -> float: ...
 
 
+class Timed(Protocol):
+    """A stage, of coordinates or of matrices."""
+
+    @property
+    def time(self) -> float: ...
+
+
+StageT = TypeVar("StageT", bound=Timed)
 Held = TypeVar("Held", bound=StageInFlow)
 Scaled = TypeVar("Scaled", bound=OfScale)
 
@@ -87,11 +95,13 @@ def by_scale(flows: Iterable[Scaled]) -> list[Scaled]:
     return ordered
 
 
-def plateaus(stages: Any, last: float) -> Iterator[tuple[Any, float]]:
-    """Each stage with the middle of its plateau, as long as that is within a flow that ends at `last`."""
+def plateaus(stages: Sequence[StageT], ending: str, last: float) -> Iterator[tuple[StageT, float]]:
+    """Each stage with the middle of its plateau, as long as that is within a flow that ends at `last`.
+
+    The last plateau ends with the flow if the stages' `ending` says so, else where it begins.
+    """
     times = [stage.time for stage in stages]
-    # The last plateau ends with the flow, or with what was asked for.
-    ends = [*times[1:], last if stages.ending == "nothing moves" else min([last, *times[-1:]])]
+    ends = [*times[1:], last if ending == "nothing moves" else min([last, *times[-1:]])]
     for stage, end in zip(stages, ends, strict=False):
         middle = (stage.time + end) / 2
         if not stage.time < middle <= last:

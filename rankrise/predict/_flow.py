@@ -14,7 +14,7 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._integrate import Moment, StepTooSmall, integrate
+from rankrise.predict._integrate import FlowPoint, StepTooSmall, integrate
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 
 Ending = Literal["reached", "max steps", "not finite"]
@@ -229,7 +229,7 @@ def follow(
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
     """The flow from the place `z`, in times of `unit`; what was solved is kept, however the solve ends."""
-    moments: list[Moment] = []
+    moments: list[FlowPoint] = []
     ending: Ending = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
     # The unit itself would do. A little more at tiny scales, where transitions are far apart and their errors

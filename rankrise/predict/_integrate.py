@@ -28,7 +28,7 @@ _SPARSE_FROM = 500
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class FlowPoint:
     """One accepted point of the flow: time t, z (p,), dz/dt (p,), and the loss."""
 
     time: float
@@ -43,7 +43,7 @@ class StepTooSmall(Exception):
 
 def integrate(
     loss: Loss, coordinates: Coordinates, z: Tensor, until: float, tolerance: float
-) -> Iterator[Moment]:
+) -> Iterator[FlowPoint]:
     """Follow `dz/dt = 2 g(a(z))` from `z` at time 0 to `until`, one accepted moment at a time.
 
     `tolerance` bounds the error of a step in every coordinate of z, that is the relative error of an active
@@ -90,7 +90,7 @@ class _Equation:
         self._ceiling = max(self._ceiling, 4 * float(self.coordinates.product(z).abs().max()))
         self._low, self._high = self.coordinates.level(self._ceiling)
 
-    def longest_step(self, moment: Moment) -> float:
+    def longest_step(self, moment: FlowPoint) -> float:
         """The time in which the first coordinate, at its present rate, would reach the ceiling, or the
         doorstep of activity where that lies before it: a step of a plateau ends there, not deep inside the
         transition.
@@ -121,7 +121,7 @@ class _Equation:
         found = self._jacobian.cpu().numpy()
         return found if len(z) < _SPARSE_FROM else csc_matrix(found)
 
-    def moment(self, time: float, z: numpy.ndarray) -> Moment:
+    def moment(self, time: float, z: numpy.ndarray) -> FlowPoint:
         """What is known at `z`, one small correction of Newton's method after the last evaluation, to first
         order in that correction.
         """
@@ -130,7 +130,7 @@ class _Equation:
         if time > 0:
             rate = rate + self._jacobian @ (here - torch.from_numpy(self._z).to(here))
         loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
-        return Moment(time, here, rate, float(loss))
+        return FlowPoint(time, here, rate, float(loss))
 
     def _clipped(self, z: numpy.ndarray) -> Tensor:
         return torch.clamp(torch.from_numpy(z).to(self._low), self._low, self._high)

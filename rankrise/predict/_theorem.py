@@ -87,7 +87,7 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
     rises = flow.rises(threshold)
     rows: list[StageComparison] = []
     active = flow.at(0.0).abs() > threshold
-    for stage, middle in plateaus(stages, float(flow.times[-1])):
+    for stage, middle in plateaus(stages, stages.ending, float(flow.times[-1])):
         here = flow.at(middle)
         now_active = here.abs() > threshold
         rows.append(

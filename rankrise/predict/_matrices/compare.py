@@ -125,7 +125,7 @@ def _compare_one(stages: MatrixStages, flow: MatrixFlow, threshold: float) -> Ma
             f"stages have products of {stages.shapes} and flow of {flow.shapes}: pass both of the same loss."
         )
     rows = []
-    for stage, middle in plateaus(stages, float(flow.times[-1])):
+    for stage, middle in plateaus(stages, stages.ending, float(flow.times[-1])):
         here = flow.at(middle)
         distances = [float((a - b).abs().max()) for a, b in zip(here, stage.points, strict=True)]
         rows.append(

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.follow import MatrixMoment, StepTooSmall, follow
+from rankrise.predict._matrices.follow import MatrixFlowPoint, StepTooSmall, follow
 from rankrise.predict._matrices.loss import (
     MatrixLoss,
     MatrixLossFunction,
@@ -218,7 +218,7 @@ def matrix_flow(
     checked = checked_matrix_loss(loss, [(len(u), len(v)) for u, v in weights], device)
     columns = [Columns.of_start(u, v, log_alpha) for u, v in weights]
     conserved = tuple(u.T @ u - v.T @ v for u, v in weights)
-    moments: list[MatrixMoment] = []
+    moments: list[MatrixFlowPoint] = []
     ending: Literal["reached", "max steps", "not finite"] = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
     unit, steps = -log_alpha, -1
@@ -248,7 +248,7 @@ def matrix_flow(
 
 
 def _flow_of(
-    moments: list[MatrixMoment],
+    moments: list[MatrixFlowPoint],
     unit: float,
     until: float,
     loss: MatrixLoss,

@@ -38,7 +38,7 @@ class StepTooSmall(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixMoment:
+class MatrixFlowPoint:
     """A point of the flow: time t, the loss, flat products and their rates, log singular values per product.
 
     `drift` is the largest fraction of a column by which the conserved quantity had to be restored, and
@@ -56,7 +56,7 @@ class MatrixMoment:
 
 def follow(
     loss: MatrixLoss, columns: list[Columns], until: float, tolerance: float
-) -> Iterator[MatrixMoment]:
+) -> Iterator[MatrixFlowPoint]:
     """Follow `W' = M(A) W` from `columns`, which it changes, to time `until`.
 
     `tolerance` is the error of a step, relative in every column. Raises `StepTooSmall` where no step
@@ -106,7 +106,7 @@ def _attempt(
     size: float,
     pace: float,
     tolerance: float,
-) -> float | tuple[list[tuple[float, MatrixMoment]], float, list[Columns]]:
+) -> float | tuple[list[tuple[float, MatrixFlowPoint]], float, list[Columns]]:
     """A step of length `size`: what came of it, or the fraction of `size` to try instead."""
     step: Step | None = None
     error = 0.0
@@ -141,9 +141,9 @@ def _carry_along(
     columns: list[Columns],
     size: float,
     pace: float,
-) -> list[tuple[float, MatrixMoment]]:
+) -> list[tuple[float, MatrixFlowPoint]]:
     """Move all columns through a step, the inactive ones in parts; the moments on the way."""
-    moments: list[tuple[float, MatrixMoment]] = []
+    moments: list[tuple[float, MatrixFlowPoint]] = []
     growing = float((space.column_sizes(here.rate) / space.column_sizes(here.x)).max()) if step else 0.0
     longest = min(_SPREAD / max(2 * pace, 1e-300), _GROWTH / max(growing, 1e-300), size)
     tau, spread, drift, gradient = 0.0, 0.0, 0.0, here.gradient
@@ -213,7 +213,7 @@ def _moment(
     columns: list[Columns],
     drift: float,
     accepted: bool = True,
-) -> MatrixMoment:
+) -> MatrixFlowPoint:
     products, rates = [], []
     for many, slope in zip(columns, loss.split(gradient), strict=True):
         scaled = many.directions * many.logs.exp()
@@ -221,11 +221,11 @@ def _moment(
         products.append((up @ down.T).flatten())
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
     logs = [many.log_singular_values() for many in columns]
-    return MatrixMoment(time, value, torch.cat(products), torch.cat(rates), logs, drift, accepted)
+    return MatrixFlowPoint(time, value, torch.cat(products), torch.cat(rates), logs, drift, accepted)
 
 
-def _later(moment: MatrixMoment, time: float) -> MatrixMoment:
-    return MatrixMoment(
+def _later(moment: MatrixFlowPoint, time: float) -> MatrixFlowPoint:
+    return MatrixFlowPoint(
         time,
         moment.loss,
         moment.products,

@@ -19,7 +19,7 @@ from rankrise.foundations.record.run_file import has_checksums, has_run, read_ru
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.watch._history.folders import LocalCheckpoint, weights_in
 from rankrise.watch._history.hub import NotFetched
-from rankrise.watch._history.moments import FETCHED, Moment, fetch, moments
+from rankrise.watch._history.moments import FETCHED, CheckpointPart, fetch, moments
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
 from rankrise.watch._track.begin import begin, read_initial
@@ -150,7 +150,7 @@ def _measure_all(
     work: Sequence[tuple[Entry, Entry | None]],
     move_to: Any,
 ) -> None:
-    base = Moment({}, {})
+    base = CheckpointPart({}, {})
     for unit in plan.model.units:
         base.add(unit, initial[unit.name])
     begun = plan.base or plan.checkpoints[0]
@@ -176,9 +176,9 @@ def _measure_all(
         move_to(count)
 
 
-def _whole(plan: HistoryPlan, parts: Iterator[Moment]) -> Moment:
+def _whole(plan: HistoryPlan, parts: Iterator[CheckpointPart]) -> CheckpointPart:
     """All units of a checkpoint."""
-    whole = Moment({}, {})
+    whole = CheckpointPart({}, {})
     while len(whole.weights) < len(plan.model.units):
         part = next(parts)
         whole.weights.update(part.weights)
@@ -191,8 +191,8 @@ def _write(
     record: Record,
     entry: Entry,
     since: Entry | None,
-    before: Moment,
-    parts: Iterator[Moment],
+    before: CheckpointPart,
+    parts: Iterator[CheckpointPart],
 ) -> None:
     units = {unit.name: unit for unit in plan.model.units}
     results: Results = {}

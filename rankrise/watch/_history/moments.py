@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class CheckpointPart:
     """The weights of some units in one checkpoint by unit and role, and the variances of their rounding
     errors, for the noise floor."""
 
@@ -41,7 +41,7 @@ class Moment:
         }
 
 
-def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[Moment]:
+def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[CheckpointPart]:
     """The weights of the units, in parts and in their order, of one checkpoint after another.
 
     A part is read while the one before is measured, and a checkpoint is fetched while the one before is read.
@@ -49,7 +49,7 @@ def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterat
     return _one_ahead(_parts(plan, folder, entries))
 
 
-def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[Moment]:
+def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[CheckpointPart]:
     for entry, checkpoint in zip(entries, _fetched(plan, folder, entries), strict=True):
         with _told_of(entry):
             yield from _parts_of(plan.model, checkpoint, entry.name, plan.device)
@@ -69,13 +69,13 @@ def _told_of(entry: Entry) -> Iterator[None]:
         ) from error
 
 
-def _parts_of(model: Model, checkpoint: Checkpoint, name: str, device: str) -> Iterator[Moment]:
-    part, size = Moment({}, {}), 0
+def _parts_of(model: Model, checkpoint: Checkpoint, name: str, device: str) -> Iterator[CheckpointPart]:
+    part, size = CheckpointPart({}, {}), 0
     for unit, tensors in model.read(checkpoint, name, device):
         bytes_here = sum(tensor.nbytes for tensor in tensors.values())
         if part.weights and size + bytes_here > PART_BYTES:
             yield part
-            part, size = Moment({}, {}), 0
+            part, size = CheckpointPart({}, {}), 0
         part.add(unit, tensors)
         size += bytes_here
     yield part
