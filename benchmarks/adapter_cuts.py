@@ -4,15 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from adapter_tasks import Task
-from adapter_training import fit, sample, scores, tensor_float_32
+from adapter_training import sample, scores, tensor_float_32
 
 from rankrise import use
 from rankrise.use._allocate import Spectrum, budget, one_rank, parameters_of, ranks_within
 from rankrise.use._measure import Bench, least
 from rankrise.use._weights import pair
-from rankrise.use.types import Adapter, Advice
+from rankrise.use.types import Adapter
 
 GAIN = 0.99
 BUDGETS = (1, 2, 4, 8, 16, 32)
@@ -24,10 +23,6 @@ SHARE = "plain SVD, share of energy per matrix"
 ENERGY = "plain SVD, ranks by energy"
 FISHER = "Fisher weighted, ranks by kept square"
 LABELS = "weighted by the data's labels"
-FURTHER = "Fisher weighted, then trained a little"
-
-SHARES = tuple(2 ** (-step / 2) for step in range(9))
-"""Of the parameters that the Fisher weighted cut needs: budgets from which a little training begins."""
 
 
 class Cutting:
@@ -116,51 +111,6 @@ def share_of_each(spectra: dict[str, Spectrum], permille: int) -> dict[str, int]
     return ranks
 
 
-def trained_at(cutting: Cutting, parameters: int, rate: float) -> dict[str, float]:
-    """The scores of the Fisher weighted cut to so many parameters, after a little training."""
-    adapter = cutting.fisher.at(ranks_within(cutting.fisher.spectra, parameters))
-    return scores(_trained(cutting, adapter, rate), cutting.task.held_out)
-
-
-def trained_after(cutting: Cutting, needed: int, rate: float) -> dict[str, Any]:
-    """How far below `needed`, that of the Fisher weighted cut alone, the budget can go with the gain kept by
-    a little training."""
-    curve: dict[str, dict[str, float]] = {}
-
-    def enough(step: int) -> bool:
-        """Whether a budget that is `step` places from the smallest is."""
-        parameters = round(needed * SHARES[len(SHARES) - step])
-        found = trained_at(cutting, parameters, rate)
-        curve[f"{parameters / cutting.one:.3g}"] = found
-        return found["loss"] <= cutting.wanted
-
-    place = least(enough, len(SHARES) - 1) or len(SHARES)  # the last is the cut that was enough untrained
-    return row(FURTHER, round(needed * SHARES[len(SHARES) - place]), cutting, curve)
-
-
 def row(method: str, parameters: int, cutting: Cutting, curve: dict[str, dict[str, float]]) -> dict[str, Any]:
     return {"method": method, "needed": parameters, "ranks": parameters / cutting.one,
             "initial": cutting.initial, "tuned": cutting.tuned, "curve": curve}  # fmt: skip
-
-
-def _trained(cutting: Cutting, adapter: Adapter, rate: float) -> Any:
-    """The tuned model with its layers' matrices at the cut ones, whose factors are then trained."""
-    import peft
-
-    task = cutting.task
-    made = task.base(cutting.seed)
-    made.load_state_dict(cutting.model.state_dict())
-    weights, before = made.state_dict(), cutting.base.state_dict()
-    with torch.no_grad():
-        for matrix in adapter.matrices:
-            weights[f"{matrix.name}.weight"].copy_(before[f"{matrix.name}.weight"])
-    if not adapter.factors:
-        return made
-    wrapped = peft.get_peft_model(made, Advice(adapter, "").lora_config())
-    with torch.no_grad():
-        for name, (left, right) in adapter.factors.items():
-            layer = wrapped.base_model.model.get_submodule(name)
-            layer.lora_A["default"].weight.copy_(right)
-            layer.lora_B["default"].weight.copy_(left)
-    fit(wrapped, task.train, task.further_steps, task.batch, rate, cutting.seed + 1000)
-    return wrapped

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adapter_cuts import PLAIN
+from adapter_cuts import FISHER, PLAIN
+from adapter_further import FURTHER
 from adapter_ranks import ONE_RANK
 
 Rows = dict[tuple[str, str, str], dict[str, dict[str, Any]]]
@@ -28,12 +29,11 @@ def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     f"{score}_over_one_rank", [values[s] - beside[s][score] for s in values if s in beside]
                 )
         else:
-            beside = rows[task, kind, PLAIN]
             for number in ("needed", "ranks"):
                 line |= _of(number, [row[number] for row in by_seed.values()])
-            line |= _of(
-                "of_plain", [row["needed"] / beside[s]["needed"] for s, row in by_seed.items() if s in beside]
-            )
+            line |= _share("of_plain", by_seed, rows[task, kind, PLAIN])
+            if method == FURTHER[FISHER]:
+                line |= _share("of_plain_trained", by_seed, rows.get((task, kind, FURTHER[PLAIN]), {}))
         found.append(line)
     return found
 
@@ -41,7 +41,8 @@ def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def tables(rows: Sequence[dict[str, Any]]) -> str:
     """A table of each part, in Markdown: methods down, tasks across, each number with its deviation."""
     titles = {
-        "cut": "The rank for all with as many parameters as 99 % of the gain needs; share of plain SVD's",
+        "cut": "The rank for all with as many parameters as 99 % of the gain needs; share of plain SVD's; of "
+        "ours, trained, also the share of plain SVD's, trained alike",
         "train": "Loss of a LoRA at the parameters of rank 2; less that of one rank for all; accuracy",
     }
     return "\n\n".join(
@@ -61,7 +62,9 @@ def _table(rows: Sequence[dict[str, Any]], cell: Callable[[dict[str, Any]], str]
 
 
 def _cut_cell(row: dict[str, Any]) -> str:
-    return f"{_told(row, 'ranks', '{:.3g}')}; {_told(row, 'of_plain', '{:.2f}')} ({row['seeds']})"
+    parts = [_told(row, "ranks", "{:.3g}"), _told(row, "of_plain", "{:.2f}")]
+    parts += [_told(row, "of_plain_trained", "{:.2f}")] if "of_plain_trained" in row else []
+    return f"{'; '.join(parts)} ({row['seeds']})"
 
 
 def _train_cell(row: dict[str, Any]) -> str:
@@ -88,6 +91,11 @@ def _rows(records: Sequence[dict[str, Any]]) -> Rows:
                 row = part["found"]
                 rows.setdefault((task, "train" if kind == "lora" else "cut", row["method"]), {})[seed] = row
     return rows
+
+
+def _share(name: str, by_seed: dict[str, Any], beside: dict[str, Any]) -> dict[str, float]:
+    """Of the parameters that another method needs, with the same seed."""
+    return _of(name, [row["needed"] / beside[s]["needed"] for s, row in by_seed.items() if s in beside])
 
 
 def _of(name: str, values: Sequence[float]) -> dict[str, float]:

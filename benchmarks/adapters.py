@@ -13,8 +13,9 @@ new head; rates are chosen for each method on the first seed, from three.
 
 (1) The change of all matrices in the layers is cut, everything else is the tuned model's. The gain is the
 fall of the held-out loss from those matrices' initial values to the tuned ones; "needed" is the fewest
-parameters with 99 % of it, found by doubling and halving. (2) LoRA is trained at the parameters of rank 2;
-AdaLoRA begins with twice that, and ends there.
+parameters with 99 % of it, found by doubling and halving. Two of the cuts, plain SVD at one rank and ours,
+are then trained a little (200 steps, GPT-2 100), each at rates tuned for it at every rank that is tried.
+(2) LoRA is trained at the parameters of rank 2; AdaLoRA begins with twice that, and ends there.
 
 What is done is in the file after every part, and the same command goes on from there.
 """
@@ -30,18 +31,8 @@ from typing import Any
 
 import torch
 import transformers
-from adapter_cuts import (
-    ENERGY,
-    FISHER,
-    GAIN,
-    LABELS,
-    PLAIN,
-    SHARE,
-    Cutting,
-    cut_by,
-    trained_after,
-    trained_at,
-)
+from adapter_cuts import ENERGY, FISHER, GAIN, LABELS, PLAIN, SHARE, Cutting, cut_by
+from adapter_further import FURTHER, needed_after, trained_at
 from adapter_ranks import METHODS, RANK, lora
 from adapter_table import summary, tables
 from adapter_tasks import TASKS, Places, Task
@@ -50,9 +41,7 @@ from adapter_training import fit, scores
 from rankrise import use
 from rankrise.foundations.files import to_json, write_json
 
-CUTS = (PLAIN, SHARE, ENERGY, FISHER, LABELS)
-FURTHER_RATES = (0.3, 1.0, 3.0)
-"""Times the rate of full fine-tuning: tried for training after a cut, at a quarter of its parameters."""
+CUTS = (PLAIN, FISHER, ENERGY, SHARE, LABELS)
 
 
 class Record:
@@ -95,7 +84,7 @@ def study(task: Task, record: Record, seeds: int, examples: int, parts: str) -> 
     rate = min(losses, key=lambda each: losses[each])
     for seed in range(seeds):
         here = f"{task.name}/seed {seed}"
-        names = [*(f"cut/{method}" for method in CUTS), "further"] if "1" in parts else []
+        names = [f"cut/{method}" for method in (*CUTS, *FURTHER.values())] if "1" in parts else []
         names += [f"lora/{method}" for method in METHODS] if "2" in parts else []
         if all(record.has(f"{here}/{name}") for name in names):
             continue
@@ -103,16 +92,28 @@ def study(task: Task, record: Record, seeds: int, examples: int, parts: str) -> 
         models.clear()
         cutting = Cutting(task, model, seed, examples)
         if "1" in parts:
-            rows = {each: record.get(f"{here}/cut/{each}", partial(cut_by, each, cutting)) for each in CUTS}
-            needed, tried_after = rows[FISHER]["needed"], f"{task.name}/rates/further"
-            after = {
-                each: record.get(f"{tried_after}/{each:g}", partial(trained_at, cutting, needed // 4, each))
-                for each in (factor * rate for factor in FURTHER_RATES)
-            }
-            best = min(after, key=lambda each, after=after: after[each]["loss"])
-            record.get(f"{here}/further", partial(trained_after, cutting, needed, best))
+            for method in CUTS:
+                row = record.get(f"{here}/cut/{method}", partial(cut_by, method, cutting))
+                if method in FURTHER:
+                    trained_a_little(record, cutting, method, row["needed"], rate)
         if "2" in parts:
             ranks_to_train_with(task, record, cutting)
+
+
+def trained_a_little(record: Record, cutting: Cutting, method: str, needed: int, rate: float) -> None:
+    """What a way to cut needs with training after it; every training is a part of its own."""
+    task, seed = cutting.task.name, cutting.seed
+
+    def tried(rank: int, rate: float) -> dict[str, float]:
+        name = f"{task}/trained/{method}; seed {seed}, rank {rank}, rate {rate:.3g}"
+        found: dict[str, float] = record.get(name, partial(trained_at, cutting, method, rank, rate))
+        return found
+
+    def part(seed: int) -> str:
+        return f"{task}/seed {seed}/cut/{FURTHER[method]}"
+
+    first = record.found["parts"][part(0)]["found"] if seed else None
+    record.get(part(seed), partial(needed_after, cutting, method, needed, rate, tried, first))
 
 
 def tuned(task: Task, rate: float, seed: int) -> Any:
