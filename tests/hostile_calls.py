@@ -259,6 +259,19 @@ def on_overlaps(subjects: Path, work: Path, chance: Chance) -> list[str]:
     return [*words, *_hostile_flags("compare", chance, most=2)]
 
 
+def on_several_runs(subjects: Path, work: Path, chance: Chance) -> list[str]:
+    """Runs of several kinds at once: histories with other matrices, choices, curves of a truncation."""
+    names = chance.sample(("history of matrices", "choices", "truncated", "sweep", "toy", "tracked"), 2)
+    for name in names:
+        _copy(subjects / name, work / name)
+    for _ in range(chance.choice((1, 1, 2))):
+        _damage_more(work / names[0], chance)
+    chance.shuffle(names)
+    command = chance.choice(("claims", "claims", "report", "figures", "watch"))
+    words = [command, *(names if command != "watch" else names[:1])]
+    return [*words, *_hostile_flags(command, chance, most=chance.choice((0, 0, 1)))]
+
+
 KINDS: dict[str, tuple[Kind, int]] = {
     "tracked": (on_a_tracked_run, 6),
     "toy": (on_a_toy_run, 3),
@@ -273,6 +286,7 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "training": (on_training, 4),
     "series": (on_a_series, 4),
     "overlaps": (on_overlaps, 4),
+    "several": (on_several_runs, 4),
 }
 """What calls are on, and how often."""
 

@@ -43,6 +43,7 @@ class Subjects:
             watch.history("series", "measured")
         self._make_training()
         self._make_sweep()
+        self._make_records()
 
     def _make_checkpoints(self) -> None:
         import tiny_models
@@ -91,6 +92,26 @@ class Subjects:
             Path("cifar.yaml").write_text(yaml.safe_dump(CIFAR_NOWHERE))
             settings = read_recipe("cifar.yaml")
             run_sweep(settings, "sweep", {"layers": [1, 2]}, 2, executor, "cifar.yaml", work=quick)
+
+    def _make_records(self) -> None:
+        """Runs that hold more than their record: other matrices, curves of a truncation, kept stages."""
+        from made_runs import tracked
+
+        from rankrise import watch
+        from rankrise.commands import main
+
+        for name, recipe in {
+            "base": {"seed": 0},
+            "muon": {"optimiser": "muon"},
+            "long": {"epochs": 9},
+        }.items():
+            tracked(self.folder / "choices" / name, **recipe)
+        with chdir(self.folder), redirect_stdout(io.StringIO()):
+            watch.history("series", "history of matrices", matrices="*.mlp.*")
+            shutil.copytree("trained", "truncated")
+            few = ["--groups", "all,q", "--ranks", "1,2", "--examples", "20"]
+            main(["truncate", "truncated", *few, "--out", "truncated"])
+            main(["watch", "truncated", "--keep_stages"])
 
 
 def _stop(reached: object) -> None:

@@ -34,6 +34,7 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
         *(("toy", seed) for seed in (47, 64, 75, 271, 317, 50131, 50419, 1100000084, 1400000131)),
         *(("checkpoints", seed) for seed in (313, 824, 947, 1200000837, 1700000823, 1700001021)),
         ("series", 5029),
+        ("several", 3200000014),
         *(("training", seed) for seed in (188, 248, 265, 964, 30745, 1000000222, 60789)),
     ],
 )

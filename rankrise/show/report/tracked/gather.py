@@ -42,7 +42,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
     ranks = {name: rank_kinds(member, name) for name in member.products}
     others = {name: rank_kinds(member, name) for name in member.matrices}
     kinds = list(dict.fromkeys(kind for one in (ranks or others).values() for kind in one))
-    room = share * RANK_NUMBERS / (len(kinds) * (curves + len(member.matrices)))
+    room = share * RANK_NUMBERS / max(1, len(kinds) * (curves + len(member.matrices)))
     moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, int(room))))
     return {
         "name": member.name,
