@@ -66,7 +66,7 @@ def needed_after(
         return curve[str(rank)]["loss"] <= cutting.wanted
 
     if first_seed is None:
-        place = least(enough, len(ranks), first=min(2, len(ranks)))
+        place = least(enough, len(ranks), first=RANKS.index(6) + 1)
     else:
         there = sum(rank * cutting.one < first_seed["needed"] for rank in ranks) + 1
         place = beside(enough, min(there, len(ranks)), len(ranks)) if ranks and first_seed["curve"] else None

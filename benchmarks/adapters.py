@@ -82,20 +82,20 @@ def study(task: Task, record: Record, seeds: int, examples: int, parts: str) -> 
         for rate in task.rates
     }
     rate = min(losses, key=lambda each: losses[each])
+    cuts = CUTS if "1" in parts else tuple(FURTHER) if "3" in parts else ()
     for seed in range(seeds):
         here = f"{task.name}/seed {seed}"
-        names = [f"cut/{method}" for method in (*CUTS, *FURTHER.values())] if "1" in parts else []
+        names = [f"cut/{name}" for name in cuts + tuple(FURTHER[each] for each in cuts if each in FURTHER)]
         names += [f"lora/{method}" for method in METHODS] if "2" in parts else []
         if all(record.has(f"{here}/{name}") for name in names):
             continue
         model = models[rate] if seed == 0 and rate in models else tuned(task, rate, seed)
         models.clear()
         cutting = Cutting(task, model, seed, examples)
-        if "1" in parts:
-            for method in CUTS:
-                row = record.get(f"{here}/cut/{method}", partial(cut_by, method, cutting))
-                if method in FURTHER:
-                    trained_a_little(record, cutting, method, row["needed"], rate)
+        for method in cuts:
+            row = record.get(f"{here}/cut/{method}", partial(cut_by, method, cutting))
+            if method in FURTHER:
+                trained_a_little(record, cutting, method, row["needed"], rate)
         if "2" in parts:
             ranks_to_train_with(task, record, cutting)
 
@@ -157,7 +157,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("adapters.json"), help="what is done, to go on from")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--parts", default="12", help="1: cuts, 2: ranks to train with")
+    parser.add_argument(
+        "--parts", default="12", help="1: cuts, 2: ranks to train with, 3: of the cuts, plain SVD and ours"
+    )
     parser.add_argument("--examples", type=int, default=5000, help="for moments")
     parser.add_argument("--tiny", action="store_true", help="tiny models on made data")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
