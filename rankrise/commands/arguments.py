@@ -135,7 +135,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
             continue
         if argument.is_setting and argument.parameter not in groups:
             recipe = any(one.name == "recipe" for one in arguments)
-            meant = "Each takes the place of the recipe's value." if recipe else None
+            meant = "Each replaces the recipe's value." if recipe else None
             groups[argument.parameter] = parser.add_argument_group(argument.parameter, meant)
         how: Any = {"action": "append" if argument.is_many else "store", "metavar": _placeholder(argument)}
         if argument.is_switch:

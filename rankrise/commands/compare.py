@@ -47,9 +47,9 @@ def compare(
             a tracked run, for its initial weights.
         after: the same model later, for example after fine-tuning; or the folder of a PEFT adapter of it; or
             a run of 'rankrise train', for its newest checkpoint.
-        overlap: a second result of training, and how far it has learned the same directions, head by head.
-        overlap_before: what the second one began from, if not the same as the first; of a run, its own
-            beginning if not given.
+        overlap: a second training of the same model: how far it has learned the same directions as AFTER.
+        overlap_before: what the second one began from, if it is not BEFORE; for a run, its own initial
+            weights if not given.
         directions: how many leading directions of each change are compared for the overlap.
         all_matrices: also compare every weight matrix as it is stored (slower).
         out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).

@@ -34,7 +34,7 @@ class NetworkSettings:
     objective: Objective = "squared"
     """Squared error, or cross-entropy with the teacher's likelihoods or its likeliest class."""
     seed: int = setting(0, at_least=0)
-    """Draws the data and the teacher; the one after it draws the initialisation of a flow."""
+    """Seed of the data and the teacher; seed + 1 draws the initialisation of a flow."""
     device: str = setting("cpu", kind="machine")
     """The device that computes, cpu or cuda."""
 

@@ -26,15 +26,15 @@ class Measuring:
     data_folder: str | None = None
     """Folder in which a recipe's data set lies."""
     examples: int = setting(1000, at_least=1, at_most=10**9)
-    """How many to measure moments on; of your own data, as many others to measure the loss on."""
+    """How many to measure moments on; with your own data, as many more to measure the loss on."""
     batch_size: int = setting(16, at_least=1, at_most=10**9)
-    """Examples at a time, of your own data."""
+    """Examples at a time, with your own data."""
     labels: Literal["sampled", "data"] = "sampled"
     """Labels for moments: drawn from the model's own predictions (sampled), or those of the data."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1)
-    """By which sampled labels are drawn: the same seed, the same labels."""
+    """Seed of the sampled labels: the same seed gives the same labels."""
     block: int = setting(4096, at_least=1, at_most=10**9)
-    """Sides of matrices that are longer have moments in blocks of this length: less memory, coarser."""
+    """Sides of matrices above this length have moments in blocks of it, which takes less memory."""
     moments: Path | None = None
     """Safetensors file with moments; written if it is not there."""
 

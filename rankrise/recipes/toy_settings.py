@@ -21,13 +21,13 @@ class ToySettings:
     dimension: int = setting(50, at_least=1, at_most=10**4)
     """Embedding dimension d."""
     tokens: int = setting(10, at_least=1, at_most=10**4)
-    """Tokens in a sample."""
+    """Tokens per sample."""
     samples: int = setting(1000, at_least=1, at_most=10**7)
     """Training samples, isotropic Gaussian tokens."""
     layers: int = setting(1, at_least=1, at_most=1000)
     """Layers. One layer of one head is Eq. 1; anything more is the diagonal transformer of Example 3.2."""
     heads: int = setting(1, at_least=1, at_most=1000)
-    """Heads in a layer."""
+    """Heads per layer."""
     objective: Objective = "squared"
     """How the network's outputs are compared with the teacher's."""
     seeds: tuple[int, ...] = setting((0,), at_least=0, each_once=True)
@@ -37,7 +37,7 @@ class ToySettings:
     until: float = setting(2.0, above=0)
     """Rescaled time t / log(1/alpha) at which flow, descent and Algorithm 1 stop."""
     tolerance: float = setting(1e-5, above=0)
-    """Error allowed in a step of the exact flow."""
+    """Error allowed per step of the exact flow."""
     step: float = setting(0.005, above=0)
     """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper has none;
     at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the teacher."""
@@ -54,7 +54,7 @@ class ToySettings:
     noise_robustness_std: float = setting(0.01, above=0)
     """Standard deviation of the noise in the noise-robustness experiment."""
     threshold: float = setting(1e-5, above=0)
-    """The size above which a coordinate is nonnegligible in both."""
+    """The size above which a coordinate counts as nonnegligible, in both experiments."""
     duration: float = setting(20.0, above=0)
     """How long training goes on after a perturbation, in time t: the paper's 1000 epochs at step 0.02."""
     experiments: tuple[Experiment, ...] = setting(get_args(Experiment), each_once=True)

@@ -48,17 +48,17 @@ class TrainSettings:
     stream: bool = False
     """Read photographs or text while training, for data sets too large for the device's memory."""
     tokenizer: str = setting("gpt2", of="text")
-    """Of text: the name inside data_folder of the folder with vocab.json and merges.txt, or bytes."""
+    """Text only: the folder inside data_folder with vocab.json and merges.txt, or bytes."""
     sequence_length: int = setting(1024, of="text", at_least=1, at_most=2**20)
-    """Of text: tokens in an example."""
+    """Text only: tokens per example."""
     also_validate: tuple[str, ...] = setting((), kind="record", of="text")
-    """Of text: names inside data_folder of other text folders whose validation sets are looked at too."""
+    """Text only: other text folders inside data_folder, whose validation sets are evaluated too."""
     examples: int = setting(1024, of="regression", at_least=1, at_most=2**24)
-    """Of regression: problems to train on."""
+    """Regression only: problems to train on."""
     pairs: int = setting(16, of="regression", at_least=1, at_most=2**16)
-    """Of regression: points of a problem that are given before the one to predict."""
+    """Regression only: points given in a problem before the one to predict."""
     variances: tuple[float, ...] = setting((1.0, 0.7, 0.5), of="regression", above=0)
-    """Of regression: the variance of each feature of a point."""
+    """Regression only: the variance of each feature of a point."""
     image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")
@@ -68,13 +68,13 @@ class TrainSettings:
     label_noise: float = setting(0.0, of="images", at_least=0, at_most=1)
     """Share of the training images whose label is drawn at random, with the same draws for every seed."""
     redraw_labels: bool = setting(False, of="images")
-    """Draw those labels anew in every epoch, so that they cannot be memorised either."""
+    """Redraw those labels in every epoch, so that they cannot be memorised either."""
     patch_size: int = setting(4, of="images", at_least=1, at_most=2**14)
     """Side of a patch in pixels."""
     layers: int = setting(6, at_least=1, at_most=1000)
     """Layers."""
     heads: int = setting(8, at_least=1, at_most=1000)
-    """Attention heads in a layer."""
+    """Attention heads per layer."""
     hidden_size: int = setting(512, at_least=1, at_most=2**20)
     """Embedding dimension."""
     mlp_size: int = setting(512, at_least=1, at_most=2**20)
@@ -82,13 +82,13 @@ class TrainSettings:
     head_size: int = setting(128, at_least=1, at_most=2**20)
     """Dimension of a head's keys, queries and values."""
     qkv_bias: bool = setting(False, of="images", earlier=True)
-    """Of images: whether queries, keys and values have biases."""
+    """Images only: whether queries, keys and values have biases."""
     dropout: float = setting(0.0, at_least=0, at_most=0.99)
-    """Part of the values that dropout sets to 0 in training: in the embeddings, in the attention weights and
-    after each part of a layer, as GPT-2 has it."""
+    """Share of the values that dropout sets to 0 in training: in the embeddings, in the attention weights and
+    after each part of a layer, as in GPT-2."""
     initialisation: Initialisation = setting("linear", of="images", earlier="normal")
-    """Of images: linear (torch's own default for nn.Linear), normal (standard deviation 0.02, biases 0, as
-    transformers has it) or truncated-normal (the same, cut off at two standard deviations)."""
+    """Images only: linear (torch's own default for nn.Linear), normal (standard deviation 0.02, biases 0, as
+    in transformers) or truncated-normal (the same, cut off at two standard deviations)."""
     initialisation_scale: float = setting(1.0, above=0)
     """Factor on every layer's initial weights; the token mapper and the layer norms are left alone."""
     seed: int = setting(0, at_least=0)
@@ -98,7 +98,7 @@ class TrainSettings:
     warm_up_epochs: float = setting(15.0, at_least=0, at_most=1e6)
     """Passes during which the learning rate grows linearly; then it falls as a cosine."""
     batch_size: int = setting(512, at_least=1, at_most=2**30)
-    """Examples in a step, over all processes together."""
+    """Examples per step, over all processes together."""
     micro_batch_size: int = setting(0, kind="computation", at_least=0, at_most=2**30)
     """Examples that a process takes at once, where its share of a batch does not fit; 0: all of them."""
     optimiser: Optimiser = "adamw"
@@ -110,11 +110,11 @@ class TrainSettings:
     final_learning_rate: float = setting(0.0, at_least=0)
     """What the learning rate falls to at the end."""
     weight_decay: float = setting(0.0, at_least=0)
-    """Weight decay, on matrices only: decoupled from the gradient, but of sgd a part of it."""
+    """Weight decay, on matrices only: decoupled from the gradient, except with sgd, which adds it."""
     momentum: float = setting(0.9, at_least=0, at_most=0.9999)
-    """Of sgd, lion and muon: how much of the past gradients a step keeps; with 0, lion is sign descent."""
+    """For sgd, lion and muon: how much of the past gradients a step keeps; with 0, lion is sign descent."""
     clip: float = setting(0.0, at_least=0)
-    """Largest norm of the gradient; 0: any."""
+    """Clip the gradient to this norm; 0: no clipping."""
     precision: Precision = "bf16"
     """fp32, or bf16 for matrix products only: weights, residual stream and optimiser stay in float32."""
     compile: Compile = setting("model", kind="computation")
@@ -125,8 +125,8 @@ class TrainSettings:
     """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours, in bf16, for 16 or 64 patches and
     heads of size 16, 32, 64 or 128, else cudnn."""
     deterministic: bool = setting(True, kind="computation")
-    """Only kernels that give the same bits again, so that a resumed run ends as one never stopped; torch
-    then takes flash attention in the place of cuDNN's."""
+    """Use only kernels that reproduce the same bits, so that a resumed run ends as an uninterrupted one;
+    torch then takes flash attention instead of cuDNN's."""
     evaluate_every: float = setting(5.0, kind="record", at_least=1e-6)
     """Epochs between validations; the first and the last epoch always have one."""
     log_every: int = setting(25, kind="record", at_least=1)

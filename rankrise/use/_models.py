@@ -39,11 +39,11 @@ def load_model(source: str | Path) -> nn.Module:
         except Exception as error:  # a damaged configuration may break anything
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise RankriseError(
-                f"{str(source)!r} cannot be loaded by transformers ({first:.200}): is it whole?"
+                f"{str(source)!r} cannot be loaded by transformers ({first:.200}): restore it."
             ) from error
     missing = sorted(about["missing_keys"])
     if missing:  # transformers draws them at random, and says so in a log alone
-        raise RankriseError(f"{str(source)!r} has no tensor for {missing[0]}: is it whole?")
+        raise RankriseError(f"{str(source)!r} has no tensor for {missing[0]}: restore it.")
     model: nn.Module = loaded.to("cuda") if torch.cuda.is_available() else loaded
     return model
 

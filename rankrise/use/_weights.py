@@ -189,7 +189,7 @@ def is_transposed(module: nn.Module) -> bool | None:
 def _present(weights: Weights, name: str) -> Tensor:
     found = weights.read(name)
     if found is None:
-        raise RankriseError(f"{weights.name} has no tensor for {name}: is it whole?")
+        raise RankriseError(f"{weights.name} has no tensor for {name}: restore it.")
     return found
 
 

@@ -137,7 +137,7 @@ def _find(source: str | Path) -> Path:
     except Exception as error:
         raise RankriseError(
             f"{str(source)!r} is neither a path here nor a model that could be fetched from the Hugging Face "
-            f"Hub ({type(error).__name__}): give the path of a checkpoint, or go online."
+            f"Hub ({type(error).__name__}): pass the path of a checkpoint, or go online."
         ) from error
 
 
@@ -202,7 +202,7 @@ def _safetensors_forms(file: Path) -> dict[str, Form]:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
             return {name: form_of(one.get_shape(), one.get_dtype()) for name, one in slices.items()}
     except (SafetensorError, OSError) as error:
-        raise RankriseError(f"{str(file)!r} cannot be read as safetensors ({error}): is it whole?") from error
+        raise RankriseError(f"{str(file)!r} cannot be read as safetensors ({error}): restore it.") from error
 
 
 def _unpickled(file: Path) -> dict[str, Tensor]:

@@ -123,5 +123,5 @@ def _refuse_beyond_timm(path: Path, where: str, arguments: Any) -> None:
 def _refused(path: Path, name: str, value: Any) -> RankriseError:
     return RankriseError(
         f"{str(path)!r} has {name} {value!r:.80}, which could reach beyond the checkpoint: remove it, or "
-        "build the model and give it instead."
+        "build the model and pass it instead."
     )

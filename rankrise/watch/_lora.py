@@ -124,7 +124,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         with safe_open(folder / TENSORS, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): is it whole?") from error
+        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): restore it.") from error
     factors: dict[str, tuple[Tensor, Tensor]] = {}
     dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
     for key in [key for key in tensors if key.endswith(".lora_A.weight")]:

@@ -101,7 +101,7 @@ def _config(source: str | Path, folder: Path) -> Path:
     if not config.is_file():
         raise RankriseError(
             f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
-            f"build the model and give it instead{advice_inside(Path(source))}."
+            f"build the model and pass it instead{advice_inside(Path(source))}."
         )
     return config
 
@@ -115,7 +115,7 @@ def architecture_of(config: Path) -> Architecture:
         return _timm(config, described)
     raise RankriseError(
         f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
-        "the model and give it instead."
+        "the model and pass it instead."
     )
 
 
@@ -156,7 +156,7 @@ def _building(config: Path, library: str) -> Iterator[None]:
     except Exception as error:
         sentence = " ".join(str(error).split())[:200]
         raise RankriseError(
-            f"{library} cannot build the model of {str(config)!r} ({sentence}): build it and give it instead."
+            f"{library} cannot build the model of {str(config)!r} ({sentence}): build it and pass it instead."
         ) from error
 
 

@@ -111,13 +111,13 @@ class StagesFound:
         """From what stages.json holds; refused where it is of another format."""
         if found.get("format") != FORMAT:
             raise RankriseError(
-                f"stages are of format {found.get('format')!r}, not {FORMAT!r}: find them anew."
+                f"stages are of format {found.get('format')!r}, not {FORMAT!r}: find them again."
             )
         try:
             stages = tuple(map(FoundStage.from_dict, found["stages"]))
             return cls(stages, tuple(found["searched"]), int(found["until"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RankriseError(f"stages are damaged ({error!r}): find them anew.") from error
+            raise RankriseError(f"stages are damaged ({error!r}): find them again.") from error
 
 
 def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: float = 0.9) -> StagesFound:

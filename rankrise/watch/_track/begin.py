@@ -88,7 +88,7 @@ def begin(
     if left:
         raise RankriseError(
             f"{folder} has rows in {left[0]} and no {RUN}: restore that, pass another folder, or pass "
-            "overwrite=True to begin anew."
+            "overwrite=True to start over."
         )
     info["extra"] = told | about["extra"]
     write_tensors(folder / INITIAL, named(units, weights))
@@ -101,7 +101,7 @@ def _remove(folder: Path) -> None:
     """Remove the record of a tracked run, and say so; what else is in the folder stays."""
     if has_run(folder):
         read_run(folder, "tracked")
-        log.warning("Tracking: the run in %s is removed, to begin anew.", folder)
+        log.warning("Tracking: the run in %s is removed, to start over.", folder)
     spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
     for path in (*spectra, *(folder / name for name in (STEPS, RANKS, STAGES, INITIAL, RUN))):
         path.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _continue(
     if info.get("finished") and not same and info.get("last_sha256") != checksum(named(units, weights)):
         raise RankriseError(
             f"{folder} holds a finished run with other initial weights: pass another folder, or "
-            "overwrite=True to begin anew; to go on with that run, make the tracker while the model has its "
+            "overwrite=True to start over; to go on with that run, make the tracker while the model has its "
             "first or last weights."
         )
     kept = {name: info.get(name, "") for name in ("format", "initial_sha256", "started")}

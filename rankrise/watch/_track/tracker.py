@@ -303,7 +303,7 @@ class RankTracker:
             which = "this run, finished" if begun.same else "a run with other initial weights"
             raise RankriseError(
                 f"{self.folder} holds {which}, and continuing at step {step} would replace all of it: pass "
-                "another folder, or overwrite=True to begin anew."
+                "another folder, or overwrite=True to start over."
             )
 
     def _measure_last(self) -> None:

@@ -254,7 +254,7 @@ def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[i
             hits = [one] if 0 <= one < len(names) else []
         if not hits:
             raise RankriseError(
-                f"layers has {one!r}, which is none of the {len(names)} attention layers "
+                f"layers has {one!r}, which is not one of the {len(names)} attention layers "
                 f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
             )
         chosen.update(hits)
@@ -282,7 +282,7 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
             yield Unit(name, model, path, module, _matrix_reader(None if whole else parameter))
     if missing:
         raise RankriseError(
-            f"matrices has {sorted(missing)[0]!r}, which fits no weight matrix of {type(model).__name__}: "
+            f"matrices has {sorted(missing)[0]!r}, which matches no weight matrix of {type(model).__name__}: "
             "pass patterns such as '*.mlp.*' of names as in model.named_parameters()."
         )
 

@@ -161,7 +161,7 @@ def test_a_finished_run_goes_on_from_its_last_weights(tmp_path):
     assert run.measured.tolist() == [1, 2, 3]
 
 
-def test_overwrite_begins_anew_and_says_so(tmp_path, caplog):
+def test_overwrite_starts_over_and_says_so(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
         train(model, [1, 2, 3], after=tracker.step)
@@ -170,7 +170,7 @@ def test_overwrite_begins_anew_and_says_so(tmp_path, caplog):
         tiny(seed=1), tmp_path, schedule=watch.Schedule([5], []), overwrite=True
     ) as tracker:
         tracker.step(5, loss=1.0)
-    assert caplog.messages == [f"Tracking: the run in {tmp_path} is removed, to begin anew."]
+    assert caplog.messages == [f"Tracking: the run in {tmp_path} is removed, to start over."]
     run = watch.load(tmp_path)
     assert run.measured.tolist() == run.steps()["step"].tolist() == run.spectra_steps.tolist() == [5]
     assert run.info["resumed"] == []

@@ -32,11 +32,11 @@ def test_choice_of_layers_heads_and_products(tmp_path):
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"layers": ["decoder.*"]}, "none of the 2 attention layers layers.0.self_attn"),
+        ({"layers": ["decoder.*"]}, "not one of the 2 attention layers layers.0.self_attn"),
         ({"layers": [7]}, "layers has 7"),
         ({"heads": [2]}, "has 2 heads, counted from 0"),
         ({"products": ["QK"]}, "pass some of KQ, VO"),
-        ({"matrices": ["*.mlp.*"]}, "fits no weight matrix of Tiny"),
+        ({"matrices": ["*.mlp.*"]}, "matches no weight matrix of Tiny"),
         ({"top": 0}, "a number of 1 or more"),
         ({"extra": {"model": object()}}, "extra cannot be written as JSON"),
         ({"keep": "gpu"}, "pass 'model' or 'cpu'"),
