@@ -111,7 +111,6 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
 
     from rankrise.foundations.counted import counted
     from rankrise.show.table import Fitting
-    from rankrise.show.terminal import duration
 
     about = plan.to_dict()
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -130,7 +129,7 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
         f"{len(rows)} of {about['of']} checkpoints of {about['model']} in {about['series']}, "
         f"{counted(about['layers'], 'attention layer')} and "
         f"{counted(about['matrices'], 'other matrix', 'other matrices')} of each",
-        f"to read: {_size(about['bytes'])}, in about {duration(about['seconds'])}",
+        f"to read: {_size(about['bytes'])}, {_time(plan)}",
         f"changes are measured against {_against(plan)}",
         *(f"note: {note}" for note in about["notes"]),
     ]
@@ -138,6 +137,14 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
         lines.append(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _time(plan: "HistoryPlan") -> str:
+    from rankrise.show.terminal import duration
+
+    if plan.seconds is None:
+        return "in a time that is told once the first is measured"
+    return f"in about {duration(plan.seconds)}"
 
 
 def _against(plan: "HistoryPlan") -> str:

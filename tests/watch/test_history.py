@@ -322,3 +322,20 @@ def test_numbers_on_a_gpu_are_those_of_the_processor(tmp_path, since):
         for curve in ("stable_rank", "norm", "noise_share", "noise_rank"):
             one, other = (getattr(run, curve)(what) for run in (on_cpu, on_gpu))
             np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=f"{what} {curve}")
+
+
+@pytest.mark.parametrize("most", [0.5, 100.0])
+def test_the_plan_s_time_is_that_of_the_first_checkpoint(series, monkeypatch, most):
+    """A unit takes one second to measure, on a clock that nothing else moves; the first is measured twice."""
+    from rankrise.watch._history import plan as module
+
+    clock = {"now": 0.0}
+
+    def measured(changes, *_, **__):
+        clock["now"] += len(changes)
+
+    monkeypatch.setattr(module, "measure", measured)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock["now"])
+    monkeypatch.setattr(module, "TRIAL", most)
+    assert watch.history_plan(series).seconds == pytest.approx(5 * 2)
+    assert clock["now"] == (2 if most < 1 else 3)

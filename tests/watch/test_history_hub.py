@@ -52,6 +52,7 @@ def test_it_is_the_record_of_the_same_series_on_disk(hub, series, tmp_path):
     local = watch.history(series, tmp_path / "local")
     plan = watch.history_plan("someone/tiny")
     assert plan.left_out == ("main",)
+    assert plan.seconds is None
     hub.sent = 0
     remote = watch.history(plan, tmp_path / "remote")
     assert ranks_of(remote) == ranks_of(local)

@@ -93,11 +93,13 @@ def test_a_base_or_a_matrix_that_is_not_finite_is_named(series, tmp_path):
     tensors = load_file(file)
     tensors["transformer.h.0.mlp.c_fc.weight"][0, 0] = torch.inf
     save_file(tensors, file)
-    with pytest.raises(
-        RankriseError,
-        match=r"checkpoint-0, which changes .* against, cannot be read: transformer.h.0.mlp.c_fc.weight has",
-    ):
+    wrong = "transformer.h.0.mlp.c_fc.weight has values that are not finite"
+    with pytest.raises(RankriseError, match=rf"checkpoint-0 \(step 0\) cannot be measured: {wrong}"):
         watch.history(tmp_path / "series", tmp_path / "run", matrices="*.c_fc.*")
+    with pytest.raises(
+        RankriseError, match=f"checkpoint-0, which changes .* against, cannot be read: {wrong}"
+    ):
+        watch.history(series, tmp_path / "run", matrices="*.c_fc.*", base=file.parent)
     assert watch.history(tmp_path / "series", tmp_path / "run").finished
 
 

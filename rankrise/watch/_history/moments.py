@@ -3,18 +3,15 @@
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import use_threads
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.hub import NotFetched
 from rankrise.watch._history.model import Model
 from rankrise.watch._history.plan import HistoryPlan
-from rankrise.watch._history.series import Entry
+from rankrise.watch._history.series import Entry, told_of
 from rankrise.watch._rounding import variances
 from rankrise.watch._track.weights import Tensors, Unit
 
@@ -51,22 +48,8 @@ def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterat
 
 def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[CheckpointPart]:
     for entry, checkpoint in zip(entries, _fetched(plan, folder, entries), strict=True):
-        with _told_of(entry):
+        with told_of(entry):
             yield from _parts_of(plan.model, checkpoint, entry.name, plan.device)
-
-
-@contextmanager
-def _told_of(entry: Entry) -> Iterator[None]:
-    """What is wrong with a checkpoint is told with its name, and with what can be done."""
-    try:
-        yield
-    except NotFetched:
-        raise
-    except RankriseError as error:
-        raise RankriseError(
-            f"{entry.name} (step {entry.step}) cannot be measured: {error} What was measured is kept: mend "
-            "it or leave it out (--steps, --last), and run the command again."
-        ) from error
 
 
 def _parts_of(model: Model, checkpoint: Checkpoint, name: str, device: str) -> Iterator[CheckpointPart]:
@@ -108,7 +91,7 @@ def _fetched(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Itera
 
 
 def _fetch(plan: HistoryPlan, folder: Path, entries: Sequence[Entry], place: int) -> Checkpoint:
-    with _told_of(entries[place]):
+    with told_of(entries[place]):
         return fetch(plan, entries[place], folder / FETCHED / str(place))
 
 

@@ -12,11 +12,15 @@ import torch
 from torch import nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.model import Model, model_of
-from rankrise.watch._history.series import Entry, choose, find_series, source_of
+from rankrise.watch._history.series import Entry, choose, find_series, source_of, told_of
 from rankrise.watch._rounding import variances
 from rankrise.watch._track.measure import UnitChange, measure
 from rankrise.watch._track.weights import Choice, Unit, listed
+
+TRIAL = 2.0
+"""Seconds after which a trial ends with the unit that it is at."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class HistoryPlan:
     notes: tuple[str, ...]
     bytes: int
     """To be read or fetched, taken as for the first checkpoint throughout."""
-    seconds: float
-    """About how long, from a trial on one layer."""
+    seconds: float | None
+    """About how long, from a trial on the first checkpoint; None where they are fetched."""
     model: Model = field(repr=False)
     top: int
     device: str
@@ -78,7 +82,8 @@ def history_plan(
     model: nn.Module | None = None,
     device: str | torch.device = "cpu",
 ) -> HistoryPlan:
-    """What `history` will read, with the same arguments; no weights are read but those of one layer, once.
+    """What `history` will read, with the same arguments; no weights are read but those of a first checkpoint
+    on this machine, for a trial of the time.
 
     >>> history_plan("no/such/folder")
     Traceback (most recent call last):
@@ -98,7 +103,8 @@ def history_plan(
     with tempfile.TemporaryDirectory() as scratch:
         read = model_of(chosen[0].source, choice, model, Path(scratch))
         size = chosen[0].source.size(read.wanted)
-        seconds = _seconds(read, chosen[0], str(device), top, Path(scratch) / "trial")
+        with told_of(chosen[0]):
+            each = _seconds(read, chosen[0], str(device), top)
     return HistoryPlan(
         series=found.described,
         checkpoints=chosen,
@@ -108,7 +114,7 @@ def history_plan(
         since=_since(base, begun),
         notes=_notes(base, begun),
         bytes=size * (len(chosen) + (begun is not None and begun not in chosen)),
-        seconds=seconds * len(chosen),
+        seconds=None if each is None else each * len(chosen),
         model=read,
         top=top,
         device=str(device),
@@ -142,33 +148,28 @@ def _notes(base: str | Path, begun: Entry | None) -> tuple[str, ...]:
     return ()
 
 
-def _seconds(model: Model, entry: Entry, device: str, top: int, scratch: Path) -> float:
-    """How long one checkpoint takes, by its first unit: reading or measuring, whichever takes longer.
-
-    Measured twice, of which the second counts: the first time, a device starts and libraries are loaded.
+def _seconds(model: Model, entry: Entry, device: str, top: int) -> float | None:
+    """How long a checkpoint on this machine takes, from a trial on the first: its units are read and measured
+    one after another, all or as many as `TRIAL` allows. None of one that is elsewhere: the way is not known.
     """
-    unit = max(model.units, key=lambda one: one.is_layer)
-    one = Model(model.architecture, [unit], model.name)
-    scratch.mkdir()
-    start = time.perf_counter()
-    fetched = entry.source.fetch(one.wanted, scratch)
-    fetching = time.perf_counter() - start
-    reading = measuring = 0.0
-    for _ in range(2):
-        start = time.perf_counter()
-        ((_, weights),) = one.read(fetched, entry.name, device)
+    if not isinstance(entry.source, LocalCheckpoint):
+        return None
+    start, tried = time.perf_counter(), 0
+    for unit, weights in model.read(entry.source.header(), entry.name, device):
         rounding = {role: variances(tensor) for role, tensor in weights.items() if unit.is_layer}
         before = {role: tensor * 0.5 for role, tensor in weights.items()}
-        reading = time.perf_counter() - start
-        measure([UnitChange(unit, before, weights, (rounding, rounding))], top, full=False)
-        measuring = time.perf_counter() - start - reading
-    return max(fetching + reading, measuring) * _parts(model.units, unit)
+        change = UnitChange(unit, before, weights, (rounding, rounding))
+        if not tried:  # once before it counts: a device starts, and libraries are loaded
+            began = time.perf_counter()
+            measure([change], top, full=False)
+            start += time.perf_counter() - began
+        measure([change], top, full=False)
+        tried += _size(unit)
+        spent = time.perf_counter() - start
+        if spent > TRIAL:
+            break
+    return spent * sum(map(_size, model.units)) / tried
 
 
-def _parts(units: Sequence[Unit], unit: Unit) -> float:
-    """How many times as much work all units are as one of them."""
-
-    def size(one: Unit) -> int:
-        return sum(parameter.numel() for parameter in one.module.parameters())
-
-    return sum(map(size, units)) / max(1, size(unit))
+def _size(unit: Unit) -> int:
+    return sum(parameter.numel() for parameter in unit.module.parameters())

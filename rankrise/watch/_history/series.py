@@ -1,6 +1,7 @@
 """A series of checkpoints in the order of their steps: what is there, and which of it is chosen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._checkpoint import Checkpoint, Wanted
 from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant
-from rankrise.watch._history.hub import hub_revisions, is_hub_name
+from rankrise.watch._history.hub import NotFetched, hub_revisions, is_hub_name
 from rankrise.watch._history.names import reader_of
 
 
@@ -47,6 +48,20 @@ class Entry:
     @property
     def name(self) -> str:
         return self.source.name
+
+
+@contextmanager
+def told_of(entry: Entry) -> Iterator[None]:
+    """What is wrong with a checkpoint is told with its name, and with what can be done."""
+    try:
+        yield
+    except NotFetched:
+        raise
+    except RankriseError as error:
+        raise RankriseError(
+            f"{entry.name} (step {entry.step}) cannot be measured: {error} What was measured is kept: mend "
+            "it or leave it out (--steps, --last), and run the command again."
+        ) from error
 
 
 @dataclass(frozen=True)
