@@ -86,12 +86,12 @@ class Subjects:
         from sweep_workers import quick
 
         from rankrise.recipes.train_settings import read_recipe
-        from rankrise.train.sweep import run_sweep
+        from rankrise.train.sweep import plan, run_sweep
 
         with chdir(self.folder), ThreadPoolExecutor(1) as executor:
             Path("cifar.yaml").write_text(yaml.safe_dump(CIFAR_NOWHERE))
             settings = read_recipe("cifar.yaml")
-            run_sweep(settings, "sweep", {"layers": [1, 2]}, 2, executor, "cifar.yaml", work=quick)
+            run_sweep(plan(settings, {"layers": [1, 2]}, 2), "sweep", executor, "cifar.yaml", work=quick)
 
     def _make_records(self) -> None:
         """Runs that hold more than their record: other matrices, curves of a truncation, kept stages."""

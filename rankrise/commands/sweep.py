@@ -58,13 +58,11 @@ def sweep(
     from rankrise.train._task import task_of
     from rankrise.train.sweep import (
         Processes,
-        chosen,
         dask_executor,
         plan,
         plan_choices,
         read_seeds,
         read_sets,
-        run_choices,
         run_sweep,
         slurm_executor,
     )
@@ -84,8 +82,8 @@ def sweep(
             "--only is given without a table of choices: pass a recipe that has one, and neither --set nor "
             "--seeds."
         )
-    planned = chosen(plan_choices(settings, choices), only) if choices else plan(settings, sets, numbers)
-    count = len(planned)
+    planned = plan_choices(settings, choices, only) if choices else plan(settings, sets, numbers)
+    count = len(planned.wanted)
     executor: AbstractContextManager
     if dask is not None:
         executor = dask_executor(dask, workers)
@@ -93,7 +91,7 @@ def sweep(
         executor = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
     else:
         executor = nullcontext() if workers is None else Processes(workers)
-    to_train = [one for one in planned if standing(folder, one).state != "finished"]
+    to_train = [one for one in planned.wanted if standing(folder, one).state != "finished"]
     if to_train and slurm is None and dask in (None, "local"):
         # What is missing is said once, before any run.
         require("accelerate", extra="train", purpose="training")
@@ -106,15 +104,8 @@ def sweep(
             bar(counted(count, "run"), total=count) as move_to,
             executor as workers_of,
         ):
-            shown: dict[str, Any] = {
-                "recipe": recipe,
-                "progress": move_to,
-                "told": None if sys.stderr.isatty() else _lines(folder),
-            }
-            if choices:
-                runs = run_choices(settings, folder, choices, only, workers_of, **shown)
-            else:
-                runs = run_sweep(settings, folder, sets, numbers, workers_of, **shown)
+            told = None if sys.stderr.isatty() else _lines(folder)
+            runs = run_sweep(planned, folder, workers_of, recipe, progress=move_to, told=told)
     except KeyboardInterrupt as stopped:
         number = signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT
         kept = "checkpoints are saved" if dask is slurm is None else "what was finished is kept"

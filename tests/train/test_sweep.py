@@ -17,7 +17,7 @@ import sweep_workers
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train.sweep import run_choices, run_sweep
+from rankrise.train.sweep import plan, plan_choices, run_sweep
 from rankrise.train.sweep.record import part_done
 from rankrise.train.sweep.work import TrainRun
 
@@ -29,7 +29,7 @@ def states(
 ) -> dict[str, str]:
     """How the runs of a sweep over seeds end."""
     with executor or ThreadPoolExecutor(1) as chosen:
-        runs = run_sweep(TrainSettings(), folder, {}, seeds, chosen, work=work)
+        runs = run_sweep(plan(TrainSettings(), {}, seeds), folder, chosen, work=work)
     kept = json.loads((folder / "sweep.json").read_text())["runs"]
     assert [(run["name"], run["state"], run["reason"]) for run in kept] == [
         (run.name, run.state, run.reason) for run in runs
@@ -45,7 +45,7 @@ def calls(folder: Path) -> dict[str, int]:
 def test_every_combination_becomes_a_run_with_its_settings(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     with ThreadPoolExecutor(2) as executor:
-        run_sweep(TrainSettings(epochs=1), folder, SCALES, [0, 7], executor, work=sweep_workers.quick)
+        run_sweep(plan(TrainSettings(epochs=1), SCALES, [0, 7]), folder, executor, work=sweep_workers.quick)
     found = {
         path.parent.name: json.loads(path.read_text())["extra"]["recipe"]
         for path in folder.glob("*/run.json")
@@ -60,7 +60,9 @@ def test_every_combination_becomes_a_run_with_its_settings(tmp_path: Path) -> No
 def test_failed_runs_are_reported_others_go_on_and_the_next_call_retries_only_those(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     with ThreadPoolExecutor(1) as executor:
-        runs = run_sweep(TrainSettings(), folder, {}, 4, executor, work=sweep_workers.fails_until_mended)
+        runs = run_sweep(
+            plan(TrainSettings(), {}, 4), folder, executor, work=sweep_workers.fails_until_mended
+        )
     assert [run.state for run in runs] == ["finished", "failed", "failed", "finished"]
     assert runs[1].reason == "the loss is nan at step 3: lower learning_rate"
     assert runs[2].reason == "ZeroDivisionError: division by zero"
@@ -107,21 +109,21 @@ def test_another_sweep_s_folder_is_refused_by_the_first_difference(
     tmp_path: Path, settings: TrainSettings, sets: dict[str, list[object]], seeds: int | list[int], words: str
 ) -> None:
     with ThreadPoolExecutor(1) as executor:
-        run_sweep(TrainSettings(), tmp_path, SCALES, 2, executor, work=sweep_workers.quick)
+        run_sweep(plan(TrainSettings(), SCALES, 2), tmp_path, executor, work=sweep_workers.quick)
         before = (tmp_path / "sweep.json").read_text()
         with pytest.raises(RankriseError, match=words):
-            run_sweep(settings, tmp_path, sets, seeds, executor, work=sweep_workers.quick)
+            run_sweep(plan(settings, sets, seeds), tmp_path, executor, work=sweep_workers.quick)
         assert (tmp_path / "sweep.json").read_text() == before
         elsewhere = TrainSettings(data_folder="elsewhere")  # where data lies is no matter of the runs
-        run_sweep(elsewhere, tmp_path, SCALES, 2, executor, work=sweep_workers.quick)
+        run_sweep(plan(elsewhere, SCALES, 2), tmp_path, executor, work=sweep_workers.quick)
     assert set(calls(tmp_path).values()) == {1}
 
 
 def test_values_and_seeds_can_be_added(tmp_path: Path) -> None:
     more = {"initialisation_scale": [1, 0.5, 0.1]}
     with ThreadPoolExecutor(1) as executor:
-        run_sweep(TrainSettings(), tmp_path, SCALES, [3], executor, work=sweep_workers.quick)
-        runs = run_sweep(TrainSettings(), tmp_path, more, [3, 0], executor, work=sweep_workers.quick)
+        run_sweep(plan(TrainSettings(), SCALES, [3]), tmp_path, executor, work=sweep_workers.quick)
+        runs = run_sweep(plan(TrainSettings(), more, [3, 0]), tmp_path, executor, work=sweep_workers.quick)
     assert {run.state for run in runs} == {"finished"}
     assert calls(tmp_path) == {run.name: 1 for run in runs}
     kept = json.loads((tmp_path / "sweep.json").read_text())
@@ -133,10 +135,9 @@ CHOICES = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.
 
 
 def trained_choices(folder: Path, only: str | None = None, **changes: dict[str, object]) -> dict[str, str]:
+    planned = plan_choices(TrainSettings(), CHOICES | changes, only)
     with ThreadPoolExecutor(1) as executor:
-        runs = run_choices(
-            TrainSettings(), folder, CHOICES | changes, only, executor, work=sweep_workers.quick
-        )
+        runs = run_sweep(planned, folder, executor, work=sweep_workers.quick)
     return {run.name: run.state for run in runs}
 
 
@@ -164,16 +165,16 @@ def test_a_choice_can_be_added_to_a_table_but_not_changed(tmp_path: Path) -> Non
     with pytest.raises(RankriseError, match=r"the choice biases .*'qkv_bias': True.*, not .*'layers': 2"):
         trained_choices(tmp_path, biases={"layers": 2})
     with pytest.raises(RankriseError, match="holds a table of choices, not a sweep over values"):
-        run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
+        run_sweep(plan(TrainSettings(), {}), tmp_path, work=sweep_workers.quick)
 
 
 def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RankriseError, match="is not a sweep"):
-        run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
+        run_sweep(plan(TrainSettings(), {}), tmp_path, work=sweep_workers.quick)
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(RankriseError, match="damaged"):
-        run_sweep(TrainSettings(), tmp_path, {}, work=sweep_workers.quick)
+        run_sweep(plan(TrainSettings(), {}), tmp_path, work=sweep_workers.quick)
 
 
 @pytest.mark.slow
@@ -181,7 +182,7 @@ def test_a_killed_process_fails_its_run_only_and_each_process_sees_one_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
-    runs = run_sweep(TrainSettings(), tmp_path, {}, 3, work=sweep_workers.killed_at_seed_1)
+    runs = run_sweep(plan(TrainSettings(), {}, 3), tmp_path, work=sweep_workers.killed_at_seed_1)
     assert [run.state for run in runs] == ["finished", "failed", "finished"]
     assert runs[1].reason == "ProcessEnded: its process was killed by SIGKILL"
     seen = {path.parent.name: path.read_text().strip() for path in tmp_path.glob("*/calls")}
@@ -202,11 +203,11 @@ def test_workers_stop_cleanly_with_the_sweep(tmp_path: Path, number: signal.Sign
     script.write_text(
         "import signal, sys, sweep_workers\n"
         "from rankrise.recipes.train_settings import TrainSettings\n"
-        "from rankrise.train.sweep import run_choices, run_sweep\n"
+        "from rankrise.train.sweep import plan, run_sweep\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    work = sweep_workers.goes_on_until_told_to_stop\n"
-        "    run_sweep(TrainSettings(), sys.argv[1], {}, 3, work=work)\n"
+        "    run_sweep(plan(TrainSettings(), {}, 3), sys.argv[1], work=work)\n"
     )
     folder = tmp_path / "sweep"
     beside = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

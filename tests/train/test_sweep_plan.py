@@ -12,7 +12,7 @@ from rankrise.train.sweep import plan, plan_choices, read_sets
 
 def test_names_tell_values_of_every_kind_apart() -> None:
     sets = read_sets(["spectra_epochs=1,2;0.5", "data_name=a/b,c", "cuda_graph=yes,no", "learning_rate=1e-5"])
-    runs = plan(TrainSettings(), sets, 1)
+    runs = plan(TrainSettings(), sets, 1).runs
     assert len({run.name for run in runs}) == 8
     assert runs[0].name == "spectra_epochs=1+2,data_name=a-b,cuda_graph=True,seed=0"
     assert runs[-1].settings.spectra_epochs == (0.5,)
@@ -21,7 +21,7 @@ def test_names_tell_values_of_every_kind_apart() -> None:
 
 
 def test_values_that_are_good_only_together_are_accepted() -> None:
-    runs = plan(TrainSettings(), {"image_size": [9], "patch_size": [3]}, 1)
+    runs = plan(TrainSettings(), {"image_size": [9], "patch_size": [3]}, 1).runs
     assert (runs[0].settings.image_size, runs[0].settings.patch_size) == (9, 3)
 
 

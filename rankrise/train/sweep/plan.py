@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
@@ -27,12 +27,24 @@ class PlannedRun:
     settings: TrainSettings
 
 
-def plan(
-    settings: TrainSettings, sets: Mapping[str, Sequence[Any]], seeds: int | Sequence[int]
-) -> list[PlannedRun]:
-    """The runs of a sweep, seeds fastest. Names carry only what varies, and the seed.
+@dataclass(frozen=True)
+class SweepPlan:
+    """All runs of a sweep, and those of them that are to be trained now."""
 
-    >>> [run.name for run in plan(TrainSettings(), {"initialisation_scale": [1, 0.5], "layers": [2]}, [0, 7])]
+    settings: TrainSettings
+    over: dict[str, Any]
+    """What the runs differ in, as `sweep.json` has it: `sets` and `seeds`, or `choices`."""
+    runs: list[PlannedRun]
+    wanted: list[PlannedRun]
+
+
+def plan(
+    settings: TrainSettings, sets: Mapping[str, Sequence[Any]], seeds: int | Sequence[int] = 1
+) -> SweepPlan:
+    """Every combination of the values in `sets`, seeds fastest. Names carry only what varies, and the seed.
+
+    >>> sets = {"initialisation_scale": [1, 0.5], "layers": [2]}
+    >>> [run.name for run in plan(TrainSettings(), sets, [0, 7]).runs]
     ['initialisation_scale=1,seed=0', 'initialisation_scale=1,seed=7',
      'initialisation_scale=0.5,seed=0', 'initialisation_scale=0.5,seed=7']
     """
@@ -57,15 +69,22 @@ def plan(
         if name in runs:
             raise RankriseError(f"two runs of the sweep would be {name}: pass every value and seed once.")
         runs[name] = PlannedRun(name, changed, wanted)
-    return list(runs.values())
+    every = list(runs.values())
+    over = {name: _distinct(run.changed[name] for run in every) for name in (*sets, "seed")}
+    numbers = over.pop("seed")
+    return SweepPlan(settings, {"sets": over, "seeds": numbers}, every, every)
 
 
-def plan_choices(settings: TrainSettings, choices: Mapping[str, Mapping[str, Any]]) -> list[PlannedRun]:
-    """The runs of a table of choices: each has the settings but for what its choice changes.
+def plan_choices(
+    settings: TrainSettings, choices: Mapping[str, Mapping[str, Any]], only: str | None = None
+) -> SweepPlan:
+    """One run per choice of a table: each has the settings but for what its choice changes. `only` names
+    those that are wanted, with commas between them; all without it.
 
     >>> table = {"base": {}, "biases": {"qkv_bias": True}}
-    >>> [(run.name, run.settings.qkv_bias) for run in plan_choices(TrainSettings(), table)]
-    [('base', False), ('biases', True)]
+    >>> planned = plan_choices(TrainSettings(), table, only="biases")
+    >>> [(run.name, run.settings.qkv_bias) for run in planned.runs], [run.name for run in planned.wanted]
+    ([('base', False), ('biases', True)], ['biases'])
     """
     runs = []
     for name, changes in choices.items():
@@ -76,18 +95,13 @@ def plan_choices(settings: TrainSettings, choices: Mapping[str, Mapping[str, Any
             )
         wanted = settings.changed(changes, f"the choice {name}")
         runs.append(PlannedRun(name, {changed: as_json(wanted)[changed] for changed in changes}, wanted))
-    return runs
+    over = {"choices": {run.name: run.changed for run in runs}}
+    return SweepPlan(settings, over, runs, _chosen(runs, only))
 
 
-def chosen(runs: Sequence[PlannedRun], only: str | None) -> list[PlannedRun]:
-    """Those that `--only` names, with commas between them; all without it.
-
-    >>> table = plan_choices(TrainSettings(), {"base": {}, "biases": {"qkv_bias": True}})
-    >>> [run.name for run in chosen(table, "biases")]
-    ['biases']
-    """
+def _chosen(runs: list[PlannedRun], only: str | None) -> list[PlannedRun]:
     if only is None:
-        return list(runs)
+        return runs
     by_name = {run.name: run for run in runs}
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted or [only]:
@@ -138,3 +152,12 @@ def _word(value: Any) -> str:
         return "+".join(map(_word, value))
     text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
     return re.sub(r"[^\w.+-]+", "-", text)
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, where it comes first; lists among them cannot be keys."""
+    kept: list[Any] = []
+    for value in values:
+        if value not in kept:
+            kept.append(value)
+    return kept

@@ -1,7 +1,7 @@
 """A sweep's folder: the runs, and `sweep.json` that says which they are and how they ended."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._loop import run_in
-from rankrise.train.sweep.plan import PlannedRun
+from rankrise.train.sweep.plan import PlannedRun, SweepPlan
 
 FORMAT = "rankrise-sweep/1"
 State = Literal["waiting", "running", "finished", "interrupted", "failed"]
@@ -35,22 +35,9 @@ class SweepRun:
     """Python's account of an error that was not foreseen."""
 
 
-def describe(
-    settings: TrainSettings, sets: Mapping[str, Sequence[Any]], runs: Sequence[PlannedRun], recipe: str
-) -> dict[str, Any]:
+def describe(plan: SweepPlan, recipe: str) -> dict[str, Any]:
     """The part of `sweep.json` that never changes."""
-    values = {name: _distinct(run.changed[name] for run in runs) for name in (*sets, "seed")}
-    seeds = values.pop("seed")
-    return _described(settings, recipe, {"sets": values, "seeds": seeds})
-
-
-def describe_choices(settings: TrainSettings, runs: Sequence[PlannedRun], recipe: str) -> dict[str, Any]:
-    """The same of a table of choices."""
-    return _described(settings, recipe, {"choices": {run.name: run.changed for run in runs}})
-
-
-def _described(settings: TrainSettings, recipe: str, what: dict[str, Any]) -> dict[str, Any]:
-    described = {"format": FORMAT, "recipe": recipe, "settings": settings.to_dict(), **what}
+    described = {"format": FORMAT, "recipe": recipe, "settings": plan.settings.to_dict(), **plan.over}
     plain: dict[str, Any] = json.loads(to_json(described))
     return plain
 
@@ -153,12 +140,3 @@ def _grown(name: str, there: list[Any], wanted: list[Any]) -> bool:
 
 def _listed(values: list[Any] | None) -> str:
     return "unsaid" if values is None else ", ".join(map(str, values))
-
-
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, where it comes first; lists among them cannot be keys."""
-    kept: list[Any] = []
-    for value in values:
-        if value not in kept:
-            kept.append(value)
-    return kept

@@ -1,19 +1,17 @@
 """A whole sweep, over any executor: it resumes, skips what is finished, and goes on when a run fails."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train.sweep.plan import PlannedRun, chosen, plan, plan_choices
+from rankrise.train.sweep.plan import SweepPlan
 from rankrise.train.sweep.processes import Processes
 from rankrise.train.sweep.record import (
     SweepRun,
     describe,
-    describe_choices,
     part_done,
     refuse_other_sweep,
     standing,
@@ -31,53 +29,23 @@ LOOK_EVERY = 0.5
 
 
 def run_sweep(
-    settings: TrainSettings,
+    plan: SweepPlan,
     folder: str | Path,
-    sets: Mapping[str, Sequence[Any]],
-    seeds: int | Sequence[int] = 1,
     executor: Executor | None = None,
     recipe: str = "",
     progress: OnProgress | None = None,
     work: TrainRun = train_run,
     told: Told | None = None,
 ) -> list[SweepRun]:
-    """Train `settings` at every combination of the values in `sets`, for every seed, into `folder`.
+    """Train the runs that a plan wants, into `folder`.
 
     Runs that are finished there are skipped, interrupted and failed ones go on. The `executor` is any of
     `concurrent.futures`, its workers share this file system; None is one process per run, on this machine.
 
         settings = read_recipe("vit-digits")
-        run_sweep(settings, "runs/scales", {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3)
+        run_sweep(plan(settings, {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3), "runs/scales")
     """
-    runs = plan(settings, sets, seeds)
-    described = describe(settings, sets, runs, recipe)
-    return _run(_Sweep(Path(folder), described, runs, runs, progress, told), executor, work)
-
-
-def run_choices(
-    settings: TrainSettings,
-    folder: str | Path,
-    choices: Mapping[str, Mapping[str, Any]],
-    only: str | None = None,
-    executor: Executor | None = None,
-    recipe: str = "",
-    progress: OnProgress | None = None,
-    work: TrainRun = train_run,
-    told: Told | None = None,
-) -> list[SweepRun]:
-    """Train `settings` once per choice, each with the changes that its name stands for, into `folder`.
-
-    As `run_sweep` otherwise. `only` names those that are trained, with commas between them; the others stay
-    as they are.
-
-        run_choices(read_recipe(recipe), "runs/choices", choices_in(recipe), only="base,labels-random")
-    """
-    runs = plan_choices(settings, choices)
-    described = describe_choices(settings, runs, recipe)
-    return _run(_Sweep(Path(folder), described, runs, chosen(runs, only), progress, told), executor, work)
-
-
-def _run(sweep: "_Sweep", executor: Executor | None, work: TrainRun) -> list[SweepRun]:
+    sweep = _Sweep(Path(folder), describe(plan, recipe), plan, progress, told)
     refuse_other_sweep(sweep.folder, sweep.described)
     if not sweep.left:
         sweep.write()
@@ -96,15 +64,14 @@ class _Sweep:
         self,
         folder: Path,
         described: dict[str, Any],
-        runs: Sequence[PlannedRun],
-        wanted: Sequence[PlannedRun],
+        plan: SweepPlan,
         progress: OnProgress | None,
         told: Told | None,
     ) -> None:
         self.folder, self.described, self.progress, self.told = folder, described, progress, told
-        self.wanted = wanted
-        self.runs = {run.name: standing(folder, run) for run in runs}
-        self.left = [run for run in wanted if self.runs[run.name].state != "finished"]
+        self.wanted = plan.wanted
+        self.runs = {run.name: standing(folder, run) for run in plan.runs}
+        self.left = [run for run in plan.wanted if self.runs[run.name].state != "finished"]
 
     def work(self, executor: Executor, work: TrainRun) -> None:
         """Give all that is left to the executor, and note how each ends."""
