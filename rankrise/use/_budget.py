@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._allocate import (
     Spectrum,
     budget,
+    kept_share,
     one_rank,
     one_rank_keeping,
     ranks_keeping,
@@ -66,6 +68,19 @@ class Budget:
         else:
             wanted = rank if self.uniform else max(SPREAD * rank, 64)
         return min(wanted, whole, largest or whole)
+
+
+def refuse_beyond(asked: Budget, spectra: Mapping[str, Spectrum], largest: int | None) -> None:
+    """Refuse a share of the square that cannot be kept with at most `largest` directions of a matrix."""
+    if asked.keep is None or largest is None or all(len(each.squares) < largest for each in spectra.values()):
+        return
+    most = kept_share(spectra, one_rank(spectra, largest))
+    if most < asked.keep:
+        raise RankriseError(
+            f"keep is {asked.keep}, and with at most {counted(largest, 'direction')} of a matrix "
+            f"{math.floor(1e4 * most) / 1e4:g} of the square can be kept: pass a share up to that, or a "
+            "larger `largest`."
+        )
 
 
 def ranks_for(asked: Budget, spectra: Mapping[str, Spectrum]) -> dict[str, int]:

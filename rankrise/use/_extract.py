@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._adapter import Adapter
-from rankrise.use._budget import Budget, ranks_for
+from rankrise.use._budget import Budget, ranks_for, refuse_beyond
 from rankrise.use._cut import Cut, cut
 from rankrise.use._measure import Evaluate, measured_at
 from rankrise.use._models import is_causal
@@ -87,6 +87,7 @@ def extract(
         module_names=tuple(name for name, _ in both.tuned.model.named_modules()),
         weighted=moments is not None,
     )
+    refuse_beyond(budget, adapter.spectra, largest)
     adapter = adapter.at(ranks_for(budget, adapter.spectra)) if budget.gain is None else adapter
     return adapter if evaluate is None else measured_at(adapter, both, tuned, evaluate, budget)
 

@@ -44,7 +44,8 @@ def rest_of(pair: Pair, keep: bool) -> Rest:
             wanted |= owners[name]
     outermost = [name for name in sorted(wanted) if not any(name.startswith(f"{other}.") for other in wanted)]
     for name in outermost:
-        _refuse_unholdable(name, pair.matrices, pair.tuned.model)
+        own = [each for each in changed if name in owners[each]]
+        _refuse_unholdable(name, own, pair.matrices, pair.tuned.model)
     first = _first_names(pair.tuned.model)
     modules = {
         module: {
@@ -72,12 +73,15 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: names.get(name, name) for name in model.state_dict()}
 
 
-def _refuse_unholdable(name: str, matrices: tuple[Matrix, ...], model: nn.Module) -> None:
+def _refuse_unholdable(name: str, own: list[str], matrices: tuple[Matrix, ...], model: nn.Module) -> None:
+    """PEFT keeps whole modules: none that holds a matrix that is cut, such as the model itself, whose own
+    parameters timm's `cls_token` and `pos_embed` are; and none that it would take another for."""
     inside = [matrix.name for matrix in matrices if matrix.name.startswith(f"{name}.") or not name]
     if inside:
         raise RankriseError(
-            f"{name or 'The model itself'} has parameters of its own that changed, and {inside[0]} in it is "
-            'cut, which PEFT cannot hold together: pass rest="leave".'
+            f"{', '.join(own)} changed and cannot be part of an adapter: PEFT keeps whole modules, and "
+            f"{name or 'the model itself'}, to which this belongs, also holds {inside[0]}, which is cut; pass "
+            'rest="leave" (--leave_rest), and save it beside the adapter yourself.'
         )
     shadowed = [other for other, _ in model.named_modules() if other != name and other.endswith(name)]
     if shadowed:

@@ -174,7 +174,41 @@ def test_budgets() -> None:
     share = use.extract(base, tuned, keep=0.5, uniform=False)
     assert 0.5 <= share.kept < 0.55
     assert use.extract(base, tuned, parameters=one.parameters).ranks == one.ranks
-    assert max(use.extract(base, tuned, keep=0.9, uniform=False, largest=3).ranks.values()) == 3
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_a_share_that_a_largest_rank_cannot_keep_is_refused_with_the_one_that_it_can(uniform: bool) -> None:
+    base = nn.Sequential(nn.Linear(4, 4, bias=False))
+    tuned = deepcopy(base)
+    with torch.no_grad():
+        tuned[0].weight += torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.0]))  # squares 9, 4, 1 of 14
+    with pytest.raises(
+        RankriseError, match=r"keep is 0\.95, .* 2 directions of a matrix 0\.9285 of the square"
+    ):
+        use.extract(base, tuned, keep=0.95, largest=2, uniform=uniform)
+    assert use.extract(base, tuned, keep=0.9285, largest=2, uniform=uniform).ranks == {"0": 2}
+    assert use.extract(base, tuned, keep=1.0, largest=4, uniform=uniform).ranks == {"0": 3}
+
+
+def test_a_parameter_of_the_model_itself_is_named_and_can_be_left() -> None:
+    class Sighted(nn.Module):
+        """As timm's ViT has its tokens."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cls_token = nn.Parameter(torch.zeros(1, 1, 4))
+            self.pos_embed = nn.Parameter(torch.zeros(1, 3, 4))
+            self.blocks = nn.ModuleList([nn.Linear(4, 4)])
+
+    base = Sighted()
+    tuned = deepcopy(base)
+    with torch.no_grad():
+        for parameter in (tuned.cls_token, tuned.pos_embed, tuned.blocks[0].weight):
+            parameter += torch.randn_like(parameter)
+    said = r"cls_token, pos_embed changed .* the model itself, .* also holds blocks\.0, .* \(--leave_rest\)"
+    with pytest.raises(RankriseError, match=said):
+        use.extract(base, tuned, rank=1)
+    assert use.extract(base, tuned, rank=1, rest="leave").rest.changed == ("cls_token", "pos_embed")
 
 
 @pytest.mark.parametrize("uniform", [True, False])
