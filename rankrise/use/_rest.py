@@ -80,8 +80,8 @@ def _refuse_unholdable(name: str, own: list[str], matrices: tuple[Matrix, ...], 
     if inside:
         raise RankriseError(
             f"{', '.join(own)} changed and cannot be part of an adapter: PEFT keeps whole modules, and "
-            f"{name or 'the model itself'}, to which this belongs, also holds {inside[0]}, which is cut; pass "
-            'rest="leave" (--leave_rest), and save it beside the adapter yourself.'
+            f"{name or 'the model itself'}, to which this belongs, also holds {inside[0]}, which is cut; "
+            'pass rest="leave" (--leave_rest), and save it beside the adapter yourself.'
         )
     shadowed = [other for other, _ in model.named_modules() if other != name and other.endswith(name)]
     if shadowed:
