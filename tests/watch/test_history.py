@@ -334,6 +334,7 @@ def test_the_plan_s_time_is_that_of_the_first_checkpoint(series, monkeypatch, mo
     def measured(changes, *_, **__):
         clock["now"] += len(changes)
 
+    monkeypatch.setattr("rankrise.watch._history.parts.PART_BYTES", 1)  # a part per unit
     monkeypatch.setattr(module, "measure", measured)
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock["now"])
     monkeypatch.setattr(module, "TRIAL", most)

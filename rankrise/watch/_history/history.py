@@ -19,12 +19,13 @@ from rankrise.foundations.record.run_file import has_checksums, has_run, read_ru
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.watch._history.folders import LocalCheckpoint, weights_in
 from rankrise.watch._history.hub import NotFetched
-from rankrise.watch._history.moments import FETCHED, CheckpointPart, fetch, moments
+from rankrise.watch._history.moments import FETCHED, fetch, moments
+from rankrise.watch._history.parts import CheckpointPart
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
 from rankrise.watch._track.begin import begin, read_initial
 from rankrise.watch._track.load import TrackedRun, load
-from rankrise.watch._track.measure import Results, UnitChange, measure
+from rankrise.watch._track.measure import Results, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
 from rankrise.watch._track.troubles import log
@@ -194,25 +195,15 @@ def _write(
     before: CheckpointPart,
     parts: Iterator[CheckpointPart],
 ) -> None:
-    units = {unit.name: unit for unit in plan.model.units}
+    units = plan.model.units
     results: Results = {}
     while len({name for name, _ in results}) < len(units):
-        part = next(parts)
-        changes = [
-            UnitChange(
-                units[name],
-                before.weights[name],
-                now,
-                variances=(before.variances[name], part.variances[name]),
-            )
-            for name, now in part.weights.items()
-        ]
-        results |= measure(
-            changes, plan.top, full=entry is plan.checkpoints[-1], accelerator_bytes=ACCELERATOR_BYTES
-        )
-    record.add_spectra(entry.step, spectra_of(plan.model.units, results))
+        changes = next(parts).changes_since(before, units)
+        full = entry is plan.checkpoints[-1]
+        results |= measure(changes, plan.top, full, accelerator_bytes=ACCELERATOR_BYTES)
+    record.add_spectra(entry.step, spectra_of(units, results))
     about = {"checkpoint": entry.name, "key": entry.source.key()} | _since(since)
-    record.add_ranks(entry.step, about | row_of(plan.model.units, results))
+    record.add_ranks(entry.step, about | row_of(units, results))
 
 
 def _done(plan: HistoryPlan, folder: Path) -> set[int]:

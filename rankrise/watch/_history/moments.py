@@ -3,39 +3,19 @@
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from rankrise.watch._batches import use_threads
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.model import Model
+from rankrise.watch._history.parts import CheckpointPart, parts_of
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._history.series import Entry, told_of
-from rankrise.watch._rounding import variances
-from rankrise.watch._track.weights import Tensors, Unit
 
 FETCHED = ".fetched"
 """In the run's folder: a checkpoint that is being fetched or measured."""
-# Weights that are read and measured together. Two such parts are held at a time, beside the beginning's.
-PART_BYTES = 2**27
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, eq=False)
-class CheckpointPart:
-    """The weights of some units in one checkpoint by unit and role, and the variances of their rounding
-    errors, for the noise floor."""
-
-    weights: dict[str, Tensors]
-    variances: dict[str, Tensors]
-
-    def add(self, unit: Unit, tensors: Tensors) -> None:
-        self.weights[unit.name] = tensors
-        self.variances[unit.name] = {
-            role: variances(tensor) for role, tensor in tensors.items() if unit.is_layer
-        }
 
 
 def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterator[CheckpointPart]:
@@ -49,19 +29,7 @@ def moments(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Iterat
 def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[CheckpointPart]:
     for entry, checkpoint in zip(entries, _fetched(plan, folder, entries), strict=True):
         with told_of(entry):
-            yield from _parts_of(plan.model, checkpoint, entry.name, plan.device)
-
-
-def _parts_of(model: Model, checkpoint: Checkpoint, name: str, device: str) -> Iterator[CheckpointPart]:
-    part, size = CheckpointPart({}, {}), 0
-    for unit, tensors in model.read(checkpoint, name, device):
-        bytes_here = sum(tensor.nbytes for tensor in tensors.values())
-        if part.weights and size + bytes_here > PART_BYTES:
-            yield part
-            part, size = CheckpointPart({}, {}), 0
-        part.add(unit, tensors)
-        size += bytes_here
-    yield part
+            yield from parts_of(plan.model, checkpoint, entry.name, plan.device)
 
 
 def _one_ahead(items: Generator[Item]) -> Iterator[Item]:

@@ -14,13 +14,13 @@ from torch import nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.model import Model, model_of
+from rankrise.watch._history.parts import CheckpointPart, parts_of
 from rankrise.watch._history.series import Entry, choose, find_series, source_of, told_of
-from rankrise.watch._rounding import variances
-from rankrise.watch._track.measure import UnitChange, measure
+from rankrise.watch._track.measure import measure
 from rankrise.watch._track.weights import Choice, Unit, listed
 
 TRIAL = 2.0
-"""Seconds after which a trial ends with the unit that it is at."""
+"""Seconds after which a trial ends with the part that it is at."""
 
 
 @dataclass(frozen=True)
@@ -149,26 +149,36 @@ def _notes(base: str | Path, begun: Entry | None) -> tuple[str, ...]:
 
 
 def _seconds(model: Model, entry: Entry, device: str, top: int) -> float | None:
-    """How long a checkpoint on this machine takes, from a trial on the first: its units are read and measured
+    """How long a checkpoint on this machine takes, from a trial on the first: its parts are read and measured
     one after another, all or as many as `TRIAL` allows. None of one that is elsewhere: the way is not known.
     """
     if not isinstance(entry.source, LocalCheckpoint):
         return None
-    start, tried = time.perf_counter(), 0
-    for unit, weights in model.read(entry.source.header(), entry.name, device):
-        rounding = {role: variances(tensor) for role, tensor in weights.items() if unit.is_layer}
-        before = {role: tensor * 0.5 for role, tensor in weights.items()}
-        change = UnitChange(unit, before, weights, (rounding, rounding))
+    spent, tried = 0.0, 0
+    start = time.perf_counter()
+    for part in parts_of(model, entry.source.header(), entry.name, device):
+        spent += time.perf_counter() - start
+        changes = part.changes_since(_elsewhere(part), model.units)
         if not tried:  # once before it counts: a device starts, and libraries are loaded
-            began = time.perf_counter()
-            measure([change], top, full=False)
-            start += time.perf_counter() - began
-        measure([change], top, full=False)
-        tried += _size(unit)
-        spent = time.perf_counter() - start
+            measure(changes[:1], top, full=False)
+        start = time.perf_counter()
+        measure(changes, top, full=False)
+        spent += time.perf_counter() - start
+        tried += sum(_size(change.unit) for change in changes)
         if spent > TRIAL:
             break
+        start = time.perf_counter()
     return spent * sum(map(_size, model.units)) / tried
+
+
+def _elsewhere(part: CheckpointPart) -> CheckpointPart:
+    """Other weights of the same shapes, as alike to these as those of another checkpoint: not parallel, which
+    would take longer to measure."""
+    rolled = {
+        name: {role: tensor.mT.roll(1, -1).mT for role, tensor in tensors.items()}
+        for name, tensors in part.weights.items()
+    }
+    return CheckpointPart(rolled, part.variances)
 
 
 def _size(unit: Unit) -> int:
