@@ -41,7 +41,14 @@ def shrink(
     import torch
 
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import base_with_data, device_or_gpu, moments_of, new_folder, warn_of_no_gain
+    from rankrise.commands.tuned import (
+        base_with_data,
+        device_or_gpu,
+        moments_of,
+        new_folder,
+        read_moments,
+        warn_of_no_gain,
+    )
     from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
     from rankrise.use._shrink import merged
@@ -55,7 +62,7 @@ def shrink(
     if all(budget is None for budget in (rank, parameters, keep, gain)):
         keep = 0.99
     model, evaluate, on = None, None, ""
-    weights = use.Moments.load(asked.moments) if asked.moments is not None and base is None else None
+    weights = read_moments(asked.moments) if asked.moments is not None and base is None else None
     if base is not None:
         both = base_with_data(base, asked)
         assert both.data is not None

@@ -84,7 +84,8 @@ def truncate(
     if out is not None:
         saved = [keep_curves(out, about, found.curves, known, found.trained), *draw_curves(found, out)]
     if json:
-        print(to_json({**about, **found.to_dict()}))
+        measured = None if weights is None else weights.to_dict()
+        print(to_json({**about, "moments": measured, **found.to_dict()}))
         return
     console = safe_console()
     for table in tables(found):

@@ -102,7 +102,9 @@ def moments_of(opened: Tuned, model: Any, measuring: Measuring) -> "Moments | No
 
     file = measuring.moments
     if file is not None and file.exists():
-        return use.Moments.load(file)
+        found = read_moments(file)
+        found.refuse_other_model(model)
+        return found
     if opened.data is None:
         if file is not None:
             raise RankriseError(
@@ -118,10 +120,23 @@ def moments_of(opened: Tuned, model: Any, measuring: Measuring) -> "Moments | No
         with precision(model):
             return loss_of(model, batch)
 
+    about = {"data": measuring.data or "the run's own", "labels": measuring.labels, "seed": measuring.seed}
     with bar("moments", total=opened.data.examples, unit="examples") as move_to:
-        found = use.moments(model, opened.data.batches(), loss, block=measuring.block, progress=move_to)
+        found = use.moments(
+            model, opened.data.batches(), loss, block=measuring.block, about=about, progress=move_to
+        )
     if file is not None:
         found.save(file)
+    return found
+
+
+def read_moments(file: Path) -> "Moments":
+    """Those in a file; what they are is said on the error stream: --seed and the like do not change it."""
+    from rankrise import use
+
+    found = use.Moments.load(file)
+    facts = ", ".join(f"{name} {value}" for name, value in found.to_dict().items() if name != "model")
+    print(f"Moments from {file}: {facts}.", file=sys.stderr)
     return found
 
 

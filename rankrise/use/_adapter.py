@@ -55,8 +55,13 @@ class Adapter:
     module_names: tuple[str, ...] = ()
     """All modules of the model: PEFT's patterns are checked against them."""
     measured: Measured | None = None
-    weighted: bool = False
-    """Whether squares are weighted by moments, so by what a direction does to the loss; else plain."""
+    moments: dict[str, Any] | None = None
+    """What the moments were measured on that squares are weighted by; None of plain squares."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether squares are weighted by moments, so by what a direction does to the loss; else plain."""
+        return self.moments is not None
 
     @property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -117,6 +122,7 @@ class Adapter:
             "parameters": self.parameters,
             "kept": self.kept,
             "kept_of": "weighted square" if self.weighted else "energy",
+            "moments": self.moments,
             "largest_rank": max(self.ranks.values(), default=0),
             "rest": list(self.rest.changed),
             "rest_kept": self.rest.kept,

@@ -85,7 +85,7 @@ def extract(
         dtype=max(dtypes, key=lambda dtype: dtypes[dtype]),
         task="CAUSAL_LM" if is_causal(both.tuned.model) else None,
         module_names=tuple(name for name, _ in both.tuned.model.named_modules()),
-        weighted=moments is not None,
+        moments=None if moments is None else moments.to_dict(),
     )
     refuse_beyond(budget, adapter.spectra, largest)
     adapter = adapter.at(ranks_for(budget, adapter.spectra)) if budget.gain is None else adapter

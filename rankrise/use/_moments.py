@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.tensors import read_tensors, write_tensors
+from rankrise.use._fingerprint import fingerprint
 from rankrise.use._gathered import Gathered
 from rankrise.use._moment import DAMPING, Moment, Root
-from rankrise.use._weights import Matrix, linear_layers
+from rankrise.use._weights import Matrix, Source, linear_layers, open_source
 from rankrise.watch._heads import unwrap
 
 FORMAT = "rankrise-moments/1"
@@ -35,6 +36,22 @@ class Moments:
     inputs: dict[str, Moment]
     outputs: dict[str, Moment]
     examples: int
+    about: dict[str, Any] = field(default_factory=dict)
+    """What they were measured on: a fingerprint of the model, and what the caller said, such as data and a
+    seed. Empty in files of earlier versions."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is needed to measure them again, as `--json` prints it."""
+        return {"examples": self.examples, **self.about}
+
+    def refuse_other_model(self, model: Source) -> None:
+        """Refuse a model that they were not measured on, where that is known."""
+        theirs = self.about.get("model")
+        if theirs is not None and theirs != fingerprint(open_source(model)):
+            raise RankriseError(
+                "The moments were measured on a model with other weights: measure them on this one, into "
+                "another file."
+            )
 
     def roots(self, matrix: Matrix, damping: float = DAMPING, device: Any = None) -> tuple[Root, Root]:
         """The roots of a matrix's C and G."""
@@ -77,15 +94,20 @@ class Moments:
             if side == "outputs" or name not in same
             for place, block in enumerate(moment.blocks)
         }
-        about = {"format": FORMAT, "examples": str(self.examples), "same_inputs": json.dumps(same)}
-        write_tensors(Path(path), tensors, about)
+        texts = {
+            "format": FORMAT,
+            "examples": str(self.examples),
+            "same_inputs": json.dumps(same),
+            "about": json.dumps(self.about),
+        }
+        write_tensors(Path(path), tensors, texts)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Moments":
         """Read them back."""
-        tensors, about = read_tensors(Path(path), AGAIN)
-        if about.get("format") != FORMAT:
+        tensors, texts = read_tensors(Path(path), AGAIN)
+        if texts.get("format") != FORMAT:
             raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
         blocks: dict[str, dict[str, dict[int, Tensor]]] = {"inputs": {}, "outputs": {}}
         for key, block in tensors.items():
@@ -99,13 +121,13 @@ class Moments:
             {name: Moment(tuple(parts[place] for place in sorted(parts))) for name, parts in side.items()}
             for side in blocks.values()
         )
-        for name, first in _same_inputs(about, path).items():
-            if first not in inputs:
+        for name, first in _object(texts, "same_inputs", path).items():
+            if not isinstance(first, str) or first not in inputs:
                 raise RankriseError(f"{path} is damaged (it has no inputs of {first}): {AGAIN}.")
             inputs[name] = inputs[first]
-        if not re.fullmatch(r"\d{1,18}", about.get("examples", "")):
+        if not re.fullmatch(r"\d{1,18}", texts.get("examples", "")):
             raise RankriseError(f"{path} is damaged (it does not say of how many examples): {AGAIN}.")
-        return cls(inputs, outputs, int(about["examples"]))
+        return cls(inputs, outputs, int(texts["examples"]), _object(texts, "about", path))
 
 
 def moments(
@@ -115,6 +137,7 @@ def moments(
     *,
     block: int = BLOCK,
     only: Callable[[str], bool] = lambda name: True,
+    about: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda examples: None,
 ) -> Moments:
     """Second moments of every linear layer's inputs, and of the loss gradients at its outputs.
@@ -123,7 +146,8 @@ def moments(
     model's own predictions: with it, the gradients' moment is that of the true Fisher matrix, which a cut of
     a trained model should be weighted by. The moments stay on the model's device: 4 bytes for each entry of
     the square of each side, in blocks where a side is longer than `block`, and one C for layers that read the
-    same tensor. Llama 2 7B needs 35 GB so, and 9 GB with `block=1024`.
+    same tensor. Llama 2 7B needs 35 GB so, and 9 GB with `block=1024`. What you say in `about`, such as the
+    data and a seed, is kept with them and in their file, beside a fingerprint of the model.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -169,17 +193,18 @@ def moments(
             if name in seen
         },
         examples,
+        {"model": fingerprint(open_source(network)), "block": block, **(about or {})},
     )
 
 
-def _same_inputs(about: Mapping[str, str], path: str | Path) -> dict[str, str]:
-    """Which layers have the inputs of which other, as `save` wrote it."""
+def _object(texts: Mapping[str, str], name: str, path: str | Path) -> dict[str, Any]:
+    """One of the texts that is a JSON object; an empty one in files from before it was written."""
     try:
-        found = json.loads(about.get("same_inputs", "{}"))
+        found = json.loads(texts.get(name, "{}"))
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not all(isinstance(first, str) for first in found.values()):
-        raise RankriseError(f"{path} is damaged (it does not say which inputs are the same): {AGAIN}.")
+    if not isinstance(found, dict):
+        raise RankriseError(f"{path} is damaged ({name} is not an object): {AGAIN}.")
     return found
 
 

@@ -66,7 +66,7 @@ def shrink(
         dtype=stored.dtype,
         task=stored.config.get("task_type"),
         module_names=tuple(cuts) if model is None else tuple(name for name, _ in model.named_modules()),
-        weighted=moments is not None,
+        moments=None if moments is None else moments.to_dict(),
     )
     made = made.at(ranks_for(asked, made.spectra)) if asked.gain is None else made
     if evaluate is None or model is None:

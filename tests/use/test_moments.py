@@ -166,14 +166,18 @@ def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
 
 def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
     model = made("llama")
-    found = use.moments(model, [inputs(model)], use.sampled, block=10)
+    found = use.moments(model, [inputs(model)], use.sampled, block=10, about={"seed": 3})
     again = use.Moments.load(found.save(tmp_path / "moments.safetensors"))
     assert (
         len(set(map(id, again.inputs.values())))
         == len(set(map(id, found.inputs.values())))
         < len(found.inputs)
     )
-    assert again.examples == found.examples
+    assert again.to_dict() == found.to_dict() == {"examples": found.examples, **found.about}
+    assert (again.about["block"], again.about["seed"]) == (10, 3)
+    again.refuse_other_model(deepcopy(model))
+    with pytest.raises(RankriseError, match="on a model with other weights"):
+        again.refuse_other_model(changed(model))
     for side in ("inputs", "outputs"):
         for name, moment in getattr(found, side).items():
             pairs = zip(moment.blocks, getattr(again, side)[name].blocks, strict=True)
@@ -198,6 +202,18 @@ def test_damaged_moments_are_refused(tensors: dict, examples: str, tmp_path: Pat
     path = tmp_path / "moments.safetensors"
     save_file(tensors, path, metadata={"format": "rankrise-moments/1", "examples": examples})
     with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
+        use.Moments.load(path)
+
+
+def test_a_file_that_does_not_say_what_it_was_measured_on_is_read_and_one_that_says_nonsense_is_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "moments.safetensors"
+    texts = {"format": "rankrise-moments/1", "examples": "3"}
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts)
+    assert use.Moments.load(path).to_dict() == {"examples": 3}
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"about": "[1]"})
+    with pytest.raises(RankriseError, match="about is not an object"):
         use.Moments.load(path)
 
 

@@ -78,6 +78,18 @@ def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders
     )  # fmt: skip
     assert json.loads((here / "advice/lora_config.json").read_text()) == advice["config"]
     assert (here / "advice/axolotl.yaml").read_text().startswith("# Ranks by Fisher")
+    assert advice["moments"] == found["moments"]
+    assert found["moments"] | {"model": ""} == {
+        "examples": 13 if name == "gpt2" else 10, "model": "", "block": 4096, "data": str(here / data),
+        "labels": "sampled", "seed": 0,
+    }  # fmt: skip
+    swapped = [folders[name] / "tuned", folders[name] / "base", "--out", here / "other"]
+    with pytest.raises(SystemExit) as refused:
+        answer(capsys, "extract", *swapped, "--moments", here / "moments.safetensors")
+    assert refused.value.code == 2
+    said = capsys.readouterr().err
+    assert "labels sampled, seed 0." in said
+    assert "on a model with other weights" in said
 
 
 def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
