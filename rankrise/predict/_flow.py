@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +14,9 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._integrate import FlowPoint, StepTooSmall, integrate
+from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
+from rankrise.predict._integrate import FlowPoint, integrate
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
-
-Ending = Literal["reached", "max steps", "not finite"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +229,7 @@ def follow(
 ) -> Flow:
     """The flow from the place `z`, in times of `unit`; what was solved is kept, however the solve ends."""
     moments: list[FlowPoint] = []
-    ending: Ending = "reached"
-    message = f"The flow was followed to rescaled time {until:g}."
+    ending, message = reached(until)
     # The unit itself would do. A little more at tiny scales, where transitions are far apart and their errors
     # do not add up; and a bound, because an error of log|a| that no activation time shows still shows in the
     # values.
@@ -242,19 +240,10 @@ def follow(
             if progress is not None:
                 progress(moment.time / unit)
             if len(moments) > max_steps and moment.time < until * unit:
-                ending = "max steps"
-                message = (
-                    f"Stopped after {max_steps} steps at rescaled time {moment.time / unit:.6g}: "
-                    "raise max_steps or tolerance."
-                )
+                ending, message = out_of_steps(max_steps, moment.time / unit)
                 break
     except StepTooSmall:
-        ending = "not finite"
-        reached = moments[-1].time / unit if moments else 0.0
-        message = (
-            f"Stopped at rescaled time {reached:.6g}, where the flow or its loss stops being finite: "
-            "take an earlier until, or a loss bounded below and twice differentiable."
-        )
+        ending, message = not_finite(moments[-1].time / unit if moments else 0.0)
     if not moments:
         raise RankriseError(
             "loss or its gradient is not finite at u0 * v0: it must be finite where training starts."

@@ -16,6 +16,7 @@ from scipy.sparse import csc_matrix
 from torch import Tensor
 
 from rankrise.predict._coordinates import Coordinates
+from rankrise.predict._ending import StepTooSmall
 from rankrise.predict._loss import Loss
 
 _RTOL = 1e-13
@@ -35,10 +36,6 @@ class FlowPoint:
     z: Tensor
     rate: Tensor
     loss: float
-
-
-class StepTooSmall(Exception):
-    """The step size fell to nothing: the flow leaves every bound, or the loss is not smooth there."""
 
 
 def integrate(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._integrate import StepTooSmall, integrate
+from rankrise.predict._ending import StepTooSmall
+from rankrise.predict._integrate import integrate
 from rankrise.predict._loss import Loss
 
 _ROUGH = 0.1

@@ -3,15 +3,16 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
+from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
 from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.follow import MatrixFlowPoint, StepTooSmall, follow
+from rankrise.predict._matrices.follow import MatrixFlowPoint, follow
 from rankrise.predict._matrices.loss import (
     MatrixLoss,
     MatrixLossFunction,
@@ -45,7 +46,7 @@ class MatrixFlow:
     shapes: tuple[Shape, ...]
     conserved: tuple[Tensor, ...]
     drift: float
-    ending: Literal["reached", "max steps", "not finite"]
+    ending: Ending
     message: str
     steps: int
     gradients: int
@@ -219,8 +220,7 @@ def matrix_flow(
     columns = [Columns.of_start(u, v, log_alpha) for u, v in weights]
     conserved = tuple(u.T @ u - v.T @ v for u, v in weights)
     moments: list[MatrixFlowPoint] = []
-    ending: Literal["reached", "max steps", "not finite"] = "reached"
-    message = f"The flow was followed to rescaled time {until:g}."
+    ending, message = reached(until)
     unit, steps = -log_alpha, -1
     try:
         for moment in follow(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_STEP)):
@@ -229,19 +229,10 @@ def matrix_flow(
             if progress is not None and moment.accepted:
                 progress(moment.time / unit)
             if steps >= max_steps and moment.time < until * unit:
-                ending = "max steps"
-                message = (
-                    f"Stopped after {max_steps} steps at rescaled time {moment.time / unit:.6g}: raise "
-                    "max_steps or tolerance."
-                )
+                ending, message = out_of_steps(max_steps, moment.time / unit)
                 break
     except StepTooSmall:
-        ending = "not finite"
-        reached = moments[-1].time / unit if moments else 0.0
-        message = (
-            f"Stopped at rescaled time {reached:.6g}, where the flow or its loss stops being finite: take an "
-            "earlier until, or a loss bounded below and twice differentiable."
-        )
+        ending, message = not_finite(moments[-1].time / unit if moments else 0.0)
     if not moments:
         raise RankriseError("loss or its gradient is not finite at the start: it must be finite there.")
     return _flow_of(moments, unit, until, checked, conserved, ending, message, steps)
@@ -253,7 +244,7 @@ def _flow_of(
     until: float,
     loss: MatrixLoss,
     conserved: tuple[Tensor, ...],
-    ending: Literal["reached", "max steps", "not finite"],
+    ending: Ending,
     message: str,
     steps: int,
 ) -> MatrixFlow:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankrise.predict._ending import StepTooSmall
 from rankrise.predict._matrices.active import Here, Linearised, Step, here_at
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.factors import FactorSpace
@@ -31,10 +32,6 @@ _GROWTH = 0.7
 """So many e-foldings an active column may grow between two moments that are kept."""
 _OVERSHOOT = 1.5
 _SMALLEST_STEP = 1e-13
-
-
-class StepTooSmall(Exception):
-    """The step size fell to nothing: the flow leaves every bound, or the loss is not smooth there."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
+from rankrise.watch._track.lines_read import merged, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
@@ -306,10 +307,10 @@ class TrackedRun:
 
     @cached_property
     def _steps(self) -> dict[str, Array]:
-        rows = _merged(read_lines(self.folder / STEPS, has_checksums(self.info)))
+        rows = merged(read_lines(self.folder / STEPS, has_checksums(self.info)))
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
         try:
-            found = {name: numpy.array([_number(row.get(name)) for row in rows], float) for name in names}
+            found = {name: numpy.array([number(row.get(name)) for row in rows], float) for name in names}
         except (TypeError, ValueError) as error:
             path = self.folder / STEPS
             raise RankriseError(f"{path} is damaged ({error}): restore it.") from error
@@ -350,7 +351,7 @@ class TrackedRun:
 
     @cached_property
     def _ranks(self) -> list[dict[str, Any]]:
-        return _merged(read_lines(self.folder / RANKS, has_checksums(self.info)))
+        return merged(read_lines(self.folder / RANKS, has_checksums(self.info)))
 
     def _curves(self, which: str, name: str, depth: tuple[int, ...]) -> Array:
         self._refuse_unknown(which)
@@ -361,7 +362,7 @@ class TrackedRun:
         curves = numpy.full((len(self._ranks), *depth), numpy.nan)
         try:
             rows = self._ranks if of_product else [row["matrices"] for row in self._ranks]
-            _put(curves, [row[which].get(name) for row in rows])
+            put(curves, [row[which].get(name) for row in rows])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             path = self.folder / RANKS
             raise RankriseError(f"{path} is damaged ({error!r}): restore it.") from error
@@ -381,24 +382,3 @@ def load(folder: str | Path) -> TrackedRun:
     rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
     return TrackedRun(Path(folder), read_run(folder, "tracked"))
-
-
-def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each step, in their order: what was recorded of a step at several times is put together."""
-    merged: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        merged.setdefault(row["step"], {}).update(row)
-    return [merged[step] for step in sorted(merged)]
-
-
-def _put(target: Array, values: list[Any]) -> None:
-    """Nested lists into the beginning of an array of nan."""
-    for index, value in enumerate(values[: len(target)]):
-        if isinstance(value, list):
-            _put(target[index], value)
-        else:
-            target[index] = _number(value)
-
-
-def _number(value: Any) -> float:
-    return numpy.nan if value is None else float(value)

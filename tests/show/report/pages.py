@@ -62,3 +62,19 @@ def check_zoom(page: "Page", plot: "Locator", plots: str) -> None:
     plot.focus()
     page.keyboard.press("+")
     assert ticks(page, plots) != whole
+
+
+def check_nothing_is_cut_off(page: "Page", width: int) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    reach = page.eval_on_selector_all(
+        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+    )
+    assert reach <= width + 1
+
+
+def check_everything_has_a_name(page: "Page") -> None:
+    nameless = """all => all.filter(one => {
+        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
+        return !label.trim();
+    }).map(one => one.outerHTML)"""
+    assert page.eval_on_selector_all("button, select, input, [tabindex]", nameless) == []

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pages import Open, check_zoom, contrast, luminance, plain, table_of, ticks
+from pages import (
+    Open,
+    check_everything_has_a_name,
+    check_nothing_is_cut_off,
+    check_zoom,
+    contrast,
+    luminance,
+    plain,
+    table_of,
+    ticks,
+)
 
 from rankrise.claims import check_claims
 from rankrise.runs import ToyRun, open_toy
@@ -205,20 +215,12 @@ def test_on_a_small_screen_nothing_is_cut_off(visit: Open, run: ToyRun, width: i
     page = visit(run, width=width, has_touch=True)
     for radio in page.locator("input[name=alpha] + span").all():
         radio.click()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-    reach = page.eval_on_selector_all(
-        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
-    )
-    assert reach <= width + 1
+        check_nothing_is_cut_off(page, width)
 
 
 def test_everything_has_a_name_and_headings_go_down_by_one(visit: Open, run: ToyRun) -> None:
     page = visit(run)
-    nameless = """all => all.filter(one => {
-        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
-        return !label.trim();
-    }).map(one => one.outerHTML)"""
-    assert page.eval_on_selector_all("button, select, input, [tabindex]", nameless) == []
+    check_everything_has_a_name(page)
     summaries = page.eval_on_selector_all(
         "svg[aria-roledescription=plot]",
         """all => all.map(one => one.getAttribute("aria-describedby"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from pages import Open, contrast, luminance
+from pages import Open, check_everything_has_a_name, check_nothing_is_cut_off, contrast, luminance
 from torch import nn
 
 from rankrise import watch
@@ -56,20 +56,12 @@ def _srgb_luminance(page: "Page", colour: str) -> float:
 def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, page_of_all: Path, width: int) -> None:
     page = open_page(page_of_all, width=width, has_touch=True)
     page.eval_on_selector_all("#claims details", "all => all.forEach(one => (one.open = true))")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    reach = page.eval_on_selector_all(
-        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
-    )
-    assert reach <= width + 1
+    check_nothing_is_cut_off(page, width)
 
 
 def test_everything_has_a_name_and_every_id_is_one_s_own(open_page: Open, page_of_all: Path) -> None:
     page = open_page(page_of_all)
-    nameless = """all => all.filter(one => {
-        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
-        return !label.trim();
-    }).map(one => one.outerHTML)"""
-    assert page.eval_on_selector_all("button, select, input, [tabindex]", nameless) == []
+    check_everything_has_a_name(page)
     ids = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
     assert len(ids) == len(set(ids))
     assert page.locator("h1").count() == 1

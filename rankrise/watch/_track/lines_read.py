@@ -1,0 +1,28 @@
+"""Lines of a record as they are read: those of one step put together, and their numbers put into arrays."""
+
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each step, in their order: what was recorded of a step at several times is put together."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row["step"], {}).update(row)
+    return [merged[step] for step in sorted(merged)]
+
+
+def put(target: NDArray[Any], values: list[Any]) -> None:
+    """Nested lists into the beginning of an array of nan."""
+    for index, value in enumerate(values[: len(target)]):
+        if isinstance(value, list):
+            put(target[index], value)
+        else:
+            target[index] = number(value)
+
+
+def number(value: Any) -> float:
+    """A number of a line; nan where it has none."""
+    return numpy.nan if value is None else float(value)
