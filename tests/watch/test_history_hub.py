@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -160,3 +161,18 @@ def test_the_command_uses_the_library_s_endpoint_and_token_and_tells_neither(ser
         assert "signed" not in found.stdout + found.stderr
     finally:
         server.close()
+
+
+def test_a_revision_with_other_heads_is_refused_and_the_rest_is_kept(series, tmp_path, monkeypatch):
+    shutil.copytree(series, tmp_path / "series")
+    config = tmp_path / "series" / "step20" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"n_head": 4}))
+    server = HubServer("someone/tiny", {f"step{step}": tmp_path / "series" / f"step{step}" for step in STEPS})
+    point_to(server, monkeypatch)
+    with pytest.raises(
+        RankriseError, match=r"^step20 \(step 20\) cannot be measured: the number of heads of "
+    ):
+        watch.history("someone/tiny", tmp_path / "run")
+    server.close()
+    assert watch.load(tmp_path / "run").measured.tolist() == [0, 10]
+    assert not (tmp_path / "run" / ".fetched").exists()

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import INITIAL, RANKS, RUN, spectra_path
-from rankrise.foundations.record.run_file import has_checksums, has_run, read_run, write_run
-from rankrise.foundations.record.shapes import check_shape
+from rankrise.foundations.record.names import INITIAL, RANKS, spectra_path
+from rankrise.foundations.record.run_file import has_run, write_run
 from rankrise.watch._history.folders import LocalCheckpoint, weights_in
+from rankrise.watch._history.held import described_base, products_of, rows_of, steps_held, told_since
 from rankrise.watch._history.hub import NotFetched
 from rankrise.watch._history.moments import FETCHED, fetch, moments
 from rankrise.watch._history.parts import CheckpointPart
@@ -99,7 +98,7 @@ def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
 
 
 def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Meter) -> None:
-    done = _done(plan, folder)
+    done = steps_held(plan, folder)
     info, initial = _begin(plan, folder, note)
     record = Record(folder, lock, _tell)
     info |= {"finished": None}
@@ -108,7 +107,7 @@ def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Me
         units = plan.model.units
         if not spectra_path(folder, None).exists():
             record.add_spectra(None, initial_spectra(units, initial))
-        work = [one for one in _work(plan) if one[0].step not in done]
+        work = [one for one in rows_of(plan) if one[0].step not in done]
         with meter("measuring", len(plan.checkpoints), "checkpoints") as move_to:
             _measure_all(plan, folder, record, initial, work, move_to)
         info["finished"] = now()
@@ -129,18 +128,6 @@ def _tell(sentence: str, missing: bool) -> None:
     if missing:
         raise RankriseError(f"{sentence}: run the same command again.")
     log.warning("History: %s.", sentence)
-
-
-def _work(plan: HistoryPlan) -> list[tuple[Entry, Entry | None]]:
-    """The checkpoints that get a row, each with the one it is measured against, None for the base.
-
-    The beginning itself has a row of zeros if it is step 0, as in a run that was tracked, and none otherwise.
-    """
-    entries = plan.checkpoints
-    if plan.base is not None:
-        return [(entry, None) for entry in entries if entry is not plan.base or entry.step == 0]
-    first = [(entry, None) for entry in entries[:1] if entry.step == 0]
-    return [*first, *((later, one) for one, later in pairwise(entries))]
 
 
 def _measure_all(
@@ -202,79 +189,8 @@ def _write(
         full = entry is plan.checkpoints[-1]
         results |= measure(changes, plan.top, full, accelerator_bytes=ACCELERATOR_BYTES)
     record.add_spectra(entry.step, spectra_of(units, results))
-    about = {"checkpoint": entry.name, "key": entry.source.key()} | _since(since)
+    about = {"checkpoint": entry.name, "key": entry.source.key()} | told_since(since)
     record.add_ranks(entry.step, about | row_of(units, results))
-
-
-def _done(plan: HistoryPlan, folder: Path) -> set[int]:
-    """The steps that are in the record already; refused where they are of other checkpoints."""
-    if not has_run(folder):
-        return set()
-    info = read_run(folder, "tracked")
-    about = info.get("extra", {}).get("history")
-    if about is None:
-        raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
-    _refuse_other_rows(plan, folder, info)
-    shape = {"base": {"name": str, "key?": str}}
-    check_shape(folder / RUN, about, shape, "restore it, or pass another folder", "extra.history")
-    if about["base"] != _described(plan):
-        raise RankriseError(
-            f"{folder} holds changes since {_name(about['base'])}, not since {_name(_described(plan))}: "
-            "pass another folder."
-        )
-    rows = {row["step"]: row for row in read_lines(folder / RANKS, has_checksums(info))}
-    for entry in plan.checkpoints:
-        if entry.step in rows and entry.source.key() != rows[entry.step].get("key"):
-            raise RankriseError(
-                f"{folder} has step {entry.step} from other weights than {entry.name} has now: pass another "
-                "folder."
-            )
-    for entry, before in _work(plan):
-        if entry.step in rows and _since(before).get("since") != rows[entry.step].get("since"):
-            raise RankriseError(
-                f"{folder} has step {entry.step} measured against another checkpoint than the one before it "
-                "now: choose the same checkpoints as before, or pass another folder."
-            )
-    return set(rows)
-
-
-def _refuse_other_rows(plan: HistoryPlan, folder: Path, info: Mapping[str, Any]) -> None:
-    """All rows of a run hold the same numbers of the same weights."""
-    layers = [unit for unit in plan.model.units if unit.is_layer]
-    asked: dict[str, list[Any]] = {
-        "layers": [layer.name for layer in layers],
-        "heads": [head for layer in layers for head in layer.heads],
-        "products": _products(plan),
-        "matrices": [unit.name for unit in plan.model.units if not unit.is_layer],
-        "top": [plan.top],
-    }
-    held: dict[str, list[Any]] = {
-        "layers": [layer["name"] for layer in info["layers"]],
-        "heads": [head for layer in info["layers"] for head in layer["tracked_heads"]],
-        "products": info["settings"]["products"],
-        "matrices": [matrix["name"] for matrix in info["matrices"]],
-        "top": [info["settings"]["top"]],
-    }
-    for what, old in held.items():
-        if old != asked[what]:
-            differing = next(
-                f"{one}, not {other}"
-                for one, other in zip_longest(old, asked[what], fillvalue="none")
-                if one != other
-            )
-            raise RankriseError(
-                f"{folder} has rows with other {what} ({differing}): pass the same {what} as before, or "
-                "another folder."
-            )
-
-
-def _products(plan: HistoryPlan) -> list[str]:
-    return [name for unit in plan.model.units[:1] if unit.is_layer for name, _ in unit.products]
-
-
-def _since(before: Entry | None) -> dict[str, str]:
-    """What a row says of the checkpoint that it is measured against, where that is not the run's base."""
-    return {} if before is None else {"since": before.source.key()}
 
 
 def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], dict[str, Tensors]]:
@@ -287,7 +203,7 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
     about = {
         "model": plan.model.name,
         "settings": {
-            "products": _products(plan),
+            "products": products_of(plan),
             "top": plan.top,
         },
         "device": plan.device,
@@ -295,7 +211,7 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
         "extra": {
             "history": {
                 "series": plan.series,
-                "base": _described(plan),
+                "base": described_base(plan),
                 "since": plan.since,
                 "left_out": list(plan.left_out),
             },
@@ -332,17 +248,6 @@ def _in_columns(weight: Tensor) -> Tensor:
     """A factor [heads, d, r] with each column in one piece, as it is in most checkpoints and as measuring
     takes it; a matrix as it is."""
     return weight.mT.contiguous().mT if weight.ndim == 3 else weight
-
-
-def _described(plan: HistoryPlan) -> dict[str, str]:
-    """The base; or of changes since the checkpoint before each, that which the first of them is since."""
-    begun = plan.base or plan.checkpoints[0]
-    return {"name": begun.name if plan.base else "previous", "key": begun.source.key()}
-
-
-def _name(described: Mapping[str, str]) -> str:
-    name, key = described["name"], f"({described.get('key', '')[:24]})"
-    return f"the checkpoint before each, from {key} on" if name == "previous" else f"{name} {key}"
 
 
 def _put_in_order(folder: Path) -> None:
