@@ -114,16 +114,16 @@ def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Any, int]:
     """
     count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
     size = min(settings.micro_batch_size or settings.batch_size, count)
+    batches = list(islice(task.batches(1, 0, size, slice(0, size)), count // size))
     validation = evaluation(task, settings)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        batches = islice(task.batches(1, 0, size, slice(0, size)), count // size)
         with as_trained(settings, model):
             losses = [task.loss(model, *batch).detach().double() for batch in batches]
         scores = validation(model)
         return {"loss": float(torch.stack(losses).mean()), "validation_loss": scores.pop("loss"), **scores}
 
-    return evaluate, count // size * size
+    return evaluate, len(batches) * size
 
 
 def as_trained(settings: TrainSettings, model: nn.Module) -> torch.autocast:
