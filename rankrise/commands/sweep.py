@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from rankrise.show.table import Fitting
-    from rankrise.train.sweep import SweepRun
+    from rankrise.train.sweep import SweepPlan, SweepRun
 
 
 def sweep(
@@ -43,54 +45,23 @@ def sweep(
         json: print the runs as JSON.
     """
     import sys
-    from contextlib import AbstractContextManager, nullcontext
 
     import torch
 
     from rankrise.foundations.counted import counted
-    from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
-    from rankrise.recipes.files import choices_in
-    from rankrise.recipes.train_settings import out_of_place, read_recipe
+    from rankrise.recipes.train_settings import out_of_place
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.train._task import task_of
-    from rankrise.train.sweep import (
-        Processes,
-        dask_executor,
-        plan,
-        plan_choices,
-        read_seeds,
-        read_sets,
-        run_sweep,
-        slurm_executor,
-    )
+    from rankrise.train.sweep import run_sweep
     from rankrise.train.sweep.record import standing
 
-    if dask is not None and slurm is not None:
-        raise RankriseError("both --dask and --slurm are given: pass one of them.")
-    if workers is not None and (slurm is not None or dask not in (None, "local")):
-        raise RankriseError("--workers is given, but the cluster decides that: leave it out.")
     folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
-    settings = read_recipe(recipe)
-    sets = read_sets(set or [])
-    numbers = [settings.seed] if seeds is None else read_seeds(seeds)
-    choices = choices_in(recipe) if set is None and seeds is None else {}
-    if only is not None and not choices:
-        raise RankriseError(
-            "--only is given without a table of choices: pass a recipe that has one, and neither --set nor "
-            "--seeds."
-        )
-    planned = plan_choices(settings, choices, only) if choices else plan(settings, sets, numbers)
+    planned = _planned(recipe, set, seeds, only)
+    executor = _executor(workers, dask, slurm, folder)
     count = len(planned.wanted)
-    executor: AbstractContextManager
-    if dask is not None:
-        executor = dask_executor(dask, workers)
-    elif slurm is not None:
-        executor = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
-    else:
-        executor = nullcontext() if workers is None else Processes(workers)
     to_train = [one for one in planned.wanted if standing(folder, one).state != "finished"]
     if to_train and slurm is None and dask in (None, "local"):
         # What is missing is said once, before any run.
@@ -129,6 +100,44 @@ def sweep(
             file=sys.stderr,
         )
         raise SystemExit(1)
+
+
+def _executor(
+    workers: int | None, dask: str | None, slurm: str | None, folder: Path
+) -> "AbstractContextManager[Any]":
+    """What runs go to, once it is entered; None where each gets a process of its own."""
+    from contextlib import nullcontext
+
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.train.sweep import Processes, dask_executor, slurm_executor
+
+    if dask is not None and slurm is not None:
+        raise RankriseError("both --dask and --slurm are given: pass one of them.")
+    if workers is not None and (slurm is not None or dask not in (None, "local")):
+        raise RankriseError("--workers is given, but the cluster decides that: leave it out.")
+    if dask is not None:
+        return dask_executor(dask, workers)
+    if slurm is not None:
+        return slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
+    return nullcontext() if workers is None else Processes(workers)
+
+
+def _planned(recipe: str, set: list[str] | None, seeds: str | None, only: str | None) -> "SweepPlan":
+    """The recipe's choices, or the combinations of what --set and --seeds say."""
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.recipes.files import choices_in
+    from rankrise.recipes.train_settings import read_recipe
+    from rankrise.train.sweep import plan, plan_choices, read_seeds, read_sets
+
+    settings = read_recipe(recipe)
+    if set is None and seeds is None and (choices := choices_in(recipe)):
+        return plan_choices(settings, choices, only)
+    if only is not None:
+        raise RankriseError(
+            "--only is given without a table of choices: pass a recipe that has one, and neither --set nor "
+            "--seeds."
+        )
+    return plan(settings, read_sets(set or []), [settings.seed] if seeds is None else read_seeds(seeds))
 
 
 class _Terminated(KeyboardInterrupt):

@@ -50,8 +50,8 @@ def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor
 
 @contextmanager
 def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
-    """A Slurm job a call, with submitit's and Slurm's options as "partition=gpu,gpus_per_node=1"; scripts and
-    logs go to `folder`. With "cluster=local" the jobs are processes of this machine, to try it out.
+    """One Slurm job per call, with submitit's and Slurm's options as "partition=gpu,gpus_per_node=1"; scripts
+    and logs go to `folder`. With "cluster=local" the jobs are processes of this machine, to try it out.
     """
     submitit = require("submitit", extra="slurm", purpose="a sweep on Slurm")
     given = _options(options)

@@ -28,7 +28,7 @@ class ProcessEnded(Exception):
 
 
 class Processes(Executor):
-    """An executor that starts a process a call, so that one that is killed takes nothing with it.
+    """An executor that starts one process per call, so that one that is killed takes nothing with it.
 
     `workers` of them are alive at a time (default: as many as GPUs, else processors, but `most` at the
     most). Where there are several GPUs, each process sees one. Left by an exception, such as Ctrl-C, it tells

@@ -68,7 +68,7 @@ def draw_normalised_spectra(study: Study) -> Drawn:
 
 
 def draw_one_head(studies: Sequence[Study]) -> Drawn:
-    """One head in the second layer, a row a data set; and the data."""
+    """One head in the second layer, one row per data set; and the data."""
     figure = new_figure(0.6 + 2.2 * len(studies))
     panels = figure.subplots(len(studies), 2, sharey=True, squeeze=False)
     rows: list[tuple[object, ...]] = []
