@@ -91,7 +91,7 @@ class Claim:
 
     @property
     def beside(self) -> list[Measure]:
-        """What is told beside them, and decides nothing."""
+        """What is shown beside them, and decides nothing."""
         return [one for one in self.measures if not one.needed and not one.choice and one.layer is None]
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def at_least(name: str, value: float | Estimate | None, threshold: float, why: s
     return _measure(name, value, f">= {threshold:.3g}", passes, why, where)
 
 
-def told(name: str, value: float | Estimate | None, why: str, **where: Any) -> Measure:
+def noted(name: str, value: float | Estimate | None, why: str, **where: Any) -> Measure:
     """A number for information, which decides nothing; in a `layer`, the effect there."""
     return _measure(name, value, "", None, why, where)
 

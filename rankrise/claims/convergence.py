@@ -6,7 +6,7 @@ from statistics import median
 import torch
 
 from rankrise import predict
-from rankrise.claims.claim import Measure, at_least, at_most, told, worst_seed
+from rankrise.claims.claim import Measure, at_least, at_most, noted, worst_seed
 from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
@@ -74,18 +74,20 @@ def _measures(run: ToyRun, seed: int) -> list[Measure]:
             0,
             "Theorem 4.5: at most one per stage; counted midway through the plateaus that the flow resolves",
         ),
-        told("median error of a stage time at the smallest alpha, as a fraction of that time", errors[1], ""),
-        told(
+        noted(
+            "median error of a stage time at the smallest alpha, as a fraction of that time", errors[1], ""
+        ),
+        noted(
             "mean distance of the flow from the staircase at the smallest alpha, as a fraction of its height",
             distances[1],
             "",
         ),
-        told(
+        noted(
             "stages tied with another coordinate",
             float(len(stages.ties)),
             "the theorem assumes none; the heads of a layer start tied, being exchangeable",
         ),
-        told(
+        noted(
             "plateaus resolved at the smallest alpha", float(resolved), f"of {counted(len(stages), 'stage')}"
         ),
     ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, told
+from rankrise.claims.claim import Measure, at_least, noted
 from rankrise.claims.growth import growth
 from rankrise.claims.heads import at_the_end
 from rankrise.claims.statistics import contrast, in_order
@@ -29,7 +29,7 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
         layers, whole = contrast([higher.mapped(np.log), lower.mapped(np.log)], [1, -1])
         name = "stable rank on CIFAR-100 over that on CIFAR-10"
         measures += [
-            told(name, one.mapped(np.exp), "geometric mean over heads", part=product, layer=layer)
+            noted(name, one.mapped(np.exp), "geometric mean over heads", part=product, layer=layer)
             for layer, one in layers.items()
         ]
         measures += [
@@ -40,7 +40,7 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
                 "half of them would by chance; three of four is half-way to all",
                 part=product,
             ),
-            told(f"{name}, geometric mean over heads", whole.mapped(np.exp), "", part=product),
+            noted(f"{name}, geometric mean over heads", whole.mapped(np.exp), "", part=product),
         ]
     return measures
 
@@ -62,7 +62,7 @@ def grows_more_on_imagenet(studies: Sequence[Study]) -> list[Measure]:
                 part=product,
             ),
             *(
-                told(f"{factor} on {study.label}", heads.mean().mapped(np.exp), "", part=product)
+                noted(f"{factor} on {study.label}", heads.mean().mapped(np.exp), "", part=product)
                 for study, heads in zip(studies, (small, large), strict=True)
             ),
         ]

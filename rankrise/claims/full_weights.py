@@ -4,7 +4,7 @@ drops.
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, at_most, told
+from rankrise.claims.claim import Measure, at_least, at_most, noted
 from rankrise.runs import FullWeights, NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 
@@ -57,7 +57,7 @@ def full_weights(run: ToyRun) -> list[Measure]:
             "one after another, each takes its share, a quarter at most",
             **order,
         ),
-        told(
+        noted(
             "most singular values being learned at the same time, as a fraction of all that are learned",
             together / count,
             "1: all at once",
@@ -78,7 +78,7 @@ def full_weights(run: ToyRun) -> list[Measure]:
             **loss,
         ),
         *_when_predicted(curves),
-        told("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
+        noted("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
     ]
 
 
@@ -99,7 +99,7 @@ def _when_predicted(curves: list[FullWeights]) -> list[Measure]:
             "by a few times 1/log(1/scale) at a finite one",
             part="when predicted",
         ),
-        told(f"median {name}", float(np.median(errors)), "", part="when predicted"),
+        noted(f"median {name}", float(np.median(errors)), "", part="when predicted"),
     ]
 
 

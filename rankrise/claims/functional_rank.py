@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rankrise.claims.claim import Measure, at_most, told
+from rankrise.claims.claim import Measure, at_most, noted
 from rankrise.claims.low_rank import FAR_BELOW, OTHERWISE
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
@@ -46,7 +46,7 @@ def _gains(run: TrackedRun, product: str) -> list[Measure]:
     """How much of the gain the first directions keep."""
     points = {point["rank"]: point["gain"] for point in _curve(run, product)["points"]}
     return [
-        told(f"share of the gain at rank {rank}", points[rank], "all heads cut alike", part=product)
+        noted(f"share of the gain at rank {rank}", points[rank], "all heads cut alike", part=product)
         for rank in (1, 2, 4)
         if points.get(rank) is not None
     ]

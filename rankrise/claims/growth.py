@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, told
+from rankrise.claims.claim import Measure, at_least, noted
 from rankrise.claims.heads import heads_of, judged_at
 from rankrise.claims.statistics import Heads, spearman
 from rankrise.foundations.counted import counted
@@ -28,7 +28,7 @@ def rank_grows(study: Study) -> list[Measure]:
     for product in study.main[0].products:
         factors, grown = growth(study.main, product)
         measures += [
-            told("factor by which the stable rank grows", one.mapped(np.exp), "", part=product, layer=layer)
+            noted("factor by which the stable rank grows", one.mapped(np.exp), "", part=product, layer=layer)
             for layer, one in factors.by_layer().items()
         ]
         measures += _deciding(grown, trends(study.main, product), product)
@@ -37,7 +37,7 @@ def rank_grows(study: Study) -> list[Measure]:
             both = _deciding(other, trends(study.main, product, **how), product, clock)
             measures += both if how["from_first"] else both[1:]  # a clock leaves its ends where they are
         measures.append(
-            told(
+            noted(
                 "factor by which the stable rank grows, geometric mean over heads",
                 factors.mean().mapped(np.exp),
                 _course(study.main[0], product),
@@ -47,7 +47,7 @@ def rank_grows(study: Study) -> list[Measure]:
     noisy = sum(len(run.noisy_steps) for run in study.main)
     if noisy:
         why = "there the change of most heads is the rounding of the stored weights"
-        measures.append(told("measured steps left out as noise", float(noisy), why))
+        measures.append(noted("measured steps left out as noise", float(noisy), why))
     return [*measures, *judged_at(study)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, told
+from rankrise.claims.claim import Measure, noted
 from rankrise.claims.statistics import Heads
 from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, Study, TrackedRun
@@ -45,9 +45,9 @@ def judged_at(study: Study) -> list[Measure]:
     main = study.main
     heads = sum(len(layer["tracked_heads"]) for one in main for layer in one.layers)
     seeds = counted(len(main), "seed")
-    measures = [told("heads judged", float(heads), f"in {counted(len(main[0].layers), 'layer')}, {seeds}")]
+    measures = [noted("heads judged", float(heads), f"in {counted(len(main[0].layers), 'layer')}, {seeds}")]
     if not all(one.finished for one in main):
         last = min(one.last_finite_step for one in main)
         why = "the run is not finished, and the verdict is of now"
-        measures.append(told("judged at step", float(last), why))
+        measures.append(noted("judged at step", float(last), why))
     return measures

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, told
+from rankrise.claims.claim import Measure, noted
 from rankrise.runs import Run, TrackedRun
 
 HARDLY = 0.5
@@ -52,4 +52,4 @@ def how_much(runs: Sequence[TrackedRun]) -> list[Measure]:
         return []
     first, last = known.mean(axis=0)
     why = f"{first:.3g} to {last:.3g}; near 1 little is learned, and the change may be of low rank for that"
-    return [told("training loss at the end over the first one", float(last / first), why)]
+    return [noted("training loss at the end over the first one", float(last / first), why)]

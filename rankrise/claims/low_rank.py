@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_most, told
+from rankrise.claims.claim import Measure, at_most, noted
 from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.learned import how_much
 from rankrise.claims.statistics import Heads, worst
@@ -34,7 +34,8 @@ def low_rank(study: Study) -> list[Measure]:
         layers = Heads(heads.layers, over_size).by_layer()
         name = "stable rank of the change, as a fraction of the head size"
         measures += [
-            told(name, share, "mean over heads", part=product, layer=layer) for layer, share in layers.items()
+            noted(name, share, "mean over heads", part=product, layer=layer)
+            for layer, share in layers.items()
         ]
         most = worst(layers)
         where = {"part": product}
@@ -44,7 +45,7 @@ def low_rank(study: Study) -> list[Measure]:
                 at_most(f"{name}, worst layer", most, cut, "", **where, choice=f"a threshold of {cut:g}")
                 for cut in OTHERWISE
             ),
-            told(
+            noted(
                 "stable rank of the initial product, as a fraction of the head size, mean over heads",
                 float(np.mean(_initial(first, product) / sizes)),
                 "what random weights have",
@@ -73,7 +74,7 @@ def _energy(run: TrackedRun, product: str) -> list[Measure]:
     if not counts:
         return []
     return [
-        told(
+        noted(
             f"directions that hold {100 * ENERGY:.0f} % of the change's energy, mean over heads",
             float(np.mean(counts)),
             f"from {min(counts):g} to {max(counts):g}; a low stable rank may have a long tail beneath",

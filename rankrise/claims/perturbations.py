@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from rankrise.claims.claim import Measure, at_least, at_most, told
+from rankrise.claims.claim import Measure, at_least, at_most, noted
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 
 RETURNED = 0.1
@@ -75,8 +75,8 @@ def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_
         name = f"distance between the two paths at the end, as a fraction {part}"
         measures += [
             at_most(f"{name}, largest", max(shares), RETURNED, meaning, part=part),
-            told(f"{name}, median", middle, "over all perturbations", part=part),
-            told(
+            noted(f"{name}, median", middle, "over all perturbations", part=part),
+            noted(
                 f"perturbations with more than {RETURNED:g}",
                 float(over),
                 f"of {len(shares)}",
@@ -86,7 +86,7 @@ def _measures(run: ToyRun, kind: str, assumption: str, margin_name: str, margin_
     return [
         *measures,
         at_least(margin_name, min(margins) if margins else None, 1e-9, margin_why),
-        told(
+        noted(
             "perturbations",
             float(len(left)),
             f"{skipped} more had nothing to perturb" if skipped else "all had weights to perturb",

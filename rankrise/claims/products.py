@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, told
+from rankrise.claims.claim import Measure, at_least, noted
 from rankrise.claims.heads import at_the_end, heads_of, judged_at
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
@@ -19,7 +19,7 @@ def vo_exceeds_kq(study: Study) -> list[Measure]:
     name = "stable rank of VO over that of KQ"
     return [
         *(
-            told(name, one.mapped(np.exp), "geometric mean over heads", layer=layer)
+            noted(name, one.mapped(np.exp), "geometric mean over heads", layer=layer)
             for layer, one in ratios.by_layer().items()
         ),
         at_least(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, told
+from rankrise.claims.claim import Measure, at_least, noted
 from rankrise.claims.heads import at_the_end
 from rankrise.claims.learned import losses
 from rankrise.claims.statistics import contrast, in_order
@@ -29,7 +29,7 @@ def falls_with_scale(study: Study) -> list[Measure]:
         }
         least = min(neighbours, key=lambda scales: neighbours[scales].value)
         slopes, slope = contrast([heads.mapped(np.log) for heads in ends.values()], weights)
-        measures += [told(POWER, one, "", part=product, layer=layer) for layer, one in slopes.items()]
+        measures += [noted(POWER, one, "", part=product, layer=layer) for layer, one in slopes.items()]
         measures += [
             at_least(
                 "share of pairs of heads in the same layer in which the smaller scale has the lower rank",
@@ -45,7 +45,7 @@ def falls_with_scale(study: Study) -> list[Measure]:
                 "above 0, the rank falls with the scale; the slope of log(stable rank) over log(scale)",
                 part=product,
             ),
-            told(
+            noted(
                 "share of such pairs for the two neighbouring scales where it is lowest",
                 neighbours[least],
                 f"between {least}: an average may hide a step without an order",
@@ -65,4 +65,4 @@ def _losses(study: Study) -> list[Measure]:
     each = ", ".join(f"{loss:.3g} at {scale:g}" for scale, loss in reached.items())
     largest = max(reached.values()) / max(min(reached.values()), np.finfo(float).tiny)
     why = f"{each}; what has learned less may be of lower rank for that"
-    return [told("largest training loss of a scale, over the smallest", largest, why)]
+    return [noted("largest training loss of a scale, over the smallest", largest, why)]

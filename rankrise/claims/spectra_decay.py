@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_most, told
+from rankrise.claims.claim import Measure, at_most, noted
 from rankrise.claims.heads import heads_of, judged_at
 from rankrise.claims.statistics import worst
 from rankrise.runs import NotRecorded, Study, TrackedRun
@@ -29,7 +29,7 @@ def spectra_decay(study: Study) -> list[Measure]:
         areas = heads_of(study.main, partial(_ratios, product, _area), product)
         name = "number of large singular values, of the change over that of the initial product"
         measures += [
-            told(name, one, f"above {CUT_OFFS[0]:g} of the largest", part=product, layer=layer)
+            noted(name, one, f"above {CUT_OFFS[0]:g} of the largest", part=product, layer=layer)
             for layer, one in counted[CUT_OFFS[0]].items()
         ]
         measures += [
@@ -52,7 +52,7 @@ def spectra_decay(study: Study) -> list[Measure]:
                 "against it",
                 part=product,
             ),
-            told(
+            noted(
                 f"{AREA}, mean over heads",
                 areas.mean(),
                 f"at step {_last(study.main[0])}, the last with full spectra",

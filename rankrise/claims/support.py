@@ -1,6 +1,6 @@
 """The paper on Algorithm 1's own path: the support only grows, and no two coordinates are due at once."""
 
-from rankrise.claims.claim import Measure, at_least, at_most, told
+from rankrise.claims.claim import Measure, at_least, at_most, noted
 from rankrise.runs import NotRecorded, ToyRun
 
 TIE = 1e-9
@@ -17,7 +17,7 @@ def support_grows(run: ToyRun) -> list[Measure]:
     left = sum(len(stage.left) for stage in stages)
     return [
         at_most("coordinates that fall back to zero", float(left), 0, "what was learned stays learned"),
-        told("stages of Algorithm 1", float(len(stages)), "a coordinate could have left at each of them"),
+        noted("stages of Algorithm 1", float(len(stages)), "a coordinate could have left at each of them"),
     ]
 
 
@@ -37,7 +37,7 @@ def nondegeneracy(run: ToyRun) -> list[Measure]:
             TIE,
             "no two coordinates are due at the same time (the theorem's nondegeneracy)",
         ),
-        told(
+        noted(
             "the same, median over stages",
             gaps[len(gaps) // 2],
             "the flow resolves a gap only where alpha is small enough",
