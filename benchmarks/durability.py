@@ -3,10 +3,14 @@
     python benchmarks/durability.py                  # in a temporary folder
     python benchmarks/durability.py --folder runs    # on the disk that matters
 
-End to end: a recipe is trained with syncs and checksums and without them, in turn and in one process, after
-a round that does not count. The share is that of the time that training itself waits for them, measured in
-the runs that have them; those on the tracker's own thread go on beside training, and are told apart. The
-difference of the medians with and without is there too, as a check: it is as uncertain as the runs differ.
+End to end: a recipe is trained with syncs and checksums, without them, and without them once more as a
+control, in turn and in one process, after a round that does not count. Two things are told:
+
+- the share of a run's time that the functions take, measured in the runs that have them: while training
+  waits, and in all, with what goes on beside it on the tracker's own thread;
+- the difference to the run without them of the same round, by the clock and in processor time, as a median
+  with an interval that holds for any distribution. It has what the first cannot see (caches, other threads).
+  The control's difference is nothing but the machine's noise: what is below it cannot be told this way.
 
 A checkpoint: the median seconds of its parts at the paper's size of 230 MB, where writing would be there
 anyway and sync and checksum are the price, as a share of the time between two checkpoints of vit-cifar10.
@@ -29,6 +33,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from overhead import median_interval
 
 from rankrise.foundations import files
 from rankrise.foundations.files import sync, to_json
@@ -94,33 +99,54 @@ def left_out(name: str, function: Callable[..., Any], nothing: Any) -> Callable[
     return lambda *arguments: nothing
 
 
+WAYS = ("with", "without", "control")
+Runs = dict[str, list[tuple[float, float]]]
+"""By way: the seconds of each round's run, by the clock and of the processors."""
+
+
 def end_to_end(settings: TrainSettings, folder: Path, rounds: int) -> dict[str, Any]:
-    """Training with and without, in turn."""
-    seconds: dict[str, list[float]] = {"with": [], "without": []}
-    shares, timed = [], Timed()
+    """Training in every way, in an order that changes from round to round."""
+    runs: Runs = {way: [] for way in WAYS}
+    waits, shares, timed = [], [], Timed()
     for number in range(rounds + 1):
-        order = ("with", "without") if number % 2 else ("without", "with")
-        for which in order:
-            timed = Timed() if which == "with" else timed
-            with replaced(timed if which == "with" else left_out):
-                start = time.perf_counter()
-                train(settings, folder / f"{which}-{number}")
-                taken = time.perf_counter() - start
+        first = number % len(WAYS)
+        for way in WAYS[first:] + WAYS[:first]:
+            timed = Timed() if way == "with" else timed
+            with replaced(timed if way == "with" else left_out):
+                start = time.perf_counter(), time.process_time()
+                train(settings, folder / f"{way}-{number}")
+                taken = time.perf_counter() - start[0], time.process_time() - start[1]
             if number:
-                seconds[which].append(taken)
-                shares += [timed.waited.total() / taken] if which == "with" else []
-    medians = {which: statistics.median(several) for which, several in seconds.items()}
+                runs[way].append(taken)
+            if number and way == "with":
+                waits.append(timed.waited.total() / taken[0])
+                shares.append((timed.waited + timed.beside).total() / taken[0])
     return {
-        "seconds": seconds,
-        "share_that_training_waits": statistics.median(shares),
-        "shares": shares,
-        "difference_of_medians": medians["with"] / medians["without"] - 1,
+        "runs": runs,
+        "share_that_training_waits": _summary(waits),
+        "share_in_all": _summary(shares),
+        "difference": _differences(runs, "with"),
+        "difference_of_the_control": _differences(runs, "control"),
         "last_run": {
             "calls": dict(timed.calls),
             "waited_seconds": dict(timed.waited),
             "seconds_beside_training": dict(timed.beside),
         },
     }
+
+
+def _differences(runs: Runs, way: str) -> dict[str, Any]:
+    """Of a way to "without", as shares of it, round by round."""
+    pairs = list(zip(runs[way], runs["without"], strict=True))
+    return {
+        name: _summary([one[clock] / other[clock] - 1 for one, other in pairs])
+        for clock, name in enumerate(("by_the_clock", "of_the_processors"))
+    }
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    low, high, confidence = median_interval(sorted(values))
+    return {"median": statistics.median(values), "low": low, "high": high, "confidence": confidence}
 
 
 def checkpoint(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
@@ -152,8 +178,8 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--recipe", default="vit-digits")
-    parser.add_argument("--epochs", type=int, default=6, help="in place of the recipe's")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10, help="in place of the recipe's")
+    parser.add_argument("--rounds", type=int, default=8, help="6 or more, for an interval")
     parser.add_argument("--megabytes", type=int, default=230, help="size of a checkpoint")
     arguments = parser.parse_args()
     settings = read_recipe(arguments.recipe)

@@ -48,13 +48,16 @@ def test_colours_are_still_shown(run: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert r"\x1b]0;title" in printed
 
 
-def test_a_run_named_like_a_formula(tmp_path: Path) -> None:
-    folder = tracked(tmp_path / "=cmd(1)")
+@pytest.mark.parametrize(
+    ("name", "cell"), [("=cmd(1)", "'=cmd(1)"), ("a\r=cmd(1)", "a\\r=cmd(1)"), ("\t@cmd(1)", "\\t@cmd(1)")]
+)
+def test_a_run_named_like_a_formula(tmp_path: Path, name: str, cell: str) -> None:
+    folder = tracked(tmp_path / name)
     main(["figures", str(folder), "--only", "training", "--out", str(tmp_path / "out")])
     (path,) = (tmp_path / "out").glob("*.csv")
     with path.open() as file:
         rows = list(csv.reader(file))
-    assert {row[0] for row in rows[1:]} == {"'=cmd(1)"}
+    assert {row[0] for row in rows[1:]} == {cell}
 
 
 @pytest.mark.parametrize("name", [r"a$\frac$b", "$", "a\x01b", r"$\notacommand{$"])
