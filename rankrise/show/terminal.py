@@ -293,6 +293,8 @@ def _beginning(shot: Snapshot) -> str:
 def _stage_lines(shot: Snapshot) -> list[str]:
     if shot.stages is None:
         return ["stages: looking for them"]
+    if not shot.stages.searched:
+        return ["stages: not searched for, since there are neither heads nor a loss in the record"]
     where = "" if shot.losses else " in the ranks, which alone were searched: no loss was recorded"
     if not len(shot.stages):
         but = "" if shot.missed is None else f"; {shot.missed}"

@@ -50,3 +50,7 @@ def test_a_history_of_matrices_alone_has_a_page_and_no_claims(
     with pytest.raises(SystemExit):
         main(["claims", str(run.folder)])
     assert "no attention heads, which every claim on tracked runs is about" in capsys.readouterr().err
+    main(["watch", str(run.folder)])
+    assert "not searched for, since there are neither heads nor a loss" in " ".join(
+        capsys.readouterr().out.split()
+    )
