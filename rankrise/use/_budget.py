@@ -42,8 +42,9 @@ class Budget:
         keep: float | None,
         gain: float | None,
         uniform: bool,
+        evaluated: bool,
     ) -> "Budget":
-        """Checked: exactly one is given, and it makes sense."""
+        """Checked: exactly one is given, and it makes sense; a gain needs a loss that is `evaluated`."""
         given = {"rank": rank, "parameters": parameters, "keep": keep, "gain": gain}
         named = [name for name, value in given.items() if value is not None]
         if len(named) != 1:
@@ -55,6 +56,8 @@ class Budget:
         for name, share in (("keep", keep), ("gain", gain)):
             if share is not None and not 0 < share <= 1:
                 raise RankriseError(f"{name} is {share}: pass a share above 0 and at most 1.")
+        if gain is not None and not evaluated:
+            raise RankriseError("gain is a share of a measured loss: pass evaluate, a function of the model.")
         return cls(rank, parameters, keep, gain, uniform)
 
     def directions(self, matrix: Matrix, all_of_them: Sequence[Matrix], largest: int | None) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 from rankrise.use._allocate import Spectrum
 from rankrise.use._leading import Directions, leading_directions
 from rankrise.use._moment import Root
-from rankrise.use._noise import Noise
+from rankrise.use._noise import Noise, rounding
 
 NO_NOISE = Noise(0.0, 0.0)
 
@@ -69,6 +69,14 @@ def cut(
     computed = torch.finfo(torch.float32).eps * sum(side**0.5 for side in change.shape)
     floor = max(noise.largest, computed * float(directions.values[:1].sum()))
     return _unweighted(directions, square, inputs, outputs, noise._replace(largest=floor))
+
+
+def cut_change(
+    before: Tensor, after: Tensor, count: int, inputs: Root | None = None, outputs: Root | None = None
+) -> Cut:
+    """Up to `count` directions of the change of a weight [out, in], beyond the rounding of its storage."""
+    noise = rounding(before, after, inputs, outputs)
+    return cut(after.float() - before.float(), count, inputs, outputs, noise)
 
 
 def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs: Root | None = None) -> Cut:

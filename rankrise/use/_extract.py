@@ -9,12 +9,11 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._adapter import Adapter
 from rankrise.use._budget import Budget, ranks_for, refuse_beyond
-from rankrise.use._cut import Cut, cut
+from rankrise.use._cut import Cut, cut_change
 from rankrise.use._measure import Evaluate, measured_at
 from rankrise.use._models import is_causal
 from rankrise.use._moment import DAMPING, Root
 from rankrise.use._moments import Moments
-from rankrise.use._noise import rounding
 from rankrise.use._rest import rest_of
 from rankrise.use._weights import Matrix, Pair, Source, pair
 
@@ -59,9 +58,8 @@ def extract(
     >>> adapter.ranks, round(adapter.kept, 3)
     ({'0': 1}, 1.0)
     """
-    budget = Budget.of(rank, parameters, keep, gain, uniform=moments is None if uniform is None else uniform)
-    if budget.gain is not None and evaluate is None:
-        raise RankriseError("gain is a share of a measured loss: pass evaluate, a function of the model.")
+    one_for_all = moments is None if uniform is None else uniform
+    budget = Budget.of(rank, parameters, keep, gain, one_for_all, evaluated=evaluate is not None)
     if largest is not None and largest < 1:
         raise RankriseError(f"largest is {largest}: pass 1 or more.")
     both = pair(base, tuned).only(only)
@@ -97,8 +95,7 @@ def directions(
 ) -> Cut:
     """The leading directions of the change of one weight [out, in], computed where the weights are and handed
     to the CPU."""
-    noise = rounding(before, after, inputs, outputs)
-    return cut(after.float() - before.float(), count, inputs, outputs, noise).on_cpu()
+    return cut_change(before, after, count, inputs, outputs).on_cpu()
 
 
 def _cut(

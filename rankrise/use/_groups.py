@@ -32,11 +32,6 @@ class Part:
     role: str
     """q, k, v, o, attention (all of them in one) or mlp."""
 
-    @property
-    def cost(self) -> int:
-        """The parameters of one direction."""
-        return self.stop - self.start + self.matrix.into
-
 
 def parts_of(model: nn.Module, matrices: Sequence[Matrix]) -> list[Part]:
     """The parts of all matrices in the layers of a model: those with a number in their name.

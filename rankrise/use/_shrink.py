@@ -43,11 +43,10 @@ def shrink(
     adapter: names, shapes, and the name of the base that the adapter was made for. Its other tensors (whole
     modules, biases) stay as they are.
     """
-    asked = Budget.of(rank, parameters, keep, gain, uniform=moments is None if uniform is None else uniform)
+    one_for_all = moments is None if uniform is None else uniform
+    asked = Budget.of(rank, parameters, keep, gain, one_for_all, evaluated=evaluate is not None)
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
-    if asked.gain is not None and evaluate is None:
-        raise RankriseError("gain is a share of a measured loss: pass evaluate, a function of the model.")
     stored = read_adapter(adapter)
     model = None if base is None else unwrap(base)
     matrices = _matrices(stored) if model is None else _checked(stored, model)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
-from rankrise.use._cut import Cut, cut
+from rankrise.use._cut import Cut, cut_change
 from rankrise.use._gain import kept_gain, refuse_no_gain
 from rankrise.use._groups import GROUPS, PRODUCTS, Part, group, group_names, parts_of
 from rankrise.use._head_products import KINDS, head_products, kind_of_heads
@@ -18,7 +18,6 @@ from rankrise.use._measure import Bench, Evaluate, least
 from rankrise.use._models import load_model
 from rankrise.use._moment import DAMPING, Root
 from rankrise.use._moments import Moments
-from rankrise.use._noise import rounding
 from rankrise.use._weights import Pair, Source, pair
 
 GAIN = 0.99
@@ -239,8 +238,7 @@ def _cut(both: Pair, part: Part, roots: Callable[[torch.device], tuple[Root | No
     before, after = both.read(part.matrix)
     before, after = before.to(after.device)[part.start : part.stop], after[part.start : part.stop]
     inputs, outputs = roots(after.device)
-    noise = rounding(before, after, inputs, outputs)
-    return cut(after.float() - before.float(), min(after.shape), inputs, outputs, noise)
+    return cut_change(before, after, min(after.shape), inputs, outputs)
 
 
 def _family(

@@ -147,13 +147,13 @@ def test_curves_that_are_known_cost_no_decomposition(monkeypatch: pytest.MonkeyP
     tuned = changed(base, 0.2)
     first = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "VO"), ranks=(1,))
     asked: list[Tensor] = []
-    whole = _truncate.cut
+    whole = _truncate.cut_change
 
     def counted(change: Tensor, *others: Any) -> Any:
         asked.append(change)
         return whole(change, *others)
 
-    monkeypatch.setattr(_truncate, "cut", counted)
+    monkeypatch.setattr(_truncate, "cut_change", counted)
     known = [curve for curve in first.curves if curve.group not in ("q", "VO")]
     again = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "VO"), ranks=(1,), known=known)
     assert again == first
