@@ -41,6 +41,7 @@ def test_a_history_of_matrices_alone_has_a_page_and_no_claims(
     assert page.locator("#ranks .lines path").count() == 3
     assert not page.locator("#layer").is_visible()
     assert page.locator("#heads-here").inner_text() == "This run has no heads."
+    assert page.locator("#leading").is_hidden()
     spectra = page.locator("#spectra figcaption").first
     assert spectra.inner_text().startswith("3 matrices at step 200;")
     page.locator("#step").focus()

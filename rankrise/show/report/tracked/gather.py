@@ -162,7 +162,7 @@ def _leading(member: TrackedRun, numbers: int) -> dict[str, Any]:
     values = {name: member.top(name)[member.finite] for name in member.products}
     count = max((one.shape[-1] for one in values.values()), default=1)
     merged = numbers < FEWEST_MOMENTS * count
-    numbers *= max(len(layer["tracked_heads"]) for layer in member.layers) if merged else 1
+    numbers *= max((len(layer["tracked_heads"]) for layer in member.layers if merged), default=1)
     moments = _spread(len(member.finite_steps), min(MOST_MOMENTS, max(8, numbers // count)))
     return {
         "steps": member.finite_steps[moments].tolist(),

@@ -20,7 +20,7 @@ export function leading() {
   const plots = new Map(["KQ", "VO"].map((product) => [product, leadingPlot(product)]));
   const block = h("div", { class: "run", id: "leading" }, h("h3", {}, "Singular values through training"), h("p", {}, NOTE), holder);
   watch(["run"], () => {
-    block.hidden = here().leading.steps.length < 2;
+    block.hidden = here().leading.steps.length < 2 || !here().products.length;
     holder.replaceChildren(...here().products.map((product) => plots.get(product).figure));
   });
   document.getElementById("spectra-here").append(block);
