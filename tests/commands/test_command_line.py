@@ -115,6 +115,21 @@ def test_every_command_has_help_for_every_argument(capsys, command):
     assert not re.search(r"<class|ITEM|\bnull\b", shown)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_misspelt_flag_of_any_command_is_told_with_the_right_one(capsys, command):
+    flags = [one.spelling for one in arguments_of(command_of(command)) if not one.is_word]
+    for flag in flags:
+        others = [other for other in flags if other != flag]
+        wrong = f"{flag}{flag[-1]}"  # a letter twice
+        if wrong in others:
+            continue
+        with pytest.raises(SystemExit, match="2"):
+            main([command, wrong])
+        assert (
+            f"{wrong} is not a flag of 'rankrise {command}': did you mean {flag}?" in capsys.readouterr().err
+        )
+
+
 def test_the_version_is_the_package_s(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])

@@ -343,3 +343,22 @@ def test_the_cache_of_autocast_is_left_alone(tmp_path, monkeypatch):
     with watch.RankTracker(model, tmp_path, schedule=EVERY, matrices=["head*"], strict=True) as tracker:
         for step in range(3):
             tracker.step(step)
+
+
+def test_ranks_have_the_digits_and_the_order_that_run_json_says(tmp_path):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2, 3], after=tracker.step)
+    run = watch.load(tmp_path)
+    digits = run.info["settings"]["digits"]
+    assert digits == 6
+    row = json.loads((tmp_path / "ranks.jsonl").read_text().splitlines()[-1])
+    for place, layer in enumerate(run.layers):
+        for product in run.products:
+            norms = row[product]["norm"][place]
+            assert [float(f"{norm:.{digits}g}") for norm in norms] == norms
+            exact = run.spectrum(product, 3)[place]
+            assert len(exact) == len(layer["tracked_heads"])
+            assert norms == pytest.approx(numpy.linalg.norm(exact, axis=1).tolist(), rel=1e-5)
+    written = [norm for product in run.products for heads in row[product]["norm"] for norm in heads]
+    assert any(len(repr(norm).lstrip("0.").replace(".", "")) == digits for norm in written)
