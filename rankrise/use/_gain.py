@@ -24,7 +24,8 @@ def no_gain(base: float, tuned: float) -> str | None:
         return None
     return (
         f"The loss is {base:.4g} in the base and {tuned:.4g} in the tuned model, so there is no gain to keep "
-        "a share of: are BASE and TUNED swapped, or are these data not what it was tuned on?"
+        "a share of: are BASE and TUNED swapped, are these data not what it was tuned on, or was it tuned "
+        "until this loss rose again?"
     )
 
 
