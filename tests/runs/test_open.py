@@ -1,5 +1,7 @@
 """Opening runs: which folders stand for which, and that a file is read once and nothing is written."""
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,34 @@ def test_a_row_that_lacks_what_is_tracked_is_damaged(tmp_path: Path) -> None:
         write_rows(path, [*rows, {"step": 21, **row}])
         with pytest.raises(RankriseError, match=r"ranks\.jsonl is damaged"):
             watch.load(tmp_path).stable_rank("KQ")
+
+
+@pytest.mark.parametrize("scale", ["NaN", "Infinity", "1" + 400 * "0", "true", '"1"'])
+def test_a_scale_that_is_not_a_number_is_refused(tmp_path: Path, scale: str) -> None:
+    path = tracked(tmp_path, initialisation_scale=0.5, seed=1) / "run.json"
+    for name in ("initialisation_scale", "seed"):
+        said = path.read_text()
+        path.write_text(re.sub(rf'"{name}": [^,\n]*', f'"{name}": {scale}', said))
+        with pytest.raises(RankriseError, match=f"has {name} .* in its extra: record a number"):
+            (watch.load(tmp_path).scale, watch.load(tmp_path).seed)
+        path.write_text(said)
+
+
+GOOD = {"group": "KQ", "method": "plain", "full_rank": 4, "functional_rank": None}
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [3, {}, GOOD, GOOD | {"points": [{"rank": 1}]}, GOOD | {"points": [{"rank": 1, "gain": "all"}]},
+     GOOD | {"points": [], "functional_rank": "nan"}, GOOD | {"points": [], "group": None}],
+)  # fmt: skip
+def test_curves_of_a_truncation_that_are_damaged_are_refused(tmp_path: Path, curve: object) -> None:
+    path = tracked(tmp_path) / "truncation.json"
+    path.write_text(json.dumps({"curves": [GOOD | {"points": [{"rank": 1, "gain": None}]}]}))
+    assert watch.load(tmp_path).truncation is not None
+    path.write_text(json.dumps({"curves": [curve]}))
+    with pytest.raises(RankriseError, match=r"truncation\.json is damaged .*: write it again with 'rankrise"):
+        watch.load(tmp_path).truncation  # noqa: B018
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, name: str, read: Counter[str]) -> None:

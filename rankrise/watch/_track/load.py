@@ -1,5 +1,6 @@
 """`watch.load`: a tracked run read back as arrays and tables, also while it is being written."""
 
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,15 +11,15 @@ from numpy.typing import NDArray
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
-from rankrise.foundations.files import read_json
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.record.lines import read_lines
-from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps
+from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.watch._track.lines_read import merged, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
+from rankrise.watch._track.truncation import read_truncation
 
 Array = NDArray[Any]
 
@@ -284,13 +285,7 @@ class TrackedRun:
     @cached_property
     def truncation(self) -> dict[str, Any] | None:
         """What `rankrise truncate` measured of the run and left in its folder; None where it did not."""
-        path = self.folder / TRUNCATION
-        if not path.is_file():
-            return None
-        found = read_json(path)
-        if not isinstance(found.get("curves"), list):
-            raise RankriseError(f"{path} holds no curves: write it again with 'rankrise truncate'.")
-        return found
+        return read_truncation(self.folder)
 
     def table(self) -> Any:
         """A pandas table with a row for each measured step, layer, product and head; of another matrix, the
@@ -345,8 +340,9 @@ class TrackedRun:
     def _told(self, name: str, where: dict[str, Any], default: float) -> float:
         """A number that the run's maker left."""
         value = where.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise RankriseError(f"{self.folder} has {name} {value!r} in its extra: record a number.")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and abs(value) <= sys.float_info.max):  # nor nan
+            raise RankriseError(f"{self.folder} has {name} {value!r:.30} in its extra: record a number.")
         return default if value is None else value
 
     @cached_property
