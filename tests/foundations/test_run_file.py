@@ -58,6 +58,20 @@ def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, text: bytes) ->
     assert str(refused.value).endswith(".")
 
 
+@pytest.mark.parametrize("tracked", [[-1], [2], [0, 0], [10**30]])
+def test_heads_that_a_layer_does_not_have_are_refused(tmp_path: Path, tracked: list[int]) -> None:
+    write_run(tmp_path, "tracked", ABOUT | {"layers": [LAYER | {"tracked_heads": tracked}]})
+    with pytest.raises(RankriseError, match=r"run\.json is damaged \(layers\.0 has 2 heads and tracks"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["epoch_steps", "adapter_rank"])
+def test_counts_below_0_are_refused(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path, "tracked", ABOUT | {"extra": {name: -3}})
+    with pytest.raises(RankriseError, match=f"has {name} -3 in its extra: record a number"):
+        getattr(TrackedRun(tmp_path, read_run(tmp_path)), name)
+
+
 @settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(places(ABOUT)[1:]), ANYTHING)
 def test_a_value_of_another_type_is_refused_or_does_no_harm(

@@ -56,6 +56,11 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
             f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}."
         )
     check_shape(path, info, _SHAPES[str(found[1])])
+    for layer in info["layers"] if found[1] == "tracked" else ():
+        heads = layer["tracked_heads"]
+        if len(set(heads)) < len(heads) or not all(0 <= head < layer["heads"] for head in heads):
+            told = f"{layer['name']} has {layer['heads']} heads and tracks {heads}"
+            raise RankriseError(f"{path} is damaged ({told:.80}): restore it.")
     return info
 
 

@@ -124,12 +124,12 @@ class TrackedRun:
     @property
     def adapter_rank(self) -> int | None:
         """The rank of an adapter, where the run's maker left it: no change of a matrix has a higher one."""
-        return int(self._told("adapter_rank", self.extra, 0)) or None
+        return int(self._told("adapter_rank", self.extra, 0, least=0)) or None
 
     @property
     def epoch_steps(self) -> int | None:
         """Steps in an epoch, where known."""
-        return int(self._told("epoch_steps", self.extra, 0)) or None
+        return int(self._told("epoch_steps", self.extra, 0, least=0)) or None
 
     @property
     def clock(self) -> str:
@@ -337,11 +337,13 @@ class TrackedRun:
             self._spectra[step] = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         return self._spectra[step]
 
-    def _told(self, name: str, where: dict[str, Any], default: float) -> float:
+    def _told(
+        self, name: str, where: dict[str, Any], default: float, least: float = -sys.float_info.max
+    ) -> float:
         """A number that the run's maker left."""
         value = where.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (number and abs(value) <= sys.float_info.max):  # nor nan
+        if value is not None and not (number and least <= value <= sys.float_info.max):
             raise RankriseError(f"{self.folder} has {name} {value!r:.30} in its extra: record a number.")
         return default if value is None else value
 
