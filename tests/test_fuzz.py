@@ -35,7 +35,7 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
         *(("checkpoints", seed) for seed in (313, 824, 947, 1200000837, 1700000823, 1700001021)),
         ("series", 5029),
         ("several", 3200000014),
-        *(("training", seed) for seed in (188, 248, 265, 964, 30745, 1000000222, 60789)),
+        *(("training", seed) for seed in (188, 248, 265, 964, 30745, 1000000222, 60789, 3300000677)),
     ],
 )
 def test_what_was_found_once_is_a_sentence(subjects: Subjects, kind: str, seed: int) -> None:

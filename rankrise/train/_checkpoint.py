@@ -136,10 +136,13 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     for group, rate in zip(optimiser.param_groups, rates, strict=True):
         group["lr"] = rate
     rank = accelerator.process_index
-    if rank < len(state["random"]):
-        torch.set_rng_state(state["random"][rank])
-    if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
-        torch.cuda.set_rng_state(state["random_gpu"][rank])
+    try:
+        if rank < len(state["random"]):
+            torch.set_rng_state(state["random"][rank])
+        if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
+            torch.cuda.set_rng_state(state["random_gpu"][rank])
+    except (TypeError, RuntimeError) as error:
+        raise unusable(path, f"has a {STATE} of other random numbers ({error})") from error
     return step, state["losses"]
 
 
