@@ -63,9 +63,10 @@ def draw_truncation(truncation: "Truncation") -> "Figure":
             panel.set_ylabel("share of the gain")
     for place in range(len(groups), lines * columns):
         axes[place // columns][place % columns].set_visible(False)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    if handles:
-        axes[0][0].legend(handles, labels, loc="lower right")
+    drawn = [axes[place // columns][place % columns] for place in range(len(groups))]
+    most = max(drawn, key=lambda panel: len(panel.get_legend_handles_labels()[0]), default=None)
+    if most is not None:  # heads' products have a plain curve alone
+        most.legend(loc="lower right")
     return figure
 
 
