@@ -13,25 +13,32 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 RUNS = {
     "CIFAR-10, torch's start": ["vit-cifar10-linear"],
+    "CIFAR-10, torch's start, 120 epochs": ["vit-cifar10-choices/base"],
     "CIFAR-10, transformers' start": ["vit-cifar10", "vit-cifar10-seed1", "vit-cifar10-seed2"],
-    "CIFAR-100": ["vit-cifar100"],
-    "ImageNet subset": ["vit-tiny-imagenet"],
-    "GPT-2, Wikipedia": ["gpt2-wikipedia", "gpt2-wikipedia-seed1"],
     "CIFAR-10, transformers' start, 50 epochs": ["vit-cifar10-scale"],
+    "CIFAR-100, torch's start, 120 epochs": ["vit-cifar100-linear-120"],
+    "CIFAR-100, transformers' start": ["vit-cifar100"],
+    "ImageNet subset, torch's start": ["vit-tiny-imagenet-linear"],
+    "ImageNet subset, transformers' start": ["vit-tiny-imagenet"],
+    "GPT-2, Wikipedia": ["gpt2-wikipedia", "gpt2-wikipedia-seed1"],
 }
 """The runs that are judged together, seeds or scales of one setting, by their name in the tables."""
 
 OF_ONE = ("low rank", "rank grows", "spectra", "products", "functional rank")
-"""Claims on one setting, at unit scale and its full length."""
+"""Claims on one setting."""
 
-SCALES = "CIFAR-10, transformers' start, 50 epochs"
+ONLY = {
+    "CIFAR-10, torch's start, 120 epochs": ("functional rank",),
+    "CIFAR-10, transformers' start, 50 epochs": ("initialisation scale",),
+}
+"""Settings that are here for one claim: for the others there are longer runs."""
 
 OF_TWO = {
     "imagenet": [
-        ("ImageNet subset", "CIFAR-10, torch's start"),
-        ("ImageNet subset", "CIFAR-10, transformers' start"),
+        ("ImageNet subset, torch's start", "CIFAR-10, torch's start"),
+        ("ImageNet subset, transformers' start", "CIFAR-10, transformers' start"),
     ],
-    "data sets": [("CIFAR-100", "CIFAR-10, transformers' start")],
+    "data sets": [("CIFAR-100, transformers' start", "CIFAR-10, transformers' start")],
 }
 """Claims that set one setting against another."""
 
@@ -96,7 +103,7 @@ def _judged() -> Iterator[tuple[str, Claim]]:
     """Every claim on every setting that it is judged on, by claim, product and setting."""
     found: dict[tuple[str, str], list[tuple[str, Claim]]] = {}
     for on, folders in RUNS.items():
-        for claim in _claims(folders, ["initialisation scale"] if on == SCALES else OF_ONE):
+        for claim in _claims(folders, ONLY.get(on, OF_ONE)):
             found.setdefault((claim.name, claim.part), []).append((on, claim))
     for name, pairs in OF_TWO.items():
         for one, other in pairs:
