@@ -29,7 +29,8 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
         b'{"step":', b"[]", b"3", b"{}", b'{"step":"x"}', b'{"step":1.5}', b"\xff", b'{"step":true}',
         b'{"step":-1}', b'{"step":9223372036854775808}', b'{"step":2,"loss":"low"}',
         b'{"step":2,"crc32":null}',
-        b'{"step":2,"loss":1' + 400 * b"0" + b"}", b"[" * 100_000 + b"]" * 100_000,
+        b'{"step":2,"loss":1' + 400 * b"0" + b"}",
+        b'{"step":2,"KQ":{"top":[[[1' + 400 * b"0" + b"]]]}}", b"[" * 100_000 + b"]" * 100_000,
     ],
 )  # fmt: skip
 def test_a_damaged_line_is_told_by_its_number(tmp_path: Path, line: bytes) -> None:

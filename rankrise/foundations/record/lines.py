@@ -140,7 +140,7 @@ def last_step(path: Path) -> int:
 
 def _row(line: bytes, checked: bool) -> dict[str, Any]:
     """A row without its checksum; an error where that differs, or where something is not of its kind."""
-    row: dict[str, Any] = json.loads(line)
+    row: dict[str, Any] = json.loads(line, parse_int=_whole_number)
     if not isinstance(row, dict):
         raise TypeError("the row has no names")
     missing = _CHECKSUM not in row
@@ -151,11 +151,16 @@ def _row(line: bytes, checked: bool) -> dict[str, Any]:
     if type(row["step"]) is not int or not 0 <= row["step"] < MOST:
         raise ValueError("the step is not one")
     for name, value in row.items():
-        if isinstance(value, int):
-            float(value)  # OverflowError: more than is read back
-        elif isinstance(value, str) and value not in ("nan", "inf", "-inf") and name not in TEXTS:
+        if isinstance(value, str) and value not in ("nan", "inf", "-inf") and name not in TEXTS:
             raise ValueError("a text stands for a number")
     return row
+
+
+def _whole_number(digits: str) -> int:
+    """A whole number anywhere in a row; OverflowError for one that is more than a float holds."""
+    number = int(digits)
+    float(number)
+    return number
 
 
 def _step_of(line: bytes, path: Path) -> int:
