@@ -126,6 +126,8 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     moments: dict[str, Any] = {}
     for name, value in flat.items():
         parameter, _, key = name.rpartition("/")
+        if key == "step" and not 0 <= value.item() <= step:
+            raise unusable(path, f"has a {MOMENTS} of another step ({name} is {value.item():g})")
         moments.setdefault(parameter, {})[key] = value
     weights |= {name: weights[first] for name, first in tied.items()}
     set_model_state_dict(model, weights, options=WHOLE)
@@ -149,13 +151,14 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
 def _refuse_other_tensors(
     path: Path, file: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor], first: bool = True
 ) -> None:
-    """Refuse tensors that are not all there, or not of their sizes (but for the `first` one, if it may vary):
-    torch would go on without them."""
+    """Refuse tensors that are not all there, or not of their type and sizes (but for the `first` one, if it
+    may vary): torch would go on without them, or with what it makes of them."""
     start = 0 if first else 1
     for name, tensor in wanted.items():
         there = found.get(name)
-        if there is None or there.ndim != tensor.ndim or there.shape[start:] != tensor.shape[start:]:
-            what = "missing" if there is None else f"{list(there.shape)}"
+        fits = there is not None and (there.dtype, there.ndim) == (tensor.dtype, tensor.ndim)
+        if there is None or not fits or there.shape[start:] != tensor.shape[start:]:
+            what = "missing" if there is None else f"{there.dtype} {list(there.shape)}"
             raise unusable(path, f"has a {file} of another network ({name} is {what})")
     beyond = next((name for name in found if name not in wanted and first), None)
     if beyond is not None:

@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from tiny_training import recipe_file, same_run
+from torch import Tensor
 
 from rankrise import watch
 from rankrise.commands import main
@@ -196,6 +199,20 @@ def _lose_a_tensor(file: str, checkpoint: Path) -> None:
     save_file(tensors, checkpoint / file)
 
 
+def _change_a_tensor(
+    checkpoint: Path, file: str, changed: Callable[[Tensor], Tensor], ending: str = ""
+) -> None:
+    """As in a checkpoint of an earlier version, too."""
+    (checkpoint / "state.json").write_text(json.dumps({"format": EARLIER, "step": 4}))
+    tensors = load_file(checkpoint / file)
+    name = next(name for name in tensors if name.endswith(ending))
+    save_file(tensors | {name: changed(tensors[name])}, checkpoint / file)
+
+
+_change_the_type = partial(_change_a_tensor, changed=lambda tensor: tensor.to(torch.complex64))
+_turn_a_step = partial(_change_a_tensor, file="optimiser.safetensors", changed=torch.neg, ending="/step")
+
+
 def _go_beyond_the_end(checkpoint: Path) -> None:
     _say(checkpoint, step=99)
     checkpoint.rename(checkpoint.with_name("step-0000000099"))
@@ -231,6 +248,10 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
             (partial(_lose_a_tensor, "model.safetensors"), "has a model.safetensors of another network"),
             (partial(_lose_a_tensor, "optimiser.safetensors"), "has a optimiser.safetensors of another"),
             (partial(_lose_a_tensor, "state.safetensors"), "has a state.safetensors of another network"),
+            (partial(_change_the_type, file="model.safetensors"), "is torch.complex64 ["),
+            (partial(_change_the_type, file="optimiser.safetensors"), "is torch.complex64 ["),
+            (partial(_change_the_type, file="state.safetensors"), "is torch.complex64 ["),
+            (_turn_a_step, "has a optimiser.safetensors of another step ("),
             (_go_beyond_the_end, "has a checkpoint of step 99 of 30: restore it, or remove"),
             (partial(_lose_a_row, "steps.jsonl"), "steps.jsonl lacks step"),
             (partial(_lose_a_row, "ranks.jsonl"), "ranks.jsonl lacks step"),
