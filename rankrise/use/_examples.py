@@ -116,6 +116,10 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
             ) from error
         encoded = tokenizer(text, truncation=True, max_length=length)
+        if not encoded["input_ids"]:
+            raise RankriseError(
+                f"{str(path)!r} has a text without a token in line {number}, {text!r:.30}: give a longer one."
+            )
         example = {name: torch.tensor(value) for name, value in encoded.items()}
         if not is_causal(model):
             label = row.get("label")

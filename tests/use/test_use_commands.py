@@ -306,6 +306,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "prose.jsonl"], "is not JSON in line 2"),
+        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "empty.jsonl"], "without a token in line 2, ''"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "gpt2"], "is a folder, and GPT2LMHeadModel reads"),
     ],
 )
@@ -313,6 +314,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, caps
     monkeypatch.chdir(folders["here"])
     Path("odd.jsonl").write_text('{"text": null}')
     Path("prose.jsonl").write_text('{"text": "w1"}\nw2 w3')
+    Path("empty.jsonl").write_text('{"text": "w1 w2"}\n{"text": ""}')
     shutil.copytree("gpt2/tuned", "odd")
     settings = json.loads(Path("odd/tokenizer_config.json").read_text())
     Path("odd/tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": []}))
