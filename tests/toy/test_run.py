@@ -18,6 +18,7 @@ from safetensors import safe_open
 from rankrise import RankriseError, predict
 from rankrise.runs import ToyRun, open_toy
 from rankrise.runs.toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.write import write_full
 from rankrise.toy import ToySettings, run_toy, work_of
 from rankrise.toy.network import initialisation_of, network_of
 from rankrise.toy.work import needs
@@ -115,6 +116,18 @@ def test_a_cut_off_file_is_named_and_kept(tiny: ToyRun, folder: Path, file: str,
     with pytest.raises(RankriseError, match=f"{file} is damaged"):
         run_toy(folder, tiny.settings)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "times", [[0.0, 0.0], [-1.0], [float("nan")], [float("inf")], [1.0] * 9, [[1.0]], 1.0]
+)
+def test_predicted_times_that_are_not_times_are_refused(tiny: ToyRun, folder: Path, times: object) -> None:
+    shutil.copytree(tiny.folder, folder)
+    write_full(folder, Piece("full", 6), replace(tiny.full(6), predicted_vo=torch.tensor(times)))
+    with pytest.raises(
+        RankriseError, match=r"full\.safetensors is damaged \(.*predicted_vo is .*: delete it"
+    ):
+        open_toy(folder).full(6)
 
 
 def test_needs_come_first_and_every_piece_has_a_file_of_its_own(tiny: ToyRun) -> None:

@@ -119,8 +119,9 @@ class ToyRun:
             for name in {"predicted_kq", "predicted_vo"} & tensors.keys():  # of later versions
                 predicted = curves[name] = tensors[name]
                 values = tensors[name.replace("predicted", "singular_values")]
-                if predicted.ndim != 1 or len(predicted) > values.shape[1] or predicted.is_complex():
-                    raise ValueError(f"{name} is {predicted.dtype} {list(predicted.shape)}")
+                check_tensors(self.folder / piece.file, tensors, {name: "R"}, ADVICE)
+                if len(predicted) > values.shape[1] or not bool((predicted > 0).all()):
+                    raise ValueError(f"{name} is {predicted.tolist()!r:.60}")
             scale, step = float(texts["log10_scale"]), float(texts["step"])
             return FullWeights(**curves, log10_scale=scale, step=step, message=texts["message"])
 
