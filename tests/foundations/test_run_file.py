@@ -34,6 +34,16 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
+def changed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """What a good run.json holds, with another value at one place."""
+    about = copy.deepcopy(ABOUT)
+    target: Any = about
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    return about
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_run(tmp_path, "tracked", ABOUT)
     assert (
@@ -65,6 +75,18 @@ def test_heads_that_a_layer_does_not_have_are_refused(tmp_path: Path, tracked: l
         read_run(tmp_path)
 
 
+@pytest.mark.parametrize("size", [-1, 0, True, 2**31, 10**400])
+@pytest.mark.parametrize(
+    "place",
+    [("settings", "top"), *(("layers", 0, name) for name in ("heads", "d_model", "d_head")),
+     ("matrices", 0, "shape", 1)],
+)  # fmt: skip
+def test_sizes_that_nothing_has_are_refused(tmp_path: Path, place: tuple[Any, ...], size: int) -> None:
+    write_run(tmp_path, "tracked", changed(place, size))
+    with pytest.raises(RankriseError, match=rf"run\.json is damaged \({place[0]}.* is {size!r:.60}\)"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["epoch_steps", "adapter_rank"])
 def test_counts_below_0_are_refused(tmp_path: Path, name: str) -> None:
     write_run(tmp_path, "tracked", ABOUT | {"extra": {name: -3}})
@@ -77,13 +99,8 @@ def test_counts_below_0_are_refused(tmp_path: Path, name: str) -> None:
 def test_a_value_of_another_type_is_refused_or_does_no_harm(
     tmp_path: Path, place: tuple[Any, ...], value: Any
 ) -> None:
-    changed = copy.deepcopy(ABOUT)
-    target: Any = changed
-    for key in place[:-1]:
-        target = target[key]
-    target[place[-1]] = value
     (tmp_path / "run.json").write_text(
-        json.dumps({"format": "rankrise-run/2", "kind": "tracked"} | changed), encoding="utf-8"
+        json.dumps({"format": "rankrise-run/2", "kind": "tracked"} | changed(place, value)), encoding="utf-8"
     )
     with suppress(RankriseError):
         run = TrackedRun(tmp_path, read_run(tmp_path, "tracked"))

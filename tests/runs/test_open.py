@@ -109,6 +109,15 @@ def test_a_scale_that_is_not_a_number_is_refused(tmp_path: Path, scale: str) -> 
         path.write_text(said)
 
 
+def test_leading_values_are_as_many_as_were_recorded(tmp_path: Path) -> None:
+    """Of a run that was asked for all of them, whatever number stands for all."""
+    path = tracked(tmp_path) / "run.json"
+    path.write_text(path.read_text().replace('"top": 1', '"top": 2147483647'))
+    run = watch.load(tmp_path)
+    assert run.info["settings"]["top"] == 2147483647
+    assert run.top("KQ").tolist() == [[[[float(step)]] * 2] for step in range(21)]
+
+
 GOOD = {"group": "KQ", "method": "plain", "full_rank": 4, "functional_rank": None}
 
 

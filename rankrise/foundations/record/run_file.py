@@ -6,20 +6,27 @@ from typing import Any
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.record.names import RUN
-from rankrise.foundations.record.shapes import check_shape
+from rankrise.foundations.record.shapes import SIZE, check_shape
 
 FORMAT = "rankrise-run/2"
 EARLIER = "rankrise-run/1"
 """Of versions whose rows and tensors have no checksums, at first; a run keeps the format it began with."""
 
-_LAYER = {"name": str, "heads": int, "tracked_heads": [int], "d_model": int, "d_head": int, "notes?": [str]}
+_LAYER = {
+    "name": str,
+    "heads": SIZE,
+    "tracked_heads": [int],
+    "d_model": SIZE,
+    "d_head": SIZE,
+    "notes?": [str],
+}
 _SHAPES: dict[str, dict[str, Any]] = {
     "toy": {"settings": dict},
     "tracked": {
         "model": str,
-        "settings": {"products": [str], "top": int},
+        "settings": {"products": [str], "top": SIZE},
         "layers": [_LAYER],
-        "matrices": [{"name": str}],
+        "matrices": [{"name": str, "shape": (SIZE, SIZE)}],
         "extra?": dict,
         "resumed?": list,
     },

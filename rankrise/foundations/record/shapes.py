@@ -13,6 +13,10 @@ from rankrise.foundations.errors import RankriseError
 NUMBER = "a number"
 """The shape of a number, also of one that is not finite, which JSON has as a text."""
 
+SIZE = "a size"
+"""The shape of how many there are of something: a whole number from 1 to LARGEST."""
+LARGEST = 2**31 - 1
+
 _NOT_FINITE = ("inf", "-inf", "nan")
 _FLOATS = (torch.float32, torch.float64)
 
@@ -20,8 +24,8 @@ _FLOATS = (torch.float32, torch.float64)
 def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", where: str = "") -> None:
     """Refuse a value of a file that is not of its shape, by the first difference.
 
-    A shape is a type, NUMBER, a list of one shape, a tuple of shapes, or names with shapes: "?" after a name
-    allows its absence, and the name "*" stands for all.
+    A shape is a type, NUMBER, SIZE, a list of one shape, a tuple of shapes, or names with shapes: "?" after a
+    name allows its absence, and the name "*" stands for all.
 
     >>> check_shape(Path("run.json"), {"top": 3}, {"top": int, "note?": str})
     >>> check_shape(Path("run.json"), {"top": [1, "many"]}, {"top": [NUMBER]})
@@ -31,6 +35,8 @@ def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", 
     if shape is NUMBER:
         known = isinstance(value, float) or value in _NOT_FINITE
         known = known or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+    elif shape is SIZE:
+        known = isinstance(value, int) and 1 <= value <= LARGEST
     elif isinstance(shape, tuple):
         known = isinstance(value, list) and len(value) == len(shape)
     else:

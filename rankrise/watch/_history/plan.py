@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.shapes import LARGEST
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.model import Model, model_of
 from rankrise.watch._history.parts import CheckpointPart, parts_of
@@ -89,8 +90,8 @@ def history_plan(
     Traceback (most recent call last):
     rankrise.RankriseError: There is no folder 'no/such/folder': pass a folder of checkpoints, several ...
     """
-    if top < 1:
-        raise RankriseError(f"top is {top}: pass a number of 1 or more.")
+    if not 1 <= top <= LARGEST:
+        raise RankriseError(f"top is {top}: pass a number from 1 to {LARGEST}.")
     choice = Choice(
         listed(products),
         None if layers is None else listed(layers),

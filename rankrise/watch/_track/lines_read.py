@@ -14,6 +14,17 @@ def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [merged[step] for step in sorted(merged)]
 
 
+def longest(values: Any) -> int:
+    """How many numbers the longest of nested lists has.
+
+    >>> longest([[[1.5, 0.5]], [[2.5, 1.5, 0.5], None]])
+    3
+    """
+    if not isinstance(values, list):
+        return 0
+    return max((longest(value) for value in values if isinstance(value, list)), default=len(values))
+
+
 def put(target: NDArray[Any], values: list[Any]) -> None:
     """Nested lists into the beginning of an array of nan."""
     for index, value in enumerate(values[: len(target)]):

@@ -1,6 +1,8 @@
 """`watch.load`: a tracked run read back as arrays and tables, also while it is being written."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,7 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
-from rankrise.watch._track.lines_read import merged, number, put
+from rankrise.watch._track.lines_read import longest, merged, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 from rankrise.watch._track.truncation import read_truncation
@@ -201,8 +203,10 @@ class TrackedRun:
         return self._curves(which, "norm", ())
 
     def top(self, which: str) -> Array:
-        """The leading singular values of the change, largest first, in a further dimension."""
-        return self._curves(which, "top", (self.info["settings"]["top"],))
+        """The leading singular values of the change, largest first, in a further dimension: as many as were
+        asked for, or as the largest change has."""
+        recorded = max(1, longest(self._recorded(which, "top")))
+        return self._curves(which, "top", (min(self.info["settings"]["top"], recorded),))
 
     def energy_rank(self, which: str) -> Array:
         """How many directions hold 90, 95 and 99 % of the change's energy, in a further dimension; nan in
@@ -352,19 +356,30 @@ class TrackedRun:
         return merged(read_lines(self.folder / RANKS, has_checksums(self.info)))
 
     def _curves(self, which: str, name: str, depth: tuple[int, ...]) -> Array:
-        self._refuse_unknown(which)
-        of_product = which in self.products
-        if of_product:
+        values = self._recorded(which, name)
+        if which in self.products:
             heads = max((len(layer["tracked_heads"]) for layer in self.layers), default=0)
             depth = (len(self.layers), heads, *depth)
         curves = numpy.full((len(self._ranks), *depth), numpy.nan)
+        with self._whole_rows():
+            put(curves, values)
+        return curves
+
+    def _recorded(self, which: str, name: str) -> list[Any]:
+        """What each row has of it; None where it has nothing."""
+        self._refuse_unknown(which)
+        with self._whole_rows():
+            rows = self._ranks if which in self.products else [row["matrices"] for row in self._ranks]
+            return [row[which].get(name) for row in rows]
+
+    @contextmanager
+    def _whole_rows(self) -> Iterator[None]:
+        """Rows that lack something, or have something else there, are damaged."""
         try:
-            rows = self._ranks if of_product else [row["matrices"] for row in self._ranks]
-            put(curves, [row[which].get(name) for row in rows])
+            yield
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             path = self.folder / RANKS
             raise RankriseError(f"{path} is damaged ({error!r}): restore it.") from error
-        return curves
 
     def _refuse_unknown(self, which: str) -> None:
         known = (*self.products, *self.matrices)

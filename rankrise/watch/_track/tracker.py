@@ -21,6 +21,7 @@ from rankrise.foundations.record.lines import MOST
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.run_file import write_run
+from rankrise.foundations.record.shapes import LARGEST
 from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_layout
 from rankrise.watch._heads import unwrap
@@ -90,9 +91,9 @@ class RankTracker:
         check: Batch | None = None,
         overwrite: bool = False,
     ) -> None:
-        if keep not in ("model", "cpu") or top < 1:
+        if keep not in ("model", "cpu") or not 1 <= top <= LARGEST:
             raise RankriseError(
-                f"keep is {keep!r} and top is {top}: pass 'model' or 'cpu', and a number of 1 or more."
+                f"keep is {keep!r} and top is {top}: pass 'model' or 'cpu', and a number from 1 to {LARGEST}."
             )
         choice = Choice(
             listed(products),
