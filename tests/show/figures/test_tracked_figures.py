@@ -20,7 +20,9 @@ from rankrise.show.figures import FIGURES, draw_figures, planned
 from rankrise.show.figures.figure import shown_of
 from rankrise.show.figures.tracked.matrices import draw_matrices
 from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
+from rankrise.show.rank_kinds import product_rank_kinds
 from rankrise.show.report import write_report
+from rankrise.show.report.tracked.gather import gather_all
 from rankrise.show.terminal import snapshot
 from rankrise.watch.types import FoundStage
 
@@ -193,6 +195,23 @@ def test_a_record_without_energy_ranks_has_no_figure_of_them(
     write_rows(run / "ranks.jsonl", lines)
     with pytest.raises(RankriseError, match="without energy ranks"):
         draw_figures(open(run), tmp_path / "out", ["energy-rank"])
+
+
+def test_a_rank_that_one_product_lacks_is_left_blank(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    lines = read_lines(run / "ranks.jsonl")
+    for line in lines:
+        del line["KQ"]["energy_rank"], line["VO"]["entropy_rank"]
+    write_rows(run / "ranks.jsonl", lines)
+    kinds = product_rank_kinds(watch.load(run))
+    whole = product_rank_kinds(watch.load(tracked["unit"]))
+    assert [list(of) for of in kinds.values()] == [list(of) for of in whole.values()]
+    for product, missing in (("KQ", "95 % energy"), ("VO", "entropy")):
+        assert np.isnan(kinds[product].pop(missing)).all()
+    np.testing.assert_array_equal(kinds["VO"]["95 % energy"], whole["VO"]["95 % energy"])
+    np.testing.assert_array_equal(kinds["KQ"]["entropy"], whole["KQ"]["entropy"])
+    (page,) = gather_all([watch.load(run)])["runs"]
+    assert {value for layer in page["kinds"]["entropy"]["VO"] for head in layer for value in head} == {None}
 
 
 def test_figure_5_and_training_are_the_record_s(tracked: dict[str, Path], drawn: Drawn) -> None:

@@ -16,7 +16,7 @@ from rankrise.show.figures.tracked.chosen import (
     shown_layers,
     tidy,
 )
-from rankrise.show.rank_kinds import rank_kinds
+from rankrise.show.rank_kinds import product_rank_kinds
 
 COLOURS = {"KQ": BLUE, "VO": VERMILION}
 LOOKS = ((STYLES[0], 0.8), ("-", 1.2), (DASHES, 0.8))
@@ -39,7 +39,7 @@ def draw_energy_rank(study: Study) -> Drawn:
     """A panel per layer: the mean over heads at each share of the energy, of both products; the data, with
     the stable and the entropy rank beside them."""
     member = measured(study.main[0])
-    ranks = {name: rank_kinds(member, name) for name in member.products}
+    ranks = product_rank_kinds(member)
     shares = [kind for kind in next(iter(ranks.values()), {}) if kind.endswith("energy")]
     if not shares:
         raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them.")
@@ -50,7 +50,7 @@ def draw_energy_rank(study: Study) -> Drawn:
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     moments = member.at(member.finite_steps)
     for panel, layer in zip(tidy(panels, len(layers), member.clock), layers, strict=True):
-        for (kind, (style, width)), name in pairs(zip(shares, LOOKS, strict=True), member.products):
+        for (kind, (style, width)), name in pairs(zip(shares, LOOKS, strict=False), member.products):
             mean, _ = mean_and_std(ranks[name][kind][member.finite][:, layer])
             label = f"{change(name)}, {kind.removesuffix(' energy')}"
             panel.plot(moments, mean, color=COLOURS[name], linestyle=style, linewidth=width, label=label)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.layer_names import layer_titles
-from rankrise.show.rank_kinds import rank_kinds
+from rankrise.show.rank_kinds import product_rank_kinds, rank_kinds
 from rankrise.show.report.thin import significant
 from rankrise.watch.types import FoundStage
 
@@ -39,7 +39,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
     """One run, in a share of the page's room."""
     curves = sum(len(layer["tracked_heads"]) for layer in member.layers) * max(1, len(member.products))
     nothing = {"steps": [], "merged": False}  # of heads, where there are none
-    ranks = {name: rank_kinds(member, name) for name in member.products}
+    ranks = product_rank_kinds(member)
     others = {name: rank_kinds(member, name) for name in member.matrices}
     kinds = list(dict.fromkeys(kind for one in (ranks or others).values() for kind in one))
     room = share * RANK_NUMBERS / max(1, len(kinds) * (curves + len(member.matrices)))
