@@ -30,12 +30,14 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
-        *(("tracked", seed) for seed in (4, 21, 36, 184, 953)),
-        *(("toy", seed) for seed in (47, 64, 75, 271, 317, 50131, 50419, 1100000084, 1400000131)),
+        *(("tracked", seed) for seed in (4, 21, 36, 184, 953, 4400001827)),
+        *(("toy", seed) for seed in (47, 64, 75, 271, 317, 50131, 50419, 1100000084, 1400000131, 4400000754)),
         *(("checkpoints", seed) for seed in (313, 824, 947, 1200000837, 1700000823, 1700001021)),
         ("series", 5029),
-        ("several", 3200000014),
+        ("truncation", 4200000104),
+        *(("several", seed) for seed in (3200000014, 4100001432, 4500000900)),
         *(("training", seed) for seed in (188, 248, 265, 964, 30745, 1000000222, 60789, 3300000677)),
+        *(("training", seed) for seed in (4100001448, 4400001672, 4600002328)),
     ],
 )
 def test_what_was_found_once_is_a_sentence(subjects: Subjects, kind: str, seed: int) -> None:
