@@ -18,7 +18,7 @@ def read_truncation(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = read_json(path, AGAIN)
-    check_shape(path, found, {"curves": [_CURVE]}, AGAIN)
+    check_shape(path, found, {"curves": [_CURVE], "gain?": NUMBER, "measured_on?": str}, AGAIN)
     for curve in found["curves"]:  # None: the loss did not fall by this group's change
         gains = [point["gain"] for point in curve["points"] if point["gain"] is not None]
         check_shape(path, gains, [NUMBER], AGAIN, "gain")

@@ -349,11 +349,13 @@ def test_a_run_that_was_truncated_shows_what_remains_at_each_rank(
         {"group": group, "method": method, "functional_rank": 5, "full_rank": 40, "points": points}
         for group, method in (("KQ", "plain"), ("all", "plain"), ("all", "weighted"))
     ]
-    (tmp_path / "unit" / "truncation.json").write_text(json.dumps({"curves": curves}))
+    (tmp_path / "unit" / "truncation.json").write_text(
+        json.dumps({"curves": curves, "gain": 0.95, "measured_on": "48 training examples"})
+    )
     page = open_page(write_report(open(tmp_path / "unit"), tmp_path / "page.html"))
     assert page.locator(f"#remains {PLOTS}").count() == 2
     told = page.locator("#remains").inner_text()
-    assert "5 of 40 (KQ)" in told
+    assert "keeps 95 % of the gain, of the loss on 48 training examples: 5 of 40 (KQ)" in told
     assert "5 of 40 (all), 5 of 40 (all, weighted)" in told
 
 

@@ -246,6 +246,8 @@ def _truncation(member: TrackedRun) -> list[dict[str, Any]] | None:
             "gains": [significant(float(point["gain"]), 4) for point in points],
             "functional": curve["functional_rank"],
             "full": curve["full_rank"],
+            "gain": member.truncation.get("gain", 0.99),
+            "on": member.truncation.get("measured_on", ""),
         }
         for curve in member.truncation["curves"]
         for points in ([point for point in curve["points"] if point["gain"] is not None],)

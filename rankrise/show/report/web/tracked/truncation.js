@@ -28,6 +28,12 @@ function nameOf(curve) {
   return curve.method === "plain" ? curve.group : `${curve.group}, ${curve.method}`;
 }
 
+/** In words, what the functional rank keeps. */
+function kept(curve) {
+  const on = curve?.on ? `, of the loss on ${curve.on}` : "";
+  return `keeps ${number(100 * (curve?.gain ?? 0.99), 3)} % of the gain${on}`;
+}
+
 function gainPlot(name, wanted) {
   const plot = new Plot({
     name: `Share of the gain by rank, ${name}`,
@@ -53,7 +59,7 @@ function gainPlot(name, wanted) {
     }));
     const known = curves.filter((curve) => curve.functional !== null);
     const ranks = known.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`);
-    const told = `Functional rank, the least that keeps 99 % of the gain: ${ranks.join(", ") || "none"}.`;
+    const told = `Functional rank, the least that ${kept(curves[0])}: ${ranks.join(", ") || "none"}.`;
     plot.show({ lines, summary: curves.length ? told : "This run was not truncated." });
   });
   return plot;
