@@ -54,6 +54,6 @@ def note_call(settings: dict[str, Any], folder: str) -> None:
 def record(settings: dict[str, Any], folder: str, finished: str | None) -> None:
     """What a sweep looks at in a run's folder."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    empty = {"model": "none", "settings": {"products": [], "top": 0}, "layers": [], "matrices": []}
+    empty = {"model": "none", "settings": {"products": [], "top": 1}, "layers": [], "matrices": []}
     told = {"extra": {"recipe": settings, "total_steps": 10}, "finished": finished}
     write_run(Path(folder), "tracked", empty | told)
