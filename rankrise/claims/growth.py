@@ -105,7 +105,7 @@ def trends(runs: Sequence[TrackedRun], product: str, from_first: bool = False, l
 
 def _clear(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
     """The measured steps at which most heads' change is more than rounding, and their places among all."""
-    places = np.flatnonzero(~np.isin(run.finite_steps, run.noisy_steps))
+    places = np.flatnonzero(run.clear)
     return run.finite_steps[places], places
 
 

@@ -242,16 +242,21 @@ class TrackedRun:
         """Where rounding explains half of the change's square or more: its ranks are those of noise."""
         return self.noise_share(which) >= NOISE_LIMIT
 
-    @cached_property
+    @property
     def noisy_steps(self) -> Array:
-        """Those of `finite_steps` at which the change of most heads is below the noise, int64 [k]; of most
-        matrices, where no heads are tracked."""
+        """Those of `finite_steps` that are not `clear`, int64."""
+        return self.finite_steps[~self.clear]
+
+    @cached_property
+    def clear(self) -> NDArray[numpy.bool_]:
+        """Which of `finite_steps` tell more than noise, bool [k]: the change of half of the heads or more is
+        above it; of the matrices, where no heads are tracked."""
         of_heads = sum(len(layer["tracked_heads"]) for layer in self.layers) * len(self.products)
         count = numpy.zeros(len(self.finite_steps), int)
         for which in self.products or self.matrices:
             below = self.below_noise(which)[self.finite]
             count += below.sum(axis=tuple(range(1, below.ndim)))
-        return self.finite_steps[2 * count > (of_heads or len(self.matrices))]
+        return 2 * count <= (of_heads or len(self.matrices))
 
     @cached_property
     def spectra_steps(self) -> Array:

@@ -97,8 +97,10 @@ def _came_out(study: Study) -> list[str]:
         return ["Nothing has been measured yet."]
     sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
     since = "" if first.since is None else f" since {escape(first.since)}"
+    if not first.clear.any():
+        return [*sentences, "At all measured steps, the change is rounding noise."]
     for name in first.products:
-        course = np.nanmean(first.ranks[name].reshape(len(first.finite_steps), -1), axis=1)
+        course = np.nanmean(first.ranks[name].reshape(len(first.finite_steps), -1), axis=1)[first.clear]
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         sentences.append(
             f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned{since} goes from "
@@ -106,7 +108,7 @@ def _came_out(study: Study) -> list[str]:
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads).{_energy(first, name)}"
         )
     if not first.products:
-        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)
+        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)[first.clear]
         sentences.append(
             f"The stable rank of what the matrices have learned{since} goes from {course[0]:.2f}"
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over matrices)."
@@ -146,11 +148,13 @@ def _stages(run: TrackedRun) -> str:
 
 
 def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
-    """The highest and the lowest value with their moments, where both ends are clearly below or above."""
+    """The highest and the lowest value of a course over clear steps with their moments, where both ends are
+    clearly below or above."""
     ends, peak, low = (course[0], course[-1]), int(np.argmax(course)), int(np.argmin(course))
     told = [peak] if course[peak] >= CLEARLY * max(ends) else []
     told += [low] if CLEARLY * course[low] <= min(ends) else []
-    places = [f"{course[one]:.2f} ({moment(member, int(member.finite_steps[one]))})" for one in sorted(told)]
+    steps = member.finite_steps[member.clear]
+    places = [f"{course[one]:.2f} ({moment(member, int(steps[one]))})" for one in sorted(told)]
     return f" via {' and '.join(places)}" if places else ""
 
 
