@@ -203,3 +203,39 @@ def test_a_mistyped_path_is_told_without_asking_the_hub(tmp_path, monkeypatch):
             watch.history_plan([place, place])
     with pytest.raises(RankriseError, match="did you mean 'runs/pythia'"):
         watch.history_plan("runs/pythai")
+
+
+@pytest.mark.parametrize("step", ["3", 1.5, True, -1, 2**63])
+def test_a_step_that_a_record_cannot_hold_is_refused(series, tmp_path, step):
+    steps = {"checkpoint-0": 0, "checkpoint-10": step, "checkpoint-20": 30}
+    with pytest.raises(RankriseError, match=r"the step of 'checkpoint-10' is .*: expected a whole number"):
+        watch.history(series, tmp_path / "run", steps=steps)
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_of_numpy_are_steps(series, tmp_path):
+    steps = dict(zip(("checkpoint-0", "checkpoint-10", "checkpoint-20"), np.arange(3), strict=True))
+    assert watch.history(series, tmp_path / "run", steps=steps).measured.tolist() == [0, 1, 2]
+
+
+def test_a_table_of_steps_may_have_a_mark_at_its_beginning_but_no_name_twice(series, tmp_path):
+    table = tmp_path / "steps.csv"
+    table.write_bytes(b"\xef\xbb\xbfcheckpoint-0,0\r\ncheckpoint-20,2\r\n")
+    assert [one.step for one in watch.history_plan(series, steps=table).checkpoints] == [0, 2]
+    table.write_text("checkpoint-0,0\ncheckpoint-20,2\ncheckpoint-0,4\n")
+    with pytest.raises(RankriseError, match="the steps 0 and 4 for 'checkpoint-0'"):
+        watch.history_plan(series, steps=table)
+
+
+def test_files_of_one_name_are_told_by_their_folders(series, tmp_path):
+    files = sorted(series.glob("*/model.safetensors"))
+    run = watch.history(files, tmp_path / "files")
+    assert np.array_equal(run.stable_rank("KQ"), watch.history(series, tmp_path / "run").stable_rank("KQ"))
+    with pytest.raises(RankriseError, match="is one file: pass a folder of checkpoints"):
+        watch.history_plan(files[0])
+
+
+@pytest.mark.parametrize("choices", [{"last": 0}, {"first": 80, "base": "previous"}])
+def test_the_beginning_alone_is_not_a_history(series, choices):
+    with pytest.raises(RankriseError, match="alone is chosen, which changes are measured against"):
+        watch.history_plan(series, **choices)

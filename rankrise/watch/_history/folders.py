@@ -17,6 +17,8 @@ from rankrise.watch._lora import ADAPTER_CONFIG
 # spread over the rest.
 PIECE = 2**16
 PIECES = 15
+# Files that are named the same in every checkpoint: such a file is told by its folder.
+WHOLE = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class LocalCheckpoint:
 
     @property
     def name(self) -> str:
-        return self.path.stem if self.path.is_file() else self.path.resolve().name
+        if not self.path.is_file():
+            return self.path.resolve().name
+        return self.path.resolve().parent.name if self.path.name in WHOLE else self.path.stem
 
     def key(self) -> str:
         return fingerprint(weight_files(self.path))
@@ -53,6 +57,8 @@ def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
     """The checkpoints in a folder: its folders with weights; where there are none, its files with weights. Of
     a run of ours, the series that it kept, or its checkpoints; its own record is not among them."""
     folder = folder.expanduser()
+    if folder.is_file():
+        raise RankriseError(f"{folder} is one file: pass a folder of checkpoints, or several checkpoints.")
     if not folder.is_dir():
         raise RankriseError(
             f"There is no folder {str(folder)!r}{meant(folder)}: pass a folder of checkpoints, several "

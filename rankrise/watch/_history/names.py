@@ -3,7 +3,7 @@
 The rule: the number after the last word "step" counts; without one, that after "checkpoint" or "ckpt", then
 "iteration" or "iter", then "epoch"; without any of them, the only number in the name. Between the word and
 the number may be one of `-_=.`. A number after a word may end in k, M or B: step1.5k is step 1500. A name
-that tells no whole number is left out of the series, and named.
+that tells no whole number, or writes it otherwise (1e3; 1,000), is left out of the series, and named.
 """
 
 import csv
@@ -36,10 +36,14 @@ def step_of(name: str) -> int | None:
     (750, 42, None, None)
     >>> step_of("step500"), step_of("step1k"), step_of("step2.5k"), step_of("epoch_1.5"), step_of("model-7b")
     (500, 1000, 2500, None, None)
+    >>> step_of("step=1e3"), step_of("step1,000"), step_of("step10,lr1")
+    (None, None, 10)
     """
     for word in _WORDS:
-        if found := re.findall(rf"(?:{word})[-_=.]?{_NUMBER}", name, re.IGNORECASE):
-            digits, suffix = found[-1]
+        if found := re.findall(rf"(?:{word})[-_=.]?{_NUMBER}(?:([e,])\d)?", name, re.IGNORECASE):
+            digits, suffix, more = found[-1]
+            if more:
+                return None
             step = Decimal(digits) * _SUFFIXES[suffix.lower()]
             return int(step) if step == step.to_integral_value() else None
     numbers = ["".join(found) for found in re.findall(_NUMBER, name, re.IGNORECASE)]
@@ -58,6 +62,11 @@ def reader_of(steps: str | Path | Mapping[str, int] | None) -> StepOf:
         return step_of
     if isinstance(steps, Mapping):
         return _in_table(dict(steps))
+    if not isinstance(steps, str | Path):
+        raise RankriseError(
+            f"steps is {steps!r}: pass a pattern with one group, the path of a CSV file with lines "
+            "name,step, or a dictionary from names to steps."
+        )
     if Path(steps).is_file():
         return _in_table(_table(Path(steps)))
     return _by_pattern(str(steps))
@@ -97,14 +106,18 @@ def _by_pattern(text: str) -> StepOf:
 
 def _table(path: Path) -> dict[str, int]:
     try:
-        text = read_bytes(path, LARGEST_TABLE).decode("utf-8")
+        text = read_bytes(path, LARGEST_TABLE).decode("utf-8-sig")
         lines = [line for line in csv.reader(text.splitlines()) if line]
     except (UnicodeDecodeError, csv.Error) as error:
         raise RankriseError(f"{path} is not a table of steps ({error}): expected lines name,step.") from error
-    table = {}
+    table: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         if len(line) == 2 and re.fullmatch(r"\s*\d{1,18}\s*", line[1]):
-            table[line[0].strip()] = int(line[1])
+            name, step = line[0].strip(), int(line[1])
+            if table.setdefault(name, step) != step:
+                raise RankriseError(
+                    f"{path} has the steps {table[name]} and {step} for {name!r}: keep one of the lines."
+                )
         elif number > 1 or len(line) != 2:
             raise RankriseError(f"{path} has {','.join(line)!r} in line {number}: expected name,step.")
     return table

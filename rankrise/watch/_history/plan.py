@@ -101,6 +101,10 @@ def history_plan(
     found = find_series(series, steps)
     chosen = choose(found.entries, every, first, last, log_spaced)
     begun = _base(base, found.entries)
+    if chosen == (begun or chosen[0],):
+        raise RankriseError(
+            f"{chosen[0].name} alone is chosen, which changes are measured against: choose others beside it."
+        )
     with tempfile.TemporaryDirectory() as scratch:
         read = model_of(chosen[0].source, choice, model, Path(scratch))
         size = chosen[0].source.size(read.wanted)

@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.lines import MOST
 from rankrise.watch._checkpoint import Checkpoint, Wanted
 from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant
 from rankrise.watch._history.hub import NotFetched, hub_revisions, is_hub_name
@@ -85,7 +86,7 @@ def find_series(
         found = [source_of(one) for one in series]
         described = ", ".join(str(one) for one in series)
     step_of = reader_of(steps)
-    told = [(step_of(source.name), source) for source in found]
+    told = [(_whole(step_of(source.name), source.name), source) for source in found]
     entries = sorted(
         (Entry(step, source) for step, source in told if step is not None), key=lambda entry: entry.step
     )
@@ -103,6 +104,18 @@ def find_series(
             "pass a series of two or more, and --steps with a pattern or a table that tells their steps."
         )
     return Series(described, tuple(entries), left_out)
+
+
+def _whole(step: Any, name: str) -> int | None:
+    """The step that a name tells, as a record can hold it."""
+    if step is None:
+        return None
+    if isinstance(step, bool) or not isinstance(step, int | numpy.integer) or not 0 <= step < MOST:
+        raise RankriseError(
+            f"the step of {name!r} is {step!r}: expected a whole number from 0 to 2^63, as a record holds "
+            "it; leave this one out with --steps, a pattern or a table."
+        )
+    return int(step)
 
 
 def source_of(place: str | Path) -> Source:
@@ -147,6 +160,8 @@ def choose(
     ([0, 4, 32, 128], [2, 4, 8])
     >>> [entry.step for entry in choose(entries, log_spaced=4)]
     [0, 1, 8, 128]
+    >>> [len(choose(entries, log_spaced=number)) for number in range(2, 10)]
+    [2, 3, 4, 5, 6, 7, 8, 9]
     """
     if every < 1:
         raise RankriseError(f"every is {every}: pass 1 or more.")
@@ -171,6 +186,9 @@ def choose(
         later = [entry for entry in kept if entry.step > 0]
         steps = numpy.array([entry.step for entry in later])
         wanted = numpy.geomspace(steps[-1], steps[0], log_spaced - len(start))  # of one, the last
-        nearest = {int(numpy.abs(numpy.log(steps / aim)).argmin()) for aim in wanted}
-        kept = start + [later[place] for place in sorted(nearest)]
+        taken = {int(numpy.abs(numpy.log(steps / aim)).argmin()) for aim in wanted}
+        while len(taken) < len(wanted):  # where checkpoints are sparse, several aims have the same nearest
+            apart = numpy.abs(numpy.log(steps[:, None] / steps[sorted(taken)])).min(1)
+            taken.add(int(apart.argmax()))
+        kept = start + [later[place] for place in sorted(taken)]
     return tuple(kept)

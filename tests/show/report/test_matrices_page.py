@@ -34,7 +34,9 @@ def test_a_history_of_matrices_alone_has_a_page_and_no_claims(
     page = open_page(write_report(open(run.folder), tmp_path / "page.html"))
     mean = np.mean([run.stable_rank(name)[-1] for name in run.matrices])
     clear = np.mean([run.stable_rank(name)[run.measured == 100] for name in run.matrices])
-    assert f"goes from {clear:.2f} to {mean:.2f} (mean over matrices)" in page.locator(".came-out").inner_text()
+    assert (
+        f"goes from {clear:.2f} to {mean:.2f} (mean over matrices)" in page.locator(".came-out").inner_text()
+    )
     glance = page.locator("#glance-here figcaption").inner_text()
     assert f"{mean:.3g} (change of matrices); mean and standard deviation over matrices." in glance
     assert "Grey: rounding explains half of the change or more in most matrices." in glance

@@ -108,7 +108,9 @@ def _came_out(study: Study) -> list[str]:
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads).{_energy(first, name)}"
         )
     if not first.products:
-        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)[first.clear]
+        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)[
+            first.clear
+        ]
         sentences.append(
             f"The stable rank of what the matrices have learned{since} goes from {course[0]:.2f}"
             f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over matrices)."
