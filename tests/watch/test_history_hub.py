@@ -93,6 +93,34 @@ def test_a_missing_file_is_one_sentence_and_the_rest_is_fetched_later(hub, tmp_p
     assert watch.history("someone/tiny", tmp_path / "run").measured.tolist() == STEPS
 
 
+def _table(entries):
+    text = json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        ("model.safetensors.index.json", b""),
+        ("model.safetensors.index.json", b"{}"),
+        ("model.safetensors.index.json", b"no json"),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\x08" + bytes(7) + b"no table"),
+        ("model.safetensors", _table({"fc.weight": {"dtype": "F32", "shape": [2, 2]}})),
+        ("model.safetensors", _table({"w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}})),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(hub, series, tmp_path, file, data):
+    damaged = shutil.copytree(series / "step10", tmp_path / "damaged")
+    (damaged / file).write_bytes(data)
+    hub.revisions["step10"] = damaged
+    told = (
+        rf"^step10 \(step 10\) cannot be measured: {file} of someone/tiny at step10 is damaged \(.+\): leave"
+    )
+    with pytest.raises(RankriseError, match=told):
+        watch.history("someone/tiny", tmp_path / "run")
+
+
 def test_pickled_revisions_are_fetched_whole(hub, series, tmp_path, monkeypatch):
     from safetensors.torch import load_file
 

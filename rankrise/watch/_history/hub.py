@@ -122,8 +122,9 @@ class HubRevision:
         for whole in ("model.safetensors", "pytorch_model.bin"):
             index = f"{whole}.index.json"
             if index in self._files:
-                described = json.loads(self._bytes(index, 0, self._files[index]))
-                shards = sorted(set(described["weight_map"].values()))
+                with self._whole(index):
+                    described = json.loads(self._bytes(index, 0, self._files[index]))
+                    shards = sorted(set(described["weight_map"].values()))
                 missing = [shard for shard in shards if shard not in self._files]
                 if missing:
                     raise RankriseError(
@@ -150,24 +151,38 @@ class HubRevision:
     def _read_table(self, file: str) -> dict[str, StoredTensor]:
         first = self._bytes(file, 0, min(TABLE, self._files[file]))
         length = int.from_bytes(first[:8], "little")
-        if not 0 < length <= min(LARGEST_TABLE, self._files[file] - 8):
-            raise RankriseError(
-                f"{file} of {self.repository} at {self.name} does not begin as safetensors do: leave it out."
-            )
-        text = first[8 : 8 + length]
-        if len(text) < length:
-            text += self._bytes(file, len(first), 8 + length)
-        table: dict[str, Any] = json.loads(text)
-        table.pop("__metadata__", None)
         start = 8 + length
-        return {
-            name: StoredTensor(
-                one["dtype"],
-                form_of(one["shape"], one["dtype"]),
-                *(start + offset for offset in one["data_offsets"]),
-            )
-            for name, one in table.items()
-        }
+        with self._whole(file):
+            if not 0 < length <= min(LARGEST_TABLE, self._files[file] - 8):
+                raise ValueError("it does not begin as safetensors do")
+            text = first[8:start]
+            if len(text) < length:
+                text += self._bytes(file, len(first), start)
+            table: dict[str, Any] = json.loads(text)
+            table.pop("__metadata__", None)
+            found = {
+                name: StoredTensor(
+                    one["dtype"],
+                    form_of(one["shape"], one["dtype"]),
+                    *(start + offset for offset in one["data_offsets"]),
+                )
+                for name, one in table.items()
+            }
+            if any(not start <= one.begin <= one.end <= self._files[file] for one in found.values()):
+                raise ValueError("it names bytes that it does not have")
+        return found
+
+    @contextmanager
+    def _whole(self, file: str) -> Iterator[None]:
+        """One sentence for a file that does not hold what its name says."""
+        try:
+            yield
+        except RankriseError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RankriseError(
+                f"{file} of {self.repository} at {self.name} is damaged ({error}): leave this revision out."
+            ) from error
 
     def _fetch_tensors(self, file: str, names: Sequence[str], path: Path) -> None:
         """Write the tensors of those names as a safetensors file of their own."""
@@ -200,6 +215,8 @@ class HubRevision:
 
     def _bytes(self, file: str, begin: int, end: int) -> bytes:
         """Those bytes of a file; asked for again where the connection drops or the Hub says to wait."""
+        if begin == end:
+            return b""
         hub = _hub()
         url = hub.hf_hub_url(self.repository, file, revision=self.commit)
         headers = hub.utils.build_hf_headers() | {"Range": f"bytes={begin}-{end - 1}"}
