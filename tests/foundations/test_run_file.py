@@ -87,6 +87,14 @@ def test_sizes_that_nothing_has_are_refused(tmp_path: Path, place: tuple[Any, ..
         read_run(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["layers", "matrices"])
+def test_what_is_listed_twice_is_refused(tmp_path: Path, kind: str) -> None:
+    name = ABOUT[kind][0]["name"]
+    write_run(tmp_path, "tracked", ABOUT | {kind: 2 * ABOUT[kind]})
+    with pytest.raises(RankriseError, match=rf"run\.json is damaged \({name} is in it 2 times\): restore it"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["epoch_steps", "adapter_rank"])
 def test_counts_below_0_are_refused(tmp_path: Path, name: str) -> None:
     write_run(tmp_path, "tracked", ABOUT | {"extra": {name: -3}})

@@ -1,5 +1,6 @@
 """run.json: what a run is. Read and checked here, written here."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,22 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
             f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}."
         )
     check_shape(path, info, _SHAPES[str(found[1])])
-    for layer in info["layers"] if found[1] == "tracked" else ():
+    if found[1] == "tracked":
+        _check_layers(path, info)
+    return info
+
+
+def _check_layers(path: Path, info: dict[str, Any]) -> None:
+    """Each layer and matrix is there once, and has the heads of which ranks are recorded."""
+    for listed in (info["layers"], info["matrices"]):
+        (name, times), *_ = *Counter(one["name"] for one in listed).most_common(1), ("", 0)
+        if times > 1:
+            raise RankriseError(f"{path} is damaged ({name:.80} is in it {times} times): restore it.")
+    for layer in info["layers"]:
         heads = layer["tracked_heads"]
         if len(set(heads)) < len(heads) or not all(0 <= head < layer["heads"] for head in heads):
             told = f"{layer['name']} has {layer['heads']} heads and tracks {heads}"
             raise RankriseError(f"{path} is damaged ({told:.80}): restore it.")
-    return info
 
 
 def has_checksums(info: dict[str, Any]) -> bool:
