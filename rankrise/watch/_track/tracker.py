@@ -150,7 +150,7 @@ class RankTracker:
         try:
             self._step(_number_of(step), numbers)
         except Exception as error:
-            self._troubles.note("a step", error)
+            self._troubles.lose("a step", error)
         self._troubles.check()
 
     def wait(self) -> None:

@@ -201,7 +201,10 @@ def test_a_step_beyond_64_bits(tmp_path, caplog, step):
         tracker.step(step)
         tracker.step(5)
     assert "step is more than 64 bits hold: pass a whole number" in caplog.text
-    assert watch.load(tmp_path).measured.tolist() == [4, 5]
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == [4, 5]
+    assert run.info["finished"] is None
+    assert "a step failed (step is more than 64 bits hold" in run.info["stopped"] == tracker.lost
 
 
 @pytest.mark.parametrize("loss", [10**400, -(10**5000), Fraction(10**400)], ids=["large", "low", "part"])
@@ -211,7 +214,10 @@ def test_a_loss_beyond_a_float(tmp_path, caplog, loss):
         tracker.step(2, loss=loss)
         tracker.step(3, loss=3)
     assert "loss is more than a float holds: pass a smaller number" in caplog.text
-    assert watch.load(tmp_path).steps()["loss"].tolist() == [1, 3]
+    run = watch.load(tmp_path)
+    assert run.steps()["loss"].tolist() == [1, 3]
+    assert run.info["finished"] is None
+    assert "loss is more than a float holds" in run.info["stopped"]
 
 
 def test_bytes_that_are_not_utf_8(tmp_path, monkeypatch):
