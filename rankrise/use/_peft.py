@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
+from rankrise.foundations.record.tensors import save
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dt
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        save_file(tensors, temporary / TENSORS, metadata={"format": "pt"})
+        save(temporary / TENSORS, tensors, {"format": "pt"})
         write_json(temporary / ADAPTER_CONFIG, config)
         write_json(temporary / REPORT, adapter.to_dict())
         temporary.chmod(0o755)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_runs import tracked
+from tiny_models import changed, made
 from tiny_training import TINY, recipe_file
 
 from rankrise.commands import main
@@ -63,6 +64,25 @@ def test_a_file_that_cannot_grow(
     assert "File too large" in sentence
     assert str(tmp_path / "out") in sentence
     assert not half_written(tmp_path / "out")
+
+
+def test_an_adapter_that_cannot_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resource = pytest.importorskip("resource")
+    base, out = made("llama"), tmp_path / "out" / "adapter"
+    base.save_pretrained(tmp_path / "base")
+    changed(base, seed=1).save_pretrained(tmp_path / "tuned")
+    asked = ["extract", str(tmp_path / "base"), str(tmp_path / "tuned"), "--rank", "2", "--out"]
+    main([*asked, str(tmp_path / "loaded")])
+    capsys.readouterr()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        sentence = refused(capsys, [*asked, str(out)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "File too large" in sentence
+    assert str(out.parent) in sentence
+    assert not list(out.parent.iterdir())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

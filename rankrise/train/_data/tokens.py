@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
 from rankrise.foundations.progress import Meter, unseen
+from rankrise.foundations.record.tensors import save
 from rankrise.train._data.cache import cache_folder
 from rankrise.train._data.tokenizer import Tokenizer
 from rankrise.train._data.wikitext import RULES, detokenised, is_wikitext, words_in
@@ -76,7 +76,7 @@ def tokenised(text: Text, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens
         facts = {"format": FORMAT, "text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
         facts |= {"vocabulary": str(tokenizer.vocabulary), "words": str(words)}
         with replacing(path) as temporary:
-            save_file({"tokens": torch.from_numpy(tokens)}, temporary, facts)
+            save(temporary, {"tokens": torch.from_numpy(tokens)}, facts)
     return read_tokens(path, text.name, tokenizer)
 
 
