@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._factors import refuse_non_finite
 from rankrise.watch._gram import frobenius_norm
 from rankrise.watch._heads import Layer, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
@@ -148,12 +149,20 @@ def open_pair(before: Source, after: Source) -> tuple[NamedLayers, NamedLayers]:
     return first, second
 
 
-def head_change(old: Layer, new: Layer, matrix: str, device: str | torch.device | None) -> Change:
-    """The change of one of the products of a layer's heads."""
+def head_change(
+    old: Layer,
+    new: Layer,
+    matrix: str,
+    device: str | torch.device | None,
+    numbers: Sequence[int] | None = None,
+) -> Change:
+    """The change of one of the products of a layer's heads, which have these numbers in the model."""
     sides = PRODUCTS[matrix]
     before, after = ([_placed(getattr(layer, side), device) for side in sides] for layer in (old, new))
     for side, was, now in zip(sides, before, after, strict=True):
         _same_shape(f"{old.name}'s {side} weights [heads, d_model, d_head]", was, now)
+    bad = torch.stack([~weight.isfinite().all(-1).all(-1) for weight in (*before, *after)]).any(0)
+    refuse_non_finite(bad, f"{old.name} ({matrix})", numbers)
     return change((before[0], before[1]), (after[0], after[1]))
 
 
@@ -166,8 +175,8 @@ def _head_rows(
     numbers: Sequence[int] | None,
 ) -> list[MatrixChange]:
     """One row per head, for one of the products."""
-    learned = head_change(old, new, matrix, device)
-    values = singular_values(learned, name=f"{old.name} ({matrix})").cpu()
+    learned = head_change(old, new, matrix, device, numbers)
+    values = singular_values(learned).cpu()
     norms = frobenius_norm(*learned.before).cpu()
     return [
         _row(old.name, matrix, head, values[place], float(norms[place]), threshold)

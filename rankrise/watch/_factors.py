@@ -3,6 +3,8 @@
 No head's d x d product is ever formed: W_K W_Q^T has the factors (W_K, W_Q).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -62,11 +64,13 @@ def checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
     return left, right
 
 
-def refuse_non_finite(bad: Tensor, name: str) -> None:
-    """Raise if any entry of `bad` [...] is set: the error names the layer and the first such head."""
+def refuse_non_finite(bad: Tensor, name: str, numbers: Sequence[int] | None = None) -> None:
+    """Raise if any entry of `bad` [...] is set: the error names the layer and the first such head, counted
+    from 1. `numbers` are the indices in the model of the heads in `bad`, where they are some of them."""
     if bad.any():
-        head = [int(index) for index in bad.nonzero()[0]]
-        which = f", head {head[0] if len(head) == 1 else head} (counted from 0)," if head else ""
+        place = [int(index) for index in bad.nonzero()[0]]
+        head = [(index if numbers is None else numbers[index]) + 1 for index in place]
+        which = f", head {head[0] if len(head) == 1 else head} (counted from 1)," if head else ""
         raise RankriseError(
             f"{name or 'The matrix'}{which} holds nan or inf, which has no singular values: look for where "
             "training diverged, or leave this layer out."

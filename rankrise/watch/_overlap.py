@@ -114,7 +114,7 @@ def overlap(
                 "were tracked."
             )
         for matrix in PRODUCTS:
-            changes = [head_change(old, new, matrix, device) for old, new in layers]
+            changes = [head_change(old, new, matrix, device, numbers) for old, new in layers]
             rows += _rows(name, matrix, changes, directions, numbers)
         progress((index + 1) / len(names))
     return ModelOverlap(described(first), described(second), tuple(rows))
@@ -125,7 +125,7 @@ def _rows(
 ) -> list[HeadOverlap]:
     left, right = changes[0].before
     most = min(left.shape[-2], right.shape[-2], 2 * left.shape[-1], directions)
-    found = [leading_vectors(change, count=most, name=f"{layer} ({matrix})") for change in changes]
+    found = [leading_vectors(change, count=most) for change in changes]
     sizes = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
     rows = []
     for place, count in enumerate(sizes.tolist()):

@@ -210,7 +210,7 @@ def test_non_finite_weights_are_named_by_layer_and_head():
     after = trained(before)
     with torch.no_grad():
         after.transformer.h[1].attn.c_attn.weight[0, 2 * WIDTH + 3 * HEAD_SIZE] = float("nan")
-    with pytest.raises(RankriseError, match=r"h.1.attn \(VO\), head 3 \(counted from 0\), holds nan"):
+    with pytest.raises(RankriseError, match=r"h.1.attn \(VO\), head 4 \(counted from 1\), holds nan"):
         watch.compare(before, after)
 
 

@@ -62,6 +62,15 @@ def test_of_some_layers_and_heads(places: Path) -> None:
         watch.overlap(run, places / "tuned-1", places / "tuned-2", second_before=other)
 
 
+def test_a_tracked_head_that_diverged_is_named_by_its_number_in_the_model(places: Path) -> None:
+    run = tracked(places / "part", made("llama"), layers=[1], heads=[1])
+    broken = changed(made("llama"), seed=1)
+    with torch.no_grad():
+        broken.model.layers[1].self_attn.q_proj.weight.fill_(float("nan"))
+    with pytest.raises(RankriseError, match=r"self_attn \(KQ\), head 2 \(counted from 1\), holds nan"):
+        watch.compare(run, broken)
+
+
 def test_what_a_record_lacks_is_said(places: Path) -> None:
     run, tuned = places / "run", places / "tuned-1"
     for before, after, sentence in (

@@ -165,12 +165,12 @@ def test_non_finite_weights_are_named(value, partner_is_zero):
     if partner_is_zero:
         right[2, :, 1] = 0
     for measure in (watch.singular_values, watch.stable_rank):
-        with pytest.raises(RankriseError, match=r"layers\.7, head 2 \(counted from 0\), holds nan or inf"):
+        with pytest.raises(RankriseError, match=r"layers\.7, head 3 \(counted from 1\), holds nan or inf"):
             measure(left, right, name="layers.7")
     for measure in (watch.singular_values, watch.stable_rank):
-        with pytest.raises(RankriseError, match=r"layers\.7, head 2 \(counted from 0\), holds nan or inf"):
+        with pytest.raises(RankriseError, match=r"layers\.7, head 3 \(counted from 1\), holds nan or inf"):
             measure(watch.change((right, right), (left, right)), name="layers.7")
-    with pytest.raises(RankriseError, match=r"layers\.7, head 2 \(counted from 0\), holds"):
+    with pytest.raises(RankriseError, match=r"layers\.7, head 3 \(counted from 1\), holds"):
         watch.leading_vectors(left, right, 1, name="layers.7")
     with pytest.raises(RankriseError, match="fc holds nan or inf"):
         watch.singular_values(watch.change(right[2], left[2]), name="fc")
