@@ -47,6 +47,8 @@ class LayerRanks:
     entropy_rank: list[float]
     noise_share: list[float] | None = None
     """Of the change that rounding explains, mean over heads; None where the run was tracked."""
+    noise_rank: list[float] | None = None
+    """The stable rank that rounding alone would give, mean over heads; None where the share is."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +131,12 @@ def _ranks(run: TrackedRun) -> list[LayerRanks]:
     names = [(layer["name"], product) for product in run.products for layer in run.layers]
     names += [(name, MATRIX) for name in run.matrices]
     # What each reader gives, as [lines, steps, heads, ...]: a matrix has one head.
-    stable, energy, entropy, noise = (
+    stable, energy, entropy, *noise = (
         [
             *(curves for product in run.products for curves in np.moveaxis(read(product), 1, 0)),
             *(read(matrix)[:, None] for matrix in run.matrices),
         ]
-        for read in (run.stable_rank, run.energy_rank, run.entropy_rank, run.noise_share)
+        for read in (run.stable_rank, run.energy_rank, run.entropy_rank, run.noise_share, run.noise_rank)
     )
     lines = []
     for place, (layer, product) in enumerate(names):
@@ -152,7 +154,7 @@ def _ranks(run: TrackedRun) -> list[LayerRanks]:
                 stds.tolist(),
                 shares,
                 _mean(entropy[place]).tolist(),
-                _mean(noise[place]).tolist() if np.isfinite(noise[place]).any() else None,
+                *(_mean(one[place]).tolist() if np.isfinite(one[place]).any() else None for one in noise),
             )
         )
     return lines

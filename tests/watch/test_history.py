@@ -1,5 +1,6 @@
 """A history of checkpoints is the record that a tracker would have written."""
 
+import csv
 import json
 import random
 import shutil
@@ -300,12 +301,16 @@ def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
     assert shown["ranks"][0]["noise_share"] == run.mean_noise_share("KQ")[:, 0].tolist()
     (page,) = gather_all([run])["runs"]
     assert np.allclose(page["noise"]["VO"]["share"], run.mean_noise_share("VO")[1:].T, rtol=1e-3)
+    assert shown["ranks"][0]["noise_rank"] == run.mean_noise_rank("KQ")[:, 0].tolist()
+    assert np.allclose(page["noise"]["VO"]["rank"], run.mean_noise_rank("VO")[1:].T, rtol=1e-3)
     assert page["noise"]["VO"]["below"] == [[2, 2, 0, 0]] * 2
     figure, table = draw_stable_rank(runs.studies([run])[0])
     assert "grey: rounding noise" in figure.get_suptitle()
     grey = [patch for patch in figure.axes[0].patches if patch.get_zorder() == -1]
     assert [(one.get_x(), one.get_x() + one.get_width()) for one in grey] == [(0.0, 1.5), (1.5, 51.0)]
-    assert "noise_share" in str(table)[:400]
+    first = next(csv.DictReader(table.splitlines()))
+    assert np.isclose(float(first["noise_share"]), run.mean_noise_share("KQ")[1, 0], rtol=1e-4)
+    assert np.isclose(float(first["noise_rank"]), run.mean_noise_rank("KQ")[1, 0], rtol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

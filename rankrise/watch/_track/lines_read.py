@@ -37,3 +37,11 @@ def put(target: NDArray[Any], values: list[Any]) -> None:
 def number(value: Any) -> float:
     """A number of a line; nan where it has none."""
     return numpy.nan if value is None else float(value)
+
+
+def mean_over_heads(values: NDArray[Any]) -> NDArray[Any]:
+    """The mean over the last axis of what is finite there, nan where nothing is."""
+    known = numpy.isfinite(values)
+    counts = known.sum(axis=-1)
+    sums = numpy.where(known, values, 0).sum(axis=-1)
+    return numpy.divide(sums, counts, out=numpy.full(counts.shape, numpy.nan), where=counts > 0)

@@ -18,7 +18,7 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
-from rankrise.watch._track.lines_read import longest, merged, number, put
+from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 from rankrise.watch._track.truncation import read_truncation
@@ -224,19 +224,15 @@ class TrackedRun:
 
     def mean_noise_share(self, product: str) -> Array:
         """Its mean over the heads of each layer, [measured steps, layers]."""
-        shares = self.noise_share(product)
-        known = numpy.isfinite(shares)
-        counts = known.sum(axis=2)
-        return numpy.divide(
-            numpy.where(known, shares, 0).sum(axis=2),
-            counts,
-            out=numpy.full(counts.shape, numpy.nan),
-            where=counts > 0,
-        )
+        return mean_over_heads(self.noise_share(product))
 
     def noise_rank(self, which: str) -> Array:
         """The stable rank that rounding alone would give; nan where `noise_share` is."""
         return self._curves(which, "noise_rank", ())
+
+    def mean_noise_rank(self, product: str) -> Array:
+        """Its mean over the heads of each layer, [measured steps, layers]."""
+        return mean_over_heads(self.noise_rank(product))
 
     def below_noise(self, which: str) -> NDArray[numpy.bool_]:
         """Where rounding explains half of the change's square or more: its ranks are those of noise."""

@@ -86,7 +86,7 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch:
         def stable_rank(self, product: str) -> np.ndarray:
             return np.full((4000, 32, 32), np.pi)
 
-        entropy_rank = noise_share = stable_rank
+        entropy_rank = noise_share = noise_rank = stable_rank
 
         def energy_rank(self, product: str) -> np.ndarray:
             return np.full((4000, 32, 32, 3), 128.0)

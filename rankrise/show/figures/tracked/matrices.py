@@ -70,7 +70,10 @@ def _rows(
 ) -> list[tuple[object, ...]]:
     steps = member.finite_steps.tolist()
     epochs = member.at(steps).tolist() if member.epoch_steps else [""] * len(steps)
-    noise = {name: {"noise share": member.noise_share(name)} for name in ranks}
+    noise = {
+        name: {"noise share": member.noise_share(name), "noise rank": member.noise_rank(name)}
+        for name in ranks
+    }
     return [
         (label, member.name, name, step, epoch, kind, value)
         for name, kinds in ranks.items()

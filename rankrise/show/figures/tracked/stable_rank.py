@@ -35,6 +35,7 @@ HEADER = (
     "mean_over_heads",
     "std_over_heads",
     "noise_share",
+    "noise_rank",
 )
 
 
@@ -138,13 +139,10 @@ def _rows_of(member: TrackedRun, label: str) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for name in member.products:
         means, stds = mean_and_std(member.ranks[name])
-        noise = member.mean_noise_share(name)[member.finite]
+        noise = [member.mean_noise_share(name)[member.finite], member.mean_noise_rank(name)[member.finite]]
         for layer in range(means.shape[1]):
-            shares = ["" if np.isnan(share) else float(share) for share in noise[:, layer]]
-            curves = (means[:, layer], stds[:, layer], shares)
+            curves = [means[:, layer].tolist(), stds[:, layer].tolist()]
+            curves += [["" if np.isnan(one) else float(one) for one in curve[:, layer]] for curve in noise]
             numbers = zip(member.finite_steps.tolist(), epochs, *curves, strict=True)
-            rows += [
-                (label, member.scale, member.seed, name, layer + 1, step, epoch, float(m), float(s), share)
-                for step, epoch, m, s, share in numbers
-            ]
+            rows += [(label, member.scale, member.seed, name, layer + 1, *line) for line in numbers]
     return rows

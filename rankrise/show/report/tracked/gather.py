@@ -102,19 +102,22 @@ def _heads(member: TrackedRun, ranks: np.ndarray) -> list[list[list[float | None
 
 
 def _noise(member: TrackedRun, moments: np.ndarray) -> dict[str, dict[str, Any]] | None:
-    """By product and layer: `share`, of the change's square, that rounding explains, mean over heads, and how
-    many of the heads are `below` the noise; under "matrices" the same of each of them. None for a run that
-    was tracked while it trained."""
+    """By product and layer: `share`, of the change's square, that rounding explains, and `rank`, the stable
+    rank that it alone would give, means over heads; and how many of the heads are `below` the noise; under
+    "matrices" the same of each of them. None for a run that was tracked while it trained."""
     shares = {name: member.mean_noise_share(name) for name in member.products}
+    ranks = {name: member.mean_noise_rank(name) for name in member.products}
     below = {name: member.below_noise(name).sum(axis=2) for name in member.products}
     if member.matrices:
         shares["matrices"] = np.stack([member.noise_share(name) for name in member.matrices], axis=1)
+        ranks["matrices"] = np.stack([member.noise_rank(name) for name in member.matrices], axis=1)
         below["matrices"] = np.stack([1 * member.below_noise(name) for name in member.matrices], axis=1)
     if all(np.isnan(share[member.finite]).all() for share in shares.values()):
         return None
     return {
         name: {
             "share": [_short(layer) for layer in share[member.finite][moments].T],
+            "rank": [_short(layer) for layer in ranks[name][member.finite][moments].T],
             "below": below[name][member.finite][moments].T.tolist(),
         }
         for name, share in shares.items()

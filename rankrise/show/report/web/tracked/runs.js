@@ -105,11 +105,15 @@ export class Run {
     return places.map((place) => [edge(place), edge(place + 1)]);
   }
 
-  /** "rounding explains 12 % of it", of a product’s change in one layer or, if -1, in all, where that is known. */
+  /** "rounding explains 12 % of it, and alone would have stable rank 8", of a product’s change in one layer or, if -1, in all, where that is known. */
   roundingNote(product, layer, place) {
-    const shares = this.noise?.[product]?.share ?? [];
-    const known = (layer < 0 ? shares : [shares[layer]]).map((share) => share?.[place] ?? null).filter((share) => share !== null);
-    return known.length ? `rounding explains ${number(100 * mean(known), 2)} % of it` : null;
+    const [share, rank] = ["share", "rank"].map((what) => {
+      const each = this.noise?.[product]?.[what] ?? [];
+      const known = (layer < 0 ? each : [each[layer]]).map((curve) => curve?.[place] ?? null).filter((one) => one !== null);
+      return known.length ? mean(known) : null;
+    });
+    const alone = rank === null ? "" : `, and alone would have stable rank ${number(rank, 3)}`;
+    return share === null ? null : `rounding explains ${number(100 * share, 2)} % of it${alone}`;
   }
 
   /** What a plot says of grey ranges, if there are any. */
