@@ -54,7 +54,7 @@ def train(
     with bar(f"{folder.name}", total=1, unit=units[wanted.subject]) as move_to:
 
         def show(reached: Reached) -> None:
-            text = f"epoch {reached.epoch:.3g}"
+            text = f"epoch {round(reached.epoch, 1):g}"
             if math.isfinite(reached.loss):  # else none is known yet, since the start or since resuming
                 text += f", loss {reached.loss:.3f}"
             for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):

@@ -238,7 +238,7 @@ def _table(
     for layer, name in names.items():
         cells = []
         for product in products:
-            cells += [sparkline(found[layer, product].means, width, bars), now[layer, product]]
+            cells += [sparkline(_changes(found[layer, product].means), width, bars), now[layer, product]]
             cells += [energy[layer, product]] if has_energy else []
         table.add_row(Text(name), *cells)
     return table
@@ -261,6 +261,12 @@ def _has_energy(lines: Sequence[LayerRanks]) -> bool:
 
 def _shows_energy(table: "Table") -> bool:
     return any(column.header == ENERGY_TITLE for column in table.columns)
+
+
+def _changes(means: Sequence[float]) -> Sequence[float]:
+    """The ranks from the first change on: at the beginning itself there is none, and no rank to rise from."""
+    first = next((place for place, mean in enumerate(means) if mean != 0), 0)
+    return means[first:]
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:

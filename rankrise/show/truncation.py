@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from rankrise.use.types import Truncation
 
 
+LITTLE = 0.01
+"""The share of the whole gain below which that of a group is too small to be cut by ranks."""
+
+
 def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
     """Write truncation.csv, .png and .svg, and give their paths."""
     from rankrise.show.figures.saving import save, table
@@ -81,6 +85,19 @@ def notes(truncation: "Truncation", measured_on: str) -> list[str]:
         "full rank: of all directions beyond rounding noise. kept: of the change's energy (plain), or of its "
         "square weighted by what it does to the loss (weighted). gain: of the fall from initial to trained "
         "loss.",
+        *_doubts(truncation),
+    ]
+
+
+def _doubts(truncation: "Truncation") -> list[str]:
+    """Which groups gain too little for their ranks to say much."""
+    trained, whole = truncation.trained["loss"], truncation.base["loss"] - truncation.trained["loss"]
+    little = [one.group for one in truncation.curves if 0 < one.initial["loss"] - trained < LITTLE * whole]
+    if not little:
+        return []
+    return [
+        f"{', '.join(dict.fromkeys(little))}: less than {LITTLE:.0%} of the fall of the loss from base to "
+        "tuned hangs on what changed there, so that their functional ranks say little."
     ]
 
 

@@ -86,7 +86,7 @@ def heads_of(module: Any, output: Projection) -> int:
         heads = width // size
     if heads is None:
         raise Unreadable(
-            f"it does not say how many heads it has: none of {', '.join(HEADS)} is an attribute of it"
+            f"it does not say how many heads it has: set one of {', '.join(HEADS)} as an attribute of it"
         )
     if heads < 1 or width % heads:
         raise Unreadable(f"it says it has {counted(heads, 'head')}, and its output projection takes {width}")

@@ -113,7 +113,7 @@ def _spectra(member: TrackedRun, name: str, steps: Sequence[int]) -> list[list[n
 
 
 def _draw(panel: Axes, member: TrackedRun, steps: Sequence[int], curves: Sequence[np.ndarray]) -> None:
-    """The initial product's spectrum, and that of the change at each step."""
+    """The initial product's spectrum, and all of that of the change at each step."""
     for curve, step, colour in zip(curves[1:], steps, greens(len(steps)), strict=True):
         panel.plot(np.arange(1, len(curve) + 1), curve, color=colour, label=moment(member, step))
     initial = curves[0]
@@ -125,5 +125,5 @@ def _draw(panel: Axes, member: TrackedRun, steps: Sequence[int], curves: Sequenc
         linewidth=1.3,
         label="initial" if member.since is None else "at first",
     )
-    panel.set_xlim(1, len(initial))
+    panel.set_xlim(1, max(map(len, curves)))  # a difference of two products has up to twice as many
     panel.set_ylim(0, 1.03)
