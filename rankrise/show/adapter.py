@@ -73,9 +73,9 @@ def described(
         share = (
             "there is no gain: is BASE the model before training?"
             if gain is None
-            else f"{100 * gain:.1f} % of the gain kept"
+            else f"{100 * gain:.1f} % of the gain kept."
         )
-        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}{'' if share.endswith('?') else '.'}"
+        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}"
 
 
 def print_adapter(

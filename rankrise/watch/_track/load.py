@@ -245,14 +245,17 @@ class TrackedRun:
 
     @cached_property
     def clear(self) -> NDArray[numpy.bool_]:
-        """Which of `finite_steps` tell more than noise, bool [k]: the change of half of the heads or more is
-        above it; of the matrices, where no heads are tracked."""
-        of_heads = sum(len(layer["tracked_heads"]) for layer in self.layers) * len(self.products)
-        count = numpy.zeros(len(self.finite_steps), int)
-        for which in self.products or self.matrices:
-            below = self.below_noise(which)[self.finite]
-            count += below.sum(axis=tuple(range(1, below.ndim)))
-        return 2 * count <= (of_heads or len(self.matrices))
+        """Which of `finite_steps` tell more than noise, bool [k]: in every product, the change of half of the
+        heads or more is above it; that of half of the matrices, where no heads are tracked."""
+        heads = sum(len(layer["tracked_heads"]) for layer in self.layers)
+        below = [self.below_noise(which)[self.finite] for which in self.products]
+        if not below and self.matrices:
+            heads = len(self.matrices)
+            below = [numpy.stack([self.below_noise(which)[self.finite] for which in self.matrices], axis=1)]
+        clear = numpy.ones(len(self.finite_steps), bool)
+        for one in below:
+            clear &= 2 * one.sum(axis=tuple(range(1, one.ndim))) <= heads
+        return clear
 
     @cached_property
     def spectra_steps(self) -> Array:

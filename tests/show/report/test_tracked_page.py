@@ -385,6 +385,10 @@ def test_a_history_lies_beside_its_run_and_is_grey_where_it_is_noise(
     assert page.locator("#runs .lines .dashed").count() == 2
     page.select_option("#run", label="unit")
     assert page.locator("#ranks .greyed rect").count() == 0
+    for line in lines:
+        line["VO"]["noise_share"] = [[0.25] * len(one) for one in line["VO"]["stable_rank"]]
+    write_rows(history / "ranks.jsonl", lines)
+    assert len(watch.load(history).noisy_steps) == 4 - int(lines[0]["step"] == 0)  # one product's is enough
     page.select_option("#run", label="history")
     assert page.locator("#ranks .greyed rect").count() == 8
     assert "Grey: rounding" in page.locator("#ranks figcaption").first.inner_text()
