@@ -55,7 +55,6 @@ def history(
         note: a note to keep with the run.
         json: print plan and result as JSON.
     """
-    from rankrise.foundations.device import usable
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.record.lines import read_lines
@@ -80,7 +79,7 @@ def history(
         layers=layers or None,
         matrices=matrices,
         top=top,
-        device=usable(device),
+        device=device,
     )
     console = safe_console(stderr=json)
     if not json or not plan:

@@ -239,3 +239,37 @@ def test_files_of_one_name_are_told_by_their_folders(series, tmp_path):
 def test_the_beginning_alone_is_not_a_history(series, choices):
     with pytest.raises(RankriseError, match="alone is chosen, which changes are measured against"):
         watch.history_plan(series, **choices)
+
+
+def test_what_lies_beside_the_series_or_only_in_a_table_is_named(series, tmp_path):
+    shutil.copytree(series, tmp_path / "series")
+    assert watch.history_plan(tmp_path / "series").notes == ()
+    shutil.copy(series / "checkpoint-80" / "model.safetensors", tmp_path / "series")
+    table = {"checkpoint-0": 0, "checkpoint-80": 80, "checkpoint-800": 800}
+    plan = watch.history_plan(tmp_path / "series", steps=table)
+    assert [entry.step for entry in plan.checkpoints] == [0, 80]
+    assert plan.notes == (
+        "the table of steps names 'checkpoint-800': not in the series",
+        f"beside the checkpoints, {tmp_path / 'series'} has model.safetensors: left out",
+    )
+
+
+@pytest.mark.parametrize("choice", [{"every": 2.5}, {"log_spaced": 3.0}, {"first": "5"}, {"last": True}])
+def test_a_choice_that_is_not_a_whole_number_gets_a_sentence(series, choice):
+    with pytest.raises(RankriseError, match="pass a whole number"):
+        watch.history_plan(series, **choice)
+
+
+def test_a_device_that_is_not_there_gets_a_sentence(series):
+    with pytest.raises(RankriseError, match="the device 'cuda:99' cannot be used here"):
+        watch.history_plan(series, device="cuda:99")
+
+
+def test_nothing_is_written_into_a_run_that_is_not_a_history(series, tmp_path):
+    model = made.text_model()
+    watch.RankTracker(model, tmp_path / "run").close()
+    before = sorted(path.name for path in (tmp_path / "run").iterdir() if path.name != ".lock")
+    (tmp_path / "run" / ".lock").unlink(missing_ok=True)
+    with pytest.raises(RankriseError, match="not a history of checkpoints"):
+        watch.history(series, tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before

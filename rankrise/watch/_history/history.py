@@ -75,6 +75,7 @@ def history(
         plan = history_plan(series, **choices)
     folder = Path(run)
     _refuse_weights(plan, folder)
+    steps_held(plan, folder)  # before anything is written into another's run
     lock = Lock(folder)
     try:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import read_bytes
@@ -60,20 +61,22 @@ def reader_of(steps: str | Path | Mapping[str, int] | None) -> StepOf:
     """
     if steps is None:
         return step_of
-    if isinstance(steps, Mapping):
-        return _in_table(dict(steps))
+    table = table_of(steps)
+    if table is not None:
+        return table.get
     if not isinstance(steps, str | Path):
         raise RankriseError(
             f"steps is {steps!r}: pass a pattern with one group, the path of a CSV file with lines "
             "name,step, or a dictionary from names to steps."
         )
-    if Path(steps).is_file():
-        return _in_table(_table(Path(steps)))
     return _by_pattern(str(steps))
 
 
-def _in_table(table: dict[str, int]) -> StepOf:
-    return table.get
+def table_of(steps: Any) -> dict[str, int] | None:
+    """Names and steps, where it is a mapping or the path of a table; None where it is neither."""
+    if isinstance(steps, Mapping):
+        return dict(steps)
+    return _table(Path(steps)) if isinstance(steps, str | Path) and Path(steps).is_file() else None
 
 
 def _by_pattern(text: str) -> StepOf:

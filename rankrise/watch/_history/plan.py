@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.shapes import LARGEST
 from rankrise.watch._history.folders import LocalCheckpoint
@@ -92,6 +93,7 @@ def history_plan(
     """
     if not 1 <= top <= LARGEST:
         raise RankriseError(f"top is {top}: pass a number from 1 to {LARGEST}.")
+    usable(str(device))
     choice = Choice(
         listed(products),
         None if layers is None else listed(layers),
@@ -117,7 +119,7 @@ def history_plan(
         total=len(found.entries),
         base=begun,
         since=_since(base, begun),
-        notes=_notes(base, begun),
+        notes=(*_notes(base, begun), *found.notes),
         bytes=size * (len(chosen) + (begun is not None and begun not in chosen)),
         seconds=None if each is None else each * len(chosen),
         model=read,

@@ -13,9 +13,9 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.lines import MOST
 from rankrise.watch._checkpoint import Checkpoint, Wanted
-from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant
+from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant, weights_in
 from rankrise.watch._history.hub import NotFetched, hub_revisions, is_hub_name
-from rankrise.watch._history.names import reader_of
+from rankrise.watch._history.names import reader_of, table_of
 
 
 class Source(Protocol):
@@ -72,6 +72,8 @@ class Series:
     described: str
     entries: tuple[Entry, ...]
     left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What was asked for or lies there, and is not among them."""
 
 
 def find_series(
@@ -103,7 +105,22 @@ def find_series(
             f"{described} has {counted(len(entries), 'checkpoint')} with a step in the name ({names}): "
             "pass a series of two or more, and --steps with a pattern or a table that tells their steps."
         )
-    return Series(described, tuple(entries), left_out)
+    return Series(described, tuple(entries), left_out, _aside(series, found, steps))
+
+
+def _aside(
+    series: str | Path | Sequence[str | Path],
+    found: Sequence[Source],
+    steps: str | Path | Mapping[str, int] | None,
+) -> tuple[str, ...]:
+    """Names of a table that the series does not have, and a model beside its checkpoints."""
+    names = {source.name for source in found}
+    missing = [repr(name) for name in table_of(steps) or () if name not in names]
+    notes = [f"the table of steps names {', '.join(missing)}: not in the series"] if missing else []
+    if isinstance(series, str | Path) and (top := Path(series).expanduser()).is_dir():
+        files = [path.name for path in weights_in(top) if LocalCheckpoint(path) not in found]
+        notes += [f"beside the checkpoints, {top} has {', '.join(files)}: left out"] if files else []
+    return tuple(notes)
 
 
 def _whole(step: Any, name: str) -> int | None:
@@ -163,6 +180,9 @@ def choose(
     >>> [len(choose(entries, log_spaced=number)) for number in range(2, 10)]
     [2, 3, 4, 5, 6, 7, 8, 9]
     """
+    for name, value in {"every": every, "first": first, "last": last, "log_spaced": log_spaced}.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise RankriseError(f"{name} is {value!r}: pass a whole number.")
     if every < 1:
         raise RankriseError(f"every is {every}: pass 1 or more.")
     if log_spaced is not None and log_spaced < 2:
