@@ -160,6 +160,9 @@ def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
     titles = [f"layer {number} ({name})" for number, name in enumerate(names, start=1)]
     assert page.locator("#layer option").all_inner_texts() == ["all layers", *titles]
     assert page.locator("#ranks-here figure").first.locator(".plot-key span").all_inner_texts() == titles
+    rows = page.locator(".heat").first.locator("tbody th")
+    assert rows.all_inner_texts() == [title.removeprefix("layer ") for title in titles]
+    assert rows.evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")  # none is cut off
     figure = page.locator("#ranks-here figure").nth(2)
     assert figure.locator(".plot-key span").all_inner_texts() == run.matrices
     last = run.stable_rank(run.matrices[0])[-1]

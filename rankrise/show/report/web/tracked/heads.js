@@ -34,16 +34,19 @@ function heatMap(run, product) {
   const columns = heads.map((head) => h("th", { scope: "col" }, String(head + 1)));
   const rows = run.layers.map((layer, index) => {
     const cells = layer.heads.map((_, slot) => heatCell(run, product, index, slot, widest));
-    return h("tr", {}, h("th", { scope: "row", title: layer.name }, layer.title.replace("layer ", "")), cells);
+    return h("tr", {}, h("th", { scope: "row", title: layer.name }, rowName(layer)), cells);
   });
   const when = ` at ${run.moment(run.steps[state.place])}, layers down, heads across`;
   const caption = h("caption", {}, `${run.rankTitle} of Δ`, fullProduct(product), when);
   const head = h("thead", {}, h("tr", {}, h("td", {}), columns));
   const made = h("table", { class: `heat${widest > MOST_WRITTEN ? " small" : ""}` }, caption, head, h("tbody", {}, rows));
   made.style.setProperty("--heads", widest);
+  made.style.setProperty("--letters", run.layers.reduce((most, layer) => Math.max(most, rowName(layer).length), 0));
   const label = `${run.rankTitle} of every head, ${product}`;
   return h("div", { class: "scroll measured", tabindex: 0, role: "region", "aria-label": label }, made);
 }
+
+const rowName = (layer) => layer.title.replace("layer ", "");
 
 function heatCell(run, product, layer, slot, widest) {
   const value = run.ranks[product][layer][slot][state.place];
