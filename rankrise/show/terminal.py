@@ -264,7 +264,11 @@ def _shows_energy(table: "Table") -> bool:
 
 
 def _changes(means: Sequence[float]) -> Sequence[float]:
-    """The ranks from the first change on: at the beginning itself there is none, and no rank to rise from."""
+    """The ranks from the first change on: at the beginning itself there is none, and no rank to rise from.
+
+    >>> _changes([0.0, 2.5, 1.2])
+    [2.5, 1.2]
+    """
     first = next((place for place, mean in enumerate(means) if mean != 0), 0)
     return means[first:]
 
