@@ -96,8 +96,8 @@ def _doubts(truncation: "Truncation") -> list[str]:
     if not little:
         return []
     return [
-        f"{', '.join(dict.fromkeys(little))}: less than {100 * LITTLE:g} % of the fall of the loss from base to "
-        "tuned hangs on what changed there, so that their functional ranks say little."
+        f"{', '.join(dict.fromkeys(little))}: less than {100 * LITTLE:g} % of the fall of the loss from base "
+        "to tuned hangs on what changed there, so that their functional ranks say little."
     ]
 
 
