@@ -13,6 +13,9 @@ from rankrise.recipes.scale import log10_of, scale_name
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
 
+MOST_STEPS = 1e15
+"""Of descent, per log(1/scale): steps are counted, and their numbers have to be exact as floats."""
+
 
 @dataclass(frozen=True)
 class ToySettings:
@@ -68,6 +71,11 @@ class ToySettings:
         check(self)
         if self.step in self.other_steps:
             raise RankriseError(f"other_steps has {self.step:g}, which is step: pass others, or nothing.")
+        until, step = max(self.until, self.full_until), min((self.step, *self.other_steps))
+        if until / step > MOST_STEPS:
+            raise RankriseError(
+                f"A step of {step:g} until {until:g} is over {MOST_STEPS:g} steps: pass a larger step."
+            )
 
     @property
     def smallest_alpha(self) -> str:
