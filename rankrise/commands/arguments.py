@@ -228,10 +228,12 @@ def _meant(name: str, arguments: dict[str, Argument], prog: str) -> str:
 
 def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> Any:
     """What was given, in its type."""
-    if argument.is_switch or argument.is_many:
+    if argument.is_switch:
         return given
-    if not isinstance(given, str):  # argparse takes "--" for none
-        parser.error(f"{argument.spelling} is given without a value")
+    if not all(isinstance(one, str) for one in (given if argument.is_many else [given])):
+        parser.error(f"{argument.spelling} is given without a value")  # argparse takes "--" for none
+    if argument.is_many:
+        return given
     try:
         if argument.wanted is Path:
             given.encode()  # tensors are kept in files that have a name in UTF-8 alone
