@@ -198,7 +198,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
         "ranks are over measured steps (log-spaced), the loss over steps",
         f"stable rank of the change{since}, mean {plus_minus} std over heads"
-        + (f", and its {ENERGY} % energy rank:" if any(map(_shows_energy, tables)) else ":"),
+        + _announced_energy([_shows_energy(table) for table in tables]),
         *(
             [f"(how many directions hold {ENERGY} % of its energy: {BOUND})"]
             if _shows_energy(tables[0])
@@ -257,6 +257,13 @@ def _last(values: Sequence[float]) -> float:
 
 def _has_energy(lines: Sequence[LayerRanks]) -> bool:
     return any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
+
+
+def _announced_energy(shown: Sequence[bool]) -> str:
+    """The end of the sentence above the tables, of which some may have no room for the energy rank."""
+    if not any(shown):
+        return ":"
+    return f", and {'' if all(shown) else 'where there is room '}its {ENERGY} % energy rank:"
 
 
 def _shows_energy(table: "Table") -> bool:
