@@ -39,6 +39,7 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
         ("truncation", 4200000104),
         *(("several", seed) for seed in (3200000014, 4100001432, 4500000900)),
         *(("training", seed) for seed in (188, 248, 265, 964, 30745, 1000000222, 60789, 3300000677)),
+        ("training", 7100002111),
         *(("training", seed) for seed in (4100001448, 4400001672, 4600002328)),
     ],
 )

@@ -43,7 +43,7 @@ def train(
     wanted = read_recipe(recipe).changed(settings, "the command line")
     folder = run or Path("runs") / Path(recipe).stem
     found, checkpoint = run_in(folder, wanted), latest_checkpoint(folder)
-    if found is not None and found["finished"]:
+    if found is not None and found.get("finished"):
         print(f"{folder} is finished, nothing is left to train.", file=sys.stderr)
     else:
         if checkpoint is not None:
