@@ -73,7 +73,7 @@ class Claim:
     @property
     def deciding(self) -> list[Measure]:
         """The measures that the verdict rests on."""
-        return [one for one in self.measures if one.needed and not one.choice and one.layer is None]
+        return _deciding(self.measures)
 
     @property
     def choices(self) -> list[Measure]:
@@ -208,7 +208,7 @@ def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
 
     The reason says by which other choice the verdict would be another.
     """
-    deciding = {one.name: one for one in measures if one.needed and not one.choice and one.layer is None}
+    deciding = {one.name: one for one in _deciding(measures)}
     verdict = _of(list(deciding.values()))
     failed = [name for name, one in deciding.items() if one.passes is False]
     unclear = [name for name, one in deciding.items() if one.passes is None and one.value is not None]
@@ -226,9 +226,13 @@ def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
     return verdict, reason + (f"; by another choice: {', '.join(turned)}" if turned else "")
 
 
+def _deciding(measures: Sequence[Measure]) -> list[Measure]:
+    return [one for one in measures if one.needed and not one.choice and one.layer is None]
+
+
 def _otherwise(measures: Sequence[Measure]) -> dict[str, Verdict]:
     """The verdict by each other choice."""
-    deciding = {one.name: one for one in measures if one.needed and not one.choice and one.layer is None}
+    deciding = {one.name: one for one in _deciding(measures)}
     return {
         choice: _of(list((deciding | {one.name: one for one in measures if one.choice == choice}).values()))
         for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice)
