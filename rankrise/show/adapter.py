@@ -70,12 +70,8 @@ def described(
     if measured is not None:
         losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
         gain = measured["gain"]
-        share = (
-            "there is no gain: is BASE the model before training?"
-            if gain is None
-            else f"{100 * gain:.1f} % of the gain kept."
-        )
-        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}"
+        share = "there is no gain" if gain is None else f"{100 * gain:.1f} % of the gain kept"
+        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}."
 
 
 def print_adapter(
