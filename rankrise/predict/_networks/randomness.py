@@ -7,9 +7,12 @@ from rankrise.predict._networks.checks import check_sizes
 
 
 def random_initialisation(
-    size: int, seed: int = 0, device: str | torch.device = "cpu"
+    size: int, seed: int = 1, device: str | torch.device = "cpu"
 ) -> tuple[Tensor, Tensor]:
     """Gaussian `u0` and `v0` (size,): the direction from which a flow starts, before the scale alpha.
+
+    The seed should not be the network's, from which the numbers of its data were drawn: `rankrise flow` takes
+    the next one, and so do the defaults here.
 
     >>> u0, v0 = random_initialisation(4)
     >>> u0.shape, v0.dtype
