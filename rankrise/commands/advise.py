@@ -18,15 +18,17 @@ def advise(
 ) -> None:
     """Say which matrices to train a LoRA on and at which ranks, from a full or a short fine-tuning.
 
-    It also says what was measured of such advice: on three tasks, such ranks did as well as one rank for all,
-    and hardly better.
+    Prints YAML for the configuration of Axolotl, which trains a LoRA from such a file; with --out, it is
+    written too, beside the same for PEFT. It also says what was measured of such advice: on three tasks, such
+    ranks did as well as one rank for all, and hardly better.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train'.
         rank: the budget of one rank for all.
         uniform: one rank for all, also with moments.
-        out: new folder for lora_config.json, which peft.LoraConfig takes, and axolotl.yaml.
+        out: new folder for axolotl.yaml, and for lora_config.json, whose entries are the arguments of
+            peft.LoraConfig in a training script of your own.
         device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
         json: print everything as JSON instead of YAML.
     """
@@ -52,7 +54,13 @@ def advise(
             progress=move_to,
         )
     warn_of_no_gain(advice.adapter.measured)
+    note = "Pass --out FOLDER for lora_config.json too, whose entries are the arguments of peft.LoraConfig."
     if out is not None:
-        write_json(out / "lora_config.json", advice.config)
-        write_text(out / "axolotl.yaml", advice.yaml())
-    print(to_json(advice.to_dict()) if json else advice.yaml(), end="\n" if json else "")
+        written = out / "lora_config.json", out / "axolotl.yaml"
+        write_json(written[0], advice.config)
+        write_text(written[1], advice.yaml())
+        note = f"Written: {written[0]} (the arguments of peft.LoraConfig), {written[1]}"
+    if json:
+        print(to_json(advice.to_dict()))
+    else:
+        print(advice.yaml(), f"# {note}", sep="")

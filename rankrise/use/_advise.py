@@ -30,6 +30,7 @@ ENERGY = (
     "vision transformer from CIFAR-100 to CIFAR-10, at the parameters of rank 2). Give moments, or take one "
     "rank for all."
 )
+AXOLOTL = "Keys for the configuration file of Axolotl (https://docs.axolotl.ai), which trains LoRAs from one."
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,12 @@ class Advice:
         return found if self.adapter.task is None else found | {"task_type": self.adapter.task}
 
     def lora_config(self, **others: Any) -> Any:
-        """A `peft.LoraConfig`; `others` are its further arguments."""
+        """A `peft.LoraConfig`, for `peft.get_peft_model`; `others` are its further arguments."""
         peft = require("peft", extra="peft", purpose="A LoraConfig")
         return peft.LoraConfig(**(self.config | others))
 
     def yaml(self) -> str:
-        """The same for axolotl, which reads no patterns of ranks: they stand in a comment."""
+        """Keys for a configuration of Axolotl, which reads no patterns of ranks: they stand in a comment."""
         import yaml
 
         config = self.config
@@ -70,11 +71,11 @@ class Advice:
             "lora_dropout": 0.0,
             "lora_target_modules": config["target_modules"],
         }
-        text = "".join(f"# {line}\n" for line in wrap(self.evidence, 100))
+        text = f"# {AXOLOTL}\n" + "".join(f"# {line}\n" for line in wrap(self.evidence, 100))
         text += yaml.safe_dump(known, sort_keys=False, width=1000)
         if config["rank_pattern"]:
             patterns = {name: config[name] for name in ("rank_pattern", "alpha_pattern")}
-            text += "# For PEFT itself; axolotl trains all of these modules at lora_r:\n"
+            text += "# For PEFT itself; Axolotl trains all of these modules at lora_r:\n"
             text += "".join(f"# {line}\n" for line in yaml.safe_dump(patterns, width=1000).splitlines())
         return text
 
