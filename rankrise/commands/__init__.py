@@ -21,7 +21,7 @@ from rankrise.commands.arguments import Command, Parser, call, summary
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.spelling import nearest
 from rankrise.foundations.text import printable
-from rankrise.show.console import safe_output
+from rankrise.show.console import plain_warnings, safe_output
 
 COMMANDS = (
     "predict",
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _introduce(words)
         else:
             name, *rest = words
-            with safe_output():
+            with safe_output(), plain_warnings():
                 call(name, command_of(name), rest)
         sys.stdout.flush()
     except RankriseError as error:

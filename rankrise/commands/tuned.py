@@ -135,7 +135,8 @@ def read_moments(file: Path) -> "Moments":
     from rankrise import use
 
     found = use.Moments.load(file)
-    facts = ", ".join(f"{name} {value}" for name, value in found.to_dict().items() if name != "model")
+    left_out = ("model", "too_few")
+    facts = ", ".join(f"{name} {value}" for name, value in found.to_dict().items() if name not in left_out)
     print(f"Moments from {file}: {facts}.", file=sys.stderr)
     return found
 

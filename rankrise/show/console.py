@@ -2,9 +2,12 @@
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import rankrise
 from rankrise.foundations.text import printable
 
 if TYPE_CHECKING:
@@ -36,6 +39,25 @@ def safe_output() -> Iterator[None]:
     """Within it, what is printed to standard output is safe; rich's consoles write past it."""
     with contextlib.redirect_stdout(_SafeStream(sys.stdout)):
         yield
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Within it, a warning of this package is one sentence on the error stream, without a line of code."""
+    (ours,) = rankrise.__path__
+    as_before = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, *others: Any, **named: Any) -> None:
+        if Path(filename).is_relative_to(ours):
+            print(f"Warning: {printable(str(message), KEPT)}", file=sys.stderr)
+        else:
+            as_before(message, category, filename, *others, **named)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = as_before
 
 
 class _SafeStream:

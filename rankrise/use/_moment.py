@@ -29,6 +29,11 @@ class Moment:
     def size(self) -> int:
         return sum(len(block) for block in self.blocks)
 
+    @property
+    def whole(self) -> tuple[Tensor, ...]:
+        """The blocks that are not a diagonal alone."""
+        return tuple(block for block in self.blocks if block.ndim == 2)
+
     def part(self, start: int, stop: int) -> "Moment":
         """That of the coordinates from `start` to `stop` alone."""
         blocks, first = [], 0

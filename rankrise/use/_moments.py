@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.tensors import read_tensors, write_tensors
 from rankrise.use._fingerprint import fingerprint
@@ -39,10 +41,32 @@ class Moments:
     about: dict[str, Any] = field(default_factory=dict)
     """What they were measured on: a fingerprint of the model, and what the caller said, such as data and a
     seed. Empty in files of earlier versions."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """At how many tokens each layer was measured, by module name. Empty in files of earlier versions."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What is needed to measure them again, as `--json` prints it."""
-        return {"examples": self.examples, **self.about}
+        """What is needed to measure them again, and whether that is enough, as `--json` prints it."""
+        fewest = min(self.tokens.values(), default=None)
+        return {"examples": self.examples, "fewest_tokens": fewest, "too_few": self.too_few, **self.about}
+
+    @property
+    def too_few(self) -> str | None:
+        """A sentence where more than half of the layers saw fewer tokens than they have inputs; else None.
+
+        The moment of n vectors has rank n at most. One of fewer than its width knows nothing of the
+        directions that are left, and the damping alone weighs a change along them. Of a classifier's last
+        layer this is usual, since that is read at one token per example; of most layers it is too little.
+        """
+        widths = {name: max(map(len, moment.whole), default=0) for name, moment in self.inputs.items()}
+        short = [name for name, count in self.tokens.items() if count < widths.get(name, 0)]
+        if 2 * len(short) <= len(self.tokens):
+            return None
+        worst = min(short, key=lambda name: self.tokens[name] / widths[name])
+        return (
+            f"The moments say little: {len(short)} of the {len(self.tokens)} layers saw fewer tokens than "
+            f"they have inputs ({worst}: {counted(self.tokens[worst], 'token')} of "
+            f"{counted(self.examples, 'example')} for {widths[worst]} inputs); measure them on more examples."
+        )
 
     def refuse_other_model(self, model: Source) -> None:
         """Refuse a model that they were not measured on, where that is known."""
@@ -99,6 +123,7 @@ class Moments:
             "examples": str(self.examples),
             "same_inputs": json.dumps(same),
             "about": json.dumps(self.about),
+            "tokens": json.dumps(self.tokens),
         }
         write_tensors(Path(path), tensors, texts)
         return Path(path)
@@ -127,7 +152,12 @@ class Moments:
             inputs[name] = inputs[first]
         if not re.fullmatch(r"\d{1,18}", texts.get("examples", "")):
             raise RankriseError(f"{path} is damaged (it does not say of how many examples): {AGAIN}.")
-        return cls(inputs, outputs, int(texts["examples"]), _object(texts, "about", path))
+        tokens = _object(texts, "tokens", path)
+        if not all(type(count) is int and count > 0 for count in tokens.values()):
+            raise RankriseError(f"{path} is damaged (tokens are not numbers): {AGAIN}.")
+        loaded = cls(inputs, outputs, int(texts["examples"]), _object(texts, "about", path), tokens)
+        _warn(loaded)
+        return loaded
 
 
 def moments(
@@ -184,8 +214,8 @@ def moments(
     for each in gathered.inputs.values():
         if each.tokens and id(each) not in means:
             means[id(each)] = Moment(tuple(block.div_(each.tokens) for block in each.blocks))
-    seen = [name for name, each in gathered.inputs.items() if each.tokens]
-    return Moments(
+    seen = {name: each.tokens for name, each in gathered.inputs.items() if each.tokens}
+    found = Moments(
         {name: means[id(gathered.inputs[name])] for name in layers if name in seen},
         {
             name: Moment(tuple(block.div_(examples) for block in gathered.outputs[name].blocks))
@@ -194,7 +224,16 @@ def moments(
         },
         examples,
         {"model": fingerprint(open_source(network)), "block": block, **(about or {})},
+        seen,
     )
+    _warn(found)
+    return found
+
+
+def _warn(found: Moments) -> None:
+    """Warn the caller of `moments` or `Moments.load` where they are of too few tokens."""
+    if found.too_few is not None:
+        warnings.warn(found.too_few, stacklevel=3)
 
 
 def _object(texts: Mapping[str, str], name: str, path: str | Path) -> dict[str, Any]:

@@ -164,6 +164,30 @@ def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
     assert together.inputs["one"] is together.inputs["other"]
 
 
+def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_when_read(tmp_path) -> None:
+    """A moment of n tokens is singular where a layer has more inputs; what a block is wide counts."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2), nn.Linear(2, 2))
+
+    def measured(examples: int, **options: Any) -> use.Moments:
+        x = torch.randn(examples, 6)
+        return use.moments(model, [x], lambda model, x: model(x).square().mean(), **options)
+
+    with pytest.warns(UserWarning, match="say little") as caught:
+        found = measured(3)
+    assert len(torch.linalg.eigvalsh(found.inputs["0"].blocks[0]).relu().gt(1e-6).nonzero()) == 3
+    assert found.too_few == str(caught[0].message) == (
+        "The moments say little: 2 of the 3 layers saw fewer tokens than they have inputs (0: 3 tokens of 3 "
+        "examples for 6 inputs); measure them on more examples."
+    )  # fmt: skip
+    assert caught[0].filename == __file__
+    found.save(tmp_path / "moments")
+    with pytest.warns(UserWarning, match="2 of the 3 layers"):
+        use.Moments.load(tmp_path / "moments")
+    for enough in (measured(4), measured(3, block=3)):
+        assert enough.too_few is None
+        assert enough.to_dict()["fewest_tokens"] == enough.examples
+
+
 def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
     model = made("llama")
     found = use.moments(model, [inputs(model)], use.sampled, block=10, about={"seed": 3})
@@ -173,7 +197,8 @@ def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
         == len(set(map(id, found.inputs.values())))
         < len(found.inputs)
     )
-    assert again.to_dict() == found.to_dict() == {"examples": found.examples, **found.about}
+    assert again.to_dict() == found.to_dict()
+    assert found.about.items() <= found.to_dict().items()
     assert (again.about["block"], again.about["seed"]) == (10, 3)
     again.refuse_other_model(deepcopy(model))
     with pytest.raises(RankriseError, match="on a model with other weights"):
@@ -211,7 +236,10 @@ def test_a_file_that_does_not_say_what_it_was_measured_on_is_read_and_one_that_s
     path = tmp_path / "moments.safetensors"
     texts = {"format": "rankrise-moments/1", "examples": "3"}
     save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts)
-    assert use.Moments.load(path).to_dict() == {"examples": 3}
+    assert use.Moments.load(path).to_dict() == {"examples": 3, "fewest_tokens": None, "too_few": None}
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"tokens": '{"a": true}'})
+    with pytest.raises(RankriseError, match="tokens are not numbers"):
+        use.Moments.load(path)
     save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"about": "[1]"})
     with pytest.raises(RankriseError, match="about is not an object"):
         use.Moments.load(path)

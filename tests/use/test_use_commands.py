@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+import yaml
 from PIL import Image
 from tiny_models import changed, made
 from tiny_words import save_tokenizer, sentences
@@ -77,11 +78,13 @@ def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders
         "--moments", here / "moments.safetensors", "--out", here / "advice",
     )  # fmt: skip
     assert json.loads((here / "advice/lora_config.json").read_text()) == advice["config"]
-    assert (here / "advice/axolotl.yaml").read_text().startswith("# Ranks by Fisher")
+    written = (here / "advice/axolotl.yaml").read_text()
+    assert written.startswith("# Keys for the configuration file of Axolotl")
+    assert "\n# Ranks by Fisher" in written
     assert advice["moments"] == found["moments"]
     assert found["moments"] | {"model": ""} == {
         "examples": 13 if name == "gpt2" else 10, "model": "", "block": 4096, "data": str(here / data),
-        "labels": "sampled", "seed": 0,
+        "labels": "sampled", "seed": 0, "fewest_tokens": found["moments"]["fewest_tokens"], "too_few": None,
     }  # fmt: skip
     swapped = [folders[name] / "tuned", folders[name] / "base", "--out", here / "other"]
     with pytest.raises(SystemExit) as refused:
@@ -90,6 +93,23 @@ def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders
     said = capsys.readouterr().err
     assert "labels sampled, seed 0." in said
     assert "on a model with other weights" in said
+
+
+@pytest.mark.parametrize("command", ["extract", "truncate", "advise"])
+def test_hardly_any_examples_are_warned_of_in_one_sentence(command, folders, capsys) -> None:
+    here, words = folders["here"], [str(folders["bert"] / part) for part in ("base", "tuned")]
+    lines = (here / "bert.jsonl").read_text().splitlines()
+    (here / "few.jsonl").write_text("\n".join(lines[:3]))
+    words += ["--data", str(here / "few.jsonl")]
+    words += ["--out", str(here / "a")] if command == "extract" else []
+    words += ["--groups", "all", "--ranks", "1"] if command == "truncate" else []
+    main([command, *words, "--json"])
+    printed = capsys.readouterr()
+    said = json.loads(printed.out)["moments"]["too_few"]
+    assert said.startswith("The moments say little: ")
+    assert said.endswith("measure them on more examples.")
+    assert f"Warning: {said}\n" in printed.err
+    assert "UserWarning" not in printed.err
 
 
 def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
@@ -108,6 +128,19 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     assert "A low rank cannot hold transformer.wte.weight" in printed
     assert "Written" in printed
     assert "is a budget" not in printed
+
+
+def test_advice_says_what_it_is_for_and_is_yaml(folders, capsys) -> None:
+    words = ["advise", *(str(folders["gpt2"] / part) for part in ("base", "tuned")), "--rank", "2"]
+    main(words)
+    alone = capsys.readouterr().out
+    assert "Axolotl" in alone.splitlines()[0]
+    assert alone.splitlines()[-1].startswith("# Pass --out FOLDER for lora_config.json")
+    main([*words, "--out", str(folders["here"] / "advice")])
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed) == yaml.safe_load(alone)
+    assert yaml.safe_load(printed) == yaml.safe_load((folders["here"] / "advice/axolotl.yaml").read_text())
+    assert "lora_config.json (the arguments of peft.LoraConfig)" in printed.splitlines()[-1]
 
 
 def test_it_is_said_that_a_rank_is_a_budget(folders, capsys) -> None:
