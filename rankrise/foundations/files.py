@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import re
-import tempfile
+import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ LARGEST_JSON = 100_000_000
 """Bytes; an index of the largest model's weights has a few million."""
 
 MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
-_TEMPORARY = re.compile(r"\..*-([0-9a-f]{6})-(\d+)-[a-z0-9_]{8}(\.[^.]*)?")
+_TEMPORARY = re.compile(r"\..*-([0-9a-f]{6})-(\d{1,9})-[a-z0-9_]{8}(\.[^.]*)?")
 """Our temporary names: what is written, the machine, the process, anything."""
 _DAY = 86_400
 _looked_at: set[Path] = set()
@@ -31,6 +32,7 @@ _looked_at: set[Path] = set()
 def replacing(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with replacing(Path(folder) / "note.txt") as temporary:
     ...         _ = temporary.write_text("whole")
@@ -40,25 +42,49 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     if path.exists() and not path.is_dir():
         refuse_special(path)  # a device or a pipe would be gone
-    make_folder(path.parent)
-    _remove_abandoned(path.parent)
-    prefix = f".{path.stem[:50]}-{MACHINE}-{os.getpid()}-"
-    handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _temporary(path)
     try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's files are private; the final one should be ordinary
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-            error.filename = str(path)  # a full disk is told without a name, or with ours
+        with suppress(OSError):
+            temporary.unlink()
+        _tell_of(path, error, temporary)
         raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path`, which gets that name once all is in it and on the disk."""
+    temporary = _temporary(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        for inner in temporary.iterdir():
+            sync(inner)
+        sync(temporary)
+        temporary.rename(path)
+        sync(path.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _tell_of(path, error, temporary)
+        raise
+
+
+def _tell_of(path: Path, error: BaseException, temporary: Path) -> None:
+    """A full disk is told without a name, or with our temporary one: say where it was to be written."""
+    if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
+        error.filename = str(path)
+
+
+def _temporary(path: Path) -> Path:
+    """A new name beside `path`, in a folder without what killed processes left there."""
+    make_folder(path.parent)
+    _remove_abandoned(path.parent)
+    return path.with_name(f".{path.stem[:50]}-{MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
 
 
 def sync(path: Path) -> None:
@@ -92,7 +118,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed; each process looks once at each folder."""
+    """Remove what processes that were killed had begun; each process looks once at each folder."""
     if folder in _looked_at:
         return
     _looked_at.add(folder)
@@ -101,7 +127,7 @@ def _remove_abandoned(folder: Path) -> None:
         if name:
             with suppress(OSError):
                 if _has_ended(name[1], int(name[2])) or time.time() - path.stat().st_mtime > _DAY:
-                    path.unlink()
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _has_ended(machine: str, process: int) -> bool:

@@ -6,10 +6,9 @@ before an earlier one is removed.
 The model's part, with its configuration, is also a checkpoint that transformers and `watch.heads` read.
 """
 
+import re
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from rankrise.foundations.files import make_folder, sync, write_json
+from rankrise.foundations.files import whole_folder, write_json
 from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.checkpoint import (
     MOMENTS,
@@ -37,7 +36,8 @@ from rankrise.foundations.record.checkpoint import (
 from rankrise.foundations.record.names import CONFIG, checkpoint_path, latest_checkpoint
 from rankrise.foundations.record.tensors import save
 
-UNFINISHED = ".unfinished-"
+_OURS = re.compile(r"step-\d{10,}|\.(step|unfinished)-.*")
+"""Checkpoints, and what a killed process left of some; others in their folder are the user's."""
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Every process takes part and sharded weights are gathered: the files do not show how many there were. What
@@ -63,12 +63,11 @@ def save_checkpoint(
             save(temporary / WEIGHTS, weights)
             save(temporary / MOMENTS, _contiguous(_flat(optimiser_state["state"])))
             save(temporary / STATE, _contiguous(state))
-            for name in (WEIGHTS, MOMENTS, STATE):
-                sync(temporary / name)
             write_json(temporary / CONFIG, configuration_of(accelerator.unwrap_model(model)))
-            write_about(temporary, step)
+            write_about(temporary, folder, step)
+            shutil.rmtree(final, ignore_errors=True)  # one without a state.json, which does not count
         for other in final.parent.iterdir():
-            if other != final:
+            if other != final and _OURS.fullmatch(other.name):
                 shutil.rmtree(other, ignore_errors=True)
     accelerator.wait_for_everyone()
 
@@ -85,21 +84,6 @@ def configuration_of(network: nn.Module) -> dict[str, Any]:
     """The config.json with which transformers builds the network again."""
     described: dict[str, Any] = network.config.to_dict()  # type: ignore[operator, union-attr]
     return described | {"architectures": [type(network).__name__]}
-
-
-@contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `final`, which gets that name once all is in it."""
-    make_folder(final.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=final.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        temporary.rename(final)
-        sync(final.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator: Any) -> tuple[int, Tensor]:

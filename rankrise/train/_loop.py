@@ -113,6 +113,7 @@ def train(
         "processes": accelerator.num_processes,
     }
     schedule = times.schedule()
+    place = folder.resolve()  # a link on the way may point to another run by the time of a checkpoint
     tracker = watch.RankTracker(
         model,
         folder,
@@ -149,16 +150,16 @@ def train(
 
     def keep(step: int) -> None:
         if times.keeps(step):
-            keep_in_series(folder, step, model, accelerator, settings.series_precision)
+            keep_in_series(place, step, model, accelerator, settings.series_precision)
 
     with tracker, _signals_noted() as signals, chosen_kernels(settings):
         _refuse_losses(tracker)
         # Where it left off.
-        last, open_window = load_checkpoint(folder, model, optimiser, accelerator)
+        last, open_window = load_checkpoint(place, model, optimiser, accelerator)
         if last:
-            _refuse_gaps(folder, times, last)
+            _refuse_gaps(place, times, last)
         losses.resume(open_window)
-        forget_series_after(folder, last, accelerator)
+        forget_series_after(place, last, accelerator)
         if last == 0:
             tracker.step(0)
             keep(0)
@@ -188,7 +189,7 @@ def train(
                 window = losses.open_window(step)
                 tracker.flush()
                 _refuse_losses(tracker)  # the record reaches to each checkpoint
-                save_checkpoint(folder, step, model, optimiser, accelerator, window)
+                save_checkpoint(place, step, model, optimiser, accelerator, window)
             if stop and step < times.total:
                 raise Interrupted(stop, step)
     _refuse_losses(tracker)

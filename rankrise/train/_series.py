@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankrise.foundations.files import sync, write_json
+from rankrise.foundations.files import whole_folder, write_json
 from rankrise.foundations.record.checkpoint import WEIGHTS
 from rankrise.foundations.record.names import CONFIG, SERIES, checkpoint_path
 from rankrise.foundations.record.tensors import save
 from rankrise.recipes.train_settings import Precision
-from rankrise.train._checkpoint import UNFINISHED, configuration_of, weights_of, whole_folder
+from rankrise.train._checkpoint import configuration_of, weights_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -26,7 +26,6 @@ def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, 
         with whole_folder(checkpoint_path(folder, step, SERIES)) as temporary:
             rounded = {name: weight.to(dtype) for name, weight in weights.items()}
             save(temporary / WEIGHTS, rounded, {"format": "pt"})
-            sync(temporary / WEIGHTS)
             write_json(temporary / CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
     accelerator.wait_for_everyone()
 
@@ -37,5 +36,5 @@ def forget_series_after(folder: Path, step: int, accelerator: Any) -> None:
         for path in (folder / SERIES).iterdir():
             number = path.name.removeprefix("step-")
             later = number.isdecimal() and (int(number) > step or step == 0)
-            if later or path.name.startswith(UNFINISHED):
+            if later or path.name.startswith((".step-", ".unfinished-")):
                 shutil.rmtree(path)

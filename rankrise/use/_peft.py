@@ -1,8 +1,6 @@
 """PEFT's adapter folder, written without PEFT: adapter_config.json and adapter_model.safetensors."""
 
 import re
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_json
+from rankrise.foundations.files import whole_folder, write_json
 from rankrise.foundations.record.tensors import save
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
 
@@ -74,19 +72,12 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dt
     tensors = {
         PREFIX + name: tensor for name, tensor in _tensors(adapter, config["r"], padded, dtype).items()
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder) as temporary:
         save(temporary / TENSORS, tensors, {"format": "pt"})
         write_json(temporary / ADAPTER_CONFIG, config)
         write_json(temporary / REPORT, adapter.to_dict())
-        temporary.chmod(0o755)
         if folder.exists():
             folder.rmdir()
-        temporary.rename(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return folder
 
 

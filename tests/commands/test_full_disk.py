@@ -2,7 +2,6 @@
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -95,11 +94,15 @@ def test_a_disk_that_is_read_only_or_full(
     command: str,
     kind: int,
 ) -> None:
-    def refuse(*_: object, dir: Path, **__: object) -> None:
-        raise OSError(kind, os.strerror(kind), str(dir))
+    real, out = os.open, tmp_path / "out"
 
-    asked = words(command, run, tmp_path / "out")
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    def refuse(path: object, flags: int, *others: int, **named: int) -> int:
+        if flags & os.O_CREAT and str(path).startswith(str(out)):
+            raise OSError(kind, os.strerror(kind), str(path))
+        return real(path, flags, *others, **named)  # type: ignore[arg-type]
+
+    asked = words(command, run, out)
+    monkeypatch.setattr(os, "open", refuse)
     sentence = refused(capsys, asked)
     assert os.strerror(kind) in sentence
     assert str(tmp_path / "out") in sentence

@@ -7,6 +7,7 @@ from pathlib import Path
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.record.names import checkpoint_path
+from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import sha256
 
 FORMAT = "rankrise-checkpoint/2"
@@ -19,16 +20,18 @@ REMEDY = "restore it, or remove its folder to start from an earlier one or from 
 log = logging.getLogger("rankrise")
 
 
-def write_about(path: Path, step: int) -> None:
-    """Write state.json, once the other files are there."""
+def write_about(path: Path, folder: Path, step: int) -> None:
+    """Write state.json of a checkpoint of the run in `folder`, once the other files are there."""
     sums = {name: sha256(path / name) for name in (WEIGHTS, MOMENTS, STATE)}
-    write_json(path / ABOUT, {"format": FORMAT, "step": step, "sha256": sums})
+    write_json(path / ABOUT, {"format": FORMAT, "step": step, "run": run_id(folder), "sha256": sums})
 
 
 def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) -> int:
-    """The step of a checkpoint, if it is that of its folder and the files named are as they were written.
+    """The step of a checkpoint, if it is that of its folder, of the run that it lies in, and the files
+    named are as they were written.
 
-    Without checksums only one of an earlier version passes, with a warning.
+    Without checksums only one of an earlier version passes, with a warning. Earlier versions did not say
+    either of which run a checkpoint is.
     """
     kept = read_json(path / ABOUT, REMEDY)
     step, sums = kept.get("step"), kept.get("sha256")
@@ -36,6 +39,8 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
         raise unusable(path, "has a state.json that is damaged")
     if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:
         raise unusable(path, f"says in state.json that it is of step {step!r:.30}")
+    if kept.get("run") not in (None, run_id(path.parent.parent)):
+        raise unusable(path, "is of another run")
     if kept["format"] == EARLIER and "sha256" not in kept:
         log.warning("%s is of an earlier version, without checksums: damage to it cannot be noticed.", path)
         return step
@@ -49,6 +54,11 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
         if not same:
             raise unusable(path, f"has a {name} that has changed since it was written")
     return step
+
+
+def run_id(folder: Path) -> str | None:
+    """What tells a run from all others; None of one that was begun by an earlier version."""
+    return read_run(folder, "tracked").get("id") or None
 
 
 def unusable(path: Path, why: str) -> RankriseError:

@@ -26,9 +26,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], texts: dict[str, st
 
 
 def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = None) -> None:
-    """safetensors' `save_file`, with the system's error where the file cannot be written."""
+    """safetensors' `save_file`, with the system's error where the file cannot be written, and with the rights
+    that other files have, where it makes private ones."""
     try:
+        path.touch()
+        rights = path.stat().st_mode
         save_file(tensors, path, metadata=texts)
+        path.chmod(rights)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:

@@ -1,6 +1,7 @@
 """The beginning of a tracked run, and its continuation: run.json and the initial weights, written once and
 verified ever after. Of a run that is continued, nothing changes before its first step."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ def begin(
             for unit in units
             if not unit.is_layer
         ],
+        "id": secrets.token_hex(16),
         "initial_sha256": "",
         "versions": versions("transformers", "peft"),
         "machine": machine(about["device"]),
@@ -137,7 +139,7 @@ def _continue(
             "overwrite=True to start over; to go on with that run, make the tracker while the model has its "
             "first or last weights."
         )
-    kept = {name: info.get(name, "") for name in ("format", "initial_sha256", "started")}
+    kept = {name: info.get(name, "") for name in ("format", "id", "initial_sha256", "started")}
     kept["resumed"] = [*info.get("resumed", []), now()]
     kept |= {name: asked[name] or info.get(name, asked[name]) for name in ("note", "extra")}
     kept["extra"] = told | kept["extra"]
