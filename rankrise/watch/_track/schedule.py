@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.lines import MOST
 
 
 def _whole(number: Any, name: str, least: int) -> int:
@@ -92,3 +93,19 @@ class Schedule:
         if isinstance(asked, int):
             return step % asked == 0
         return step in (asked if isinstance(asked, Spaced) else getattr(self, f"_{name}"))
+
+
+def step_number(step: object) -> int:
+    """The number of a step as a record holds it; any other is refused.
+
+    >>> step_number(3)
+    3
+    """
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number < MOST:
+        told = repr(step) if number < MOST else "more than 64 bits hold"
+        raise RankriseError(f"step is {told}: pass a whole number of 0 or more that counts on over epochs.")
+    return number

@@ -1,7 +1,6 @@
 """RankTracker: the rank growth of every head of a live training run, in any loop."""
 
 import atexit
-import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,6 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.provenance import now
-from rankrise.foundations.record.lines import MOST
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.run_file import write_run
@@ -31,7 +29,7 @@ from rankrise.watch._track.jobs import Jobs
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import DIGITS
 from rankrise.watch._track.scalars import Number, Scalars
-from rankrise.watch._track.schedule import Schedule
+from rankrise.watch._track.schedule import Schedule, step_number
 from rankrise.watch._track.staging import Reading, Staging, first_reading
 from rankrise.watch._track.streams import Stream, Streams
 from rankrise.watch._track.troubles import Troubles, log
@@ -68,8 +66,7 @@ class RankTracker:
     It never changes training. A failure is logged and training goes on; `strict` raises it instead.
     A folder that holds this run already is continued: the rows from the first `step` on are replaced. One
     that holds another run, or this one from its first step to its end, is refused; with `overwrite` it is
-    removed. `note` and `extra` go into
-    run.json, numbers also to `streams`. docs/tracking.md has the rest.
+    removed. `note` and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
     """
 
     def __init__(
@@ -148,21 +145,21 @@ class RankTracker:
             return
         numbers = metrics if loss is None else {"loss": loss, **metrics}
         try:
-            self._step(_number_of(step), numbers)
+            self._step(step_number(step), numbers)
         except Exception as error:
             self._troubles.lose("a step", error)
         self._troubles.check()
 
     def wait(self) -> None:
         """Wait until the steps so far are measured and written: `flush` also has the disk keep them."""
-        if self._on:
+        if self._on and not self._forked:
             self._worker.wait()
             self._troubles.check()
 
     def flush(self) -> None:
         """Wait until all steps so far are on disk, where a power cut leaves them: call it before the trainer
         saves a checkpoint. `lost` says if that could not be."""
-        if self._on:
+        if self._on and not self._forked:
             self._worker.wait()
             self._sync()
             self._troubles.check()
@@ -237,6 +234,11 @@ class RankTracker:
     def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
         if self._closed:
             raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
+        if self._forked:
+            raise RankriseError(
+                f"the tracker of {self.folder} is that of the process which this one was forked from: call "
+                "step there."
+            )
         last, self._last = self._last, step
         due = step != last and self._schedule.due(step)
         if self._on and (last is None or step < last):
@@ -353,6 +355,8 @@ class RankTracker:
         if self._closed:
             return
         self._closed = True
+        if self._forked:
+            return
         if finished:
             self._attempt("measuring", self._measure_last)
         self._close(finished, stopped)
@@ -379,19 +383,14 @@ class RankTracker:
 
     def _leave(self) -> None:
         """At the end of the process without `close`: everything so far is written, and the run unfinished."""
-        if os.getpid() == self._process:
+        if not self._forked:
             self._close(finished=False)
 
-
-def _number_of(step: object) -> int:
-    try:
-        number = operator.index(step)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if not 0 <= number < MOST:
-        told = repr(step) if number < MOST else "more than 64 bits hold"
-        raise RankriseError(f"step is {told}: pass a whole number of 0 or more that counts on over epochs.")
-    return number
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a copy in a process that was forked, which has no worker: the record is kept by the
+        process that made the tracker."""
+        return self._on and os.getpid() != self._process
 
 
 def _rank() -> int:

@@ -190,6 +190,40 @@ time.sleep(60)
             os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
+@pytest.mark.parametrize("when", ["while it trains", "when it has ended"])
+def test_a_forked_copy_of_the_tracker_changes_nothing(tmp_path, caplog, when):
+    """A worker that leaves the tracker's context by an exception, or closes it, is not the run's end."""
+    model, (waiting, telling) = tiny(), os.pipe()
+    tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
+    train(model, [1, 2], after=tracker.step)
+    tracker.flush()
+    before = (tmp_path / "run.json").read_text()
+    worker = os.fork()
+    if worker == 0:
+        try:
+            os.close(telling)
+            os.read(waiting, 1)
+            tracker.step(3, loss=1.0)
+            tracker.flush()
+            tracker.close()
+        finally:
+            os._exit(0 if "forked from: call step there" in caplog.text else 1)
+    os.close(waiting)
+    if when == "while it trains":
+        os.close(telling)
+        assert os.waitpid(worker, 0)[1] == 0
+        assert (tmp_path / "run.json").read_text() == before
+    train(model, [3, 4], after=tracker.step)
+    tracker.close()
+    if when == "when it has ended":
+        os.close(telling)
+        assert os.waitpid(worker, 0)[1] == 0
+    run = watch.load(tmp_path)
+    assert run.finished
+    assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3, 4]
+
+
 def test_a_folder_in_place_of_the_lock_is_refused(tmp_path):
     (tmp_path / ".lock").mkdir()
     with pytest.raises(
