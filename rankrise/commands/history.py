@@ -109,6 +109,7 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
     from rich.table import Table
 
     from rankrise.foundations.counted import counted
+    from rankrise.show.quantities import size
     from rankrise.show.table import Fitting
 
     about = plan.to_dict()
@@ -128,7 +129,7 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
         f"{len(rows)} of {about['of']} checkpoints of {about['model']} in {about['series']}, "
         f"{counted(about['layers'], 'attention layer')} and "
         f"{counted(about['matrices'], 'other matrix', 'other matrices')} of each",
-        f"to read: {_size(about['bytes'])}, {_time(plan)}",
+        f"to read: {size(about['bytes'])}, {_time(plan)}",
         f"changes are measured against {_against(plan)}",
         *(f"note: {note}" for note in about["notes"]),
     ]
@@ -139,11 +140,11 @@ def _show(plan: "HistoryPlan", console: "Console") -> None:
 
 
 def _time(plan: "HistoryPlan") -> str:
-    from rankrise.show.terminal import duration
+    from rankrise.show.quantities import duration
 
     if plan.seconds is None:
         return "in a time that is told once the first is measured"
-    return f"in about {duration(plan.seconds)}"
+    return f"in {'about ' if plan.seconds >= 1 else ''}{duration(plan.seconds)}"
 
 
 def _against(plan: "HistoryPlan") -> str:
@@ -163,11 +164,3 @@ def _summary(run: dict[str, Any], plan: "HistoryPlan") -> str:
         told = f"Written: {run['folder']}, {held}."
     notes = [note for note in run["notes"] if note not in plan.notes]
     return "\nNote: ".join([told, *notes]) + f"\nSee it with 'rankrise watch {run['folder']}'."
-
-
-def _size(count: float) -> str:
-    """
-    >>> _size(5 * 10**6), _size(58.1e9)
-    ('5 MB', '58.1 GB')
-    """
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

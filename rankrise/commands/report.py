@@ -16,10 +16,11 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
     """
     from rankrise import runs as recorded
     from rankrise.foundations.files import to_json
+    from rankrise.show.quantities import size
     from rankrise.show.report import write_report
 
     path = write_report(recorded.open(runs), out or Path(runs[0]) / "report.html", judge)
     if json:
         print(to_json({"page": str(path), "bytes": path.stat().st_size, "runs": runs}))
     else:
-        print(f"The page is at {path.resolve()} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser.")
+        print(f"The page is at {path.resolve()} ({size(path.stat().st_size)}): open it in a browser.")

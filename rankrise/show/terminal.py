@@ -9,6 +9,7 @@ import numpy as np
 
 from rankrise.foundations.counted import counted
 from rankrise.show.layer_names import short_names
+from rankrise.show.quantities import duration
 from rankrise.show.rank_kinds import BOUND
 from rankrise.show.table import Fitting
 from rankrise.watch import StagesFound, TrackedRun
@@ -342,14 +343,3 @@ def _pace(steps: np.ndarray, times: np.ndarray) -> float | None:
     if len(times) < 2 or not times[-1] > times[0]:
         return None
     return float((steps[-1] - steps[0]) / (times[-1] - times[0]))
-
-
-def duration(seconds: float) -> str:
-    """A time in words.
-
-    >>> duration(3.2), duration(200), duration(10000)
-    ('3 s', '3 min', '2.8 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
