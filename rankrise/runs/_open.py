@@ -6,6 +6,7 @@ from pathlib import Path
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.names import RUN
 from rankrise.foundations.record.run_file import has_run, read_run
+from rankrise.foundations.weight_folders import checkpoints_below, named
 from rankrise.runs.toy.run import ToyRun, toy_run
 from rankrise.watch import TrackedRun
 
@@ -44,5 +45,24 @@ def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
 
 
 def _opened(folder: Path) -> Run:
+    if folder.is_dir() and not has_run(folder):
+        _refuse_what_it_holds(folder)
     info = read_run(folder)
     return toy_run(folder, info) if info["kind"] == "toy" else TrackedRun(folder, info)
+
+
+def _refuse_what_it_holds(folder: Path) -> None:
+    """Where a folder is not a run, but holds what was meant, further down, or what a run can be made of."""
+    runs = sorted(path.parent for path in folder.glob(f"*/*/{RUN}"))
+    if runs:
+        above = list(dict.fromkeys(path.parent for path in runs))
+        raise RankriseError(
+            f"{folder} is not a run, but its folders hold some ({named(folder, runs)}): pass these, or "
+            f"{str(above[0])!r} for those in it."
+        )
+    checkpoints = checkpoints_below(folder)
+    if checkpoints:
+        raise RankriseError(
+            f"{folder} is not a run: it holds checkpoints ({named(folder, checkpoints)}); make a run of them "
+            f"with 'rankrise history {checkpoints[0].parent} --run FOLDER', and pass that folder."
+        )

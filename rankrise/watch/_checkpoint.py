@@ -15,11 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
-
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-SUFFIXES = (".safetensors", *_PICKLES)
-"""Of files with weights."""
-
+from rankrise.foundations.weight_folders import PICKLES, SUFFIXES, advice_below
 
 Home = tuple[Path, str] | Tensor
 """A safetensors file and the name in it, or a memory-mapped tensor."""
@@ -114,14 +110,6 @@ Wanted = Callable[[Checkpoint], list[str]]
 """Which tensors are wanted of a checkpoint whose names are known."""
 
 
-def advice_inside(folder: Path) -> str:
-    """Where a folder of checkpoints was passed: that one of them can be."""
-    inside = sorted(
-        file.parent for depth in ("*", "checkpoint/*") for file in folder.glob(f"{depth}/config.json")
-    )
-    return f"; a checkpoint is in {str(inside[-1])!r}" if inside else ""
-
-
 def _find(source: str | Path) -> Path:
     """The path itself, or the local copy of a model on the Hub."""
     path = Path(source).expanduser()
@@ -155,7 +143,7 @@ def weight_files(path: Path) -> list[Path]:
             return _shards(path / index)
         if (path / index.removesuffix(".index.json")).exists():
             return [path / index.removesuffix(".index.json")]
-    found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in _PICKLES)
+    found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in PICKLES)
     found = [file for file in found if not file.name.startswith("adapter_")]
     if not found and (path / "adapter_config.json").exists():
         raise RankriseError(
@@ -165,7 +153,7 @@ def weight_files(path: Path) -> list[Path]:
     if not found:
         raise RankriseError(
             f"{str(path)!r} holds no checkpoint: expected *.safetensors or pytorch_model.bin in it"
-            f"{advice_inside(path)}."
+            f"{advice_below(path)}."
         )
     if len(found) > 1 and found[0].suffix != ".safetensors":
         names = ", ".join(file.name for file in found)

@@ -16,7 +16,8 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.record.names import CONFIG
-from rankrise.watch._checkpoint import Checkpoint, advice_inside
+from rankrise.foundations.weight_folders import advice_below
+from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline, read_config, transformers_config
 from rankrise.watch._lora import AdaptedWeights, read_adapter
 
@@ -101,7 +102,7 @@ def _config(source: str | Path, folder: Path) -> Path:
     if not config.is_file():
         raise RankriseError(
             f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
-            f"build the model and pass it instead{advice_inside(Path(source))}."
+            f"build the model and pass it instead{advice_below(Path(source))}."
         )
     return config
 

@@ -29,7 +29,7 @@ def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys):
         "3 of 5 checkpoints",
         "changes are measured against step0",
         "names tell no step: main",
-        "to read:",
+        "to read: 180 bytes, in less than 1 s",
     ):
         assert part in shown
     main([*words, "--plan", "--json"])
@@ -44,6 +44,24 @@ def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys):
     main(["history", str(series), "--matrices=*.up", "--run", run])
     assert f"Nothing is new: {run} already holds 5 checkpoints" in capsys.readouterr().out
     assert watch.load(run).measured.tolist() == [0, 1, 2, 4, 8]
+
+
+def test_a_folder_of_series_is_told_with_what_to_pass(series, tmp_path, capsys):
+    shutil.copytree(series, tmp_path / "all" / "second")
+    series.rename(tmp_path / "all" / "first")
+    with pytest.raises(SystemExit):
+        main(["history", str(tmp_path / "all"), "--plan"])
+    folder = str(tmp_path / "all")
+    assert capsys.readouterr().err == (
+        f"rankrise: {folder} has no checkpoints in it, but folders that have some (first, second): pass one "
+        f"of those, such as '{folder}/first'.\n"
+    )
+    for place in (folder, f"{folder}/first"):
+        with pytest.raises(SystemExit):
+            main(["watch", place])
+        said = capsys.readouterr().err
+        assert said.startswith(f"rankrise: {place} is not a run: it holds checkpoints (")
+        assert f"'rankrise history {folder}/first --run FOLDER'" in said
 
 
 def test_from_another(series, tmp_path, capsys):

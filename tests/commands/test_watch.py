@@ -219,7 +219,7 @@ def test_folders_that_are_no_tracked_run(tmp_path: Path, capsys: pytest.CaptureF
         (begun / f"seed={seed}").mkdir()
         write_json(begun / f"seed={seed}" / "run.json", {})
     for path, words in (
-        (tmp_path, "no run"),
+        (tmp_path, "its folders hold some (begun/seed=0, begun/seed=1)"),
         (PAPER, "rankrise report"),
         (PAPER.parent, "is a folder of runs"),
         (

@@ -36,6 +36,12 @@ def test_a_folder_of_runs_stands_for_those_in_it_and_a_run_comes_once(tmp_path: 
         runs.by_kind([])
 
 
+def test_runs_further_down_are_named(tmp_path: Path) -> None:
+    tracked(tmp_path / "all" / "sweep" / "seed=0", seed=0)
+    with pytest.raises(RankriseError, match=r"hold some \(sweep/seed=0\): pass these, or '.*sweep'"):
+        runs.open(tmp_path / "all")
+
+
 def test_each_file_is_read_once_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -314,11 +314,19 @@ def test_folder_without_checkpoint(tmp_path):
     assert refusal(tmp_path).endswith(
         "holds no checkpoint: expected *.safetensors or pytorch_model.bin in it."
     )
-    inside = tmp_path / "checkpoint" / "step-2"
-    for folder in (inside.with_name("step-1"), inside):
+    for step in (9, 10):
+        folder = tmp_path / "checkpoint" / f"step-{step}"
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
-    assert refusal(tmp_path).endswith(f"in it; a checkpoint is in {str(inside)!r}.")
+        save_file({"a": torch.ones(1)}, folder / "model.safetensors")
+    (tmp_path / "spectra").mkdir()
+    (tmp_path / "spectra" / "initial.safetensors").touch()
+    said = refusal(tmp_path)
+    assert said.endswith(
+        f"pass one that is in it (checkpoint/step-9, checkpoint/step-10), such as {str(folder)!r}."
+    )
+    assert refusal(tmp_path / "checkpoint").endswith(
+        f"pass one that is in it (step-9, step-10), such as {str(folder)!r}."
+    )
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "holds a PEFT adapter alone" in refusal(tmp_path)
     (tmp_path / "notes.txt").write_text("")

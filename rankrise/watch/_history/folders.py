@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, INITIAL, SERIES, spectra_path
+from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, SERIES
 from rankrise.foundations.record.run_file import has_run
 from rankrise.foundations.spelling import nearest
-from rankrise.watch._checkpoint import SUFFIXES, Checkpoint, Wanted, weight_files
+from rankrise.foundations.weight_folders import checkpoints_below, folders_with_weights, named, weights_in
+from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
 from rankrise.watch._lora import ADAPTER_CONFIG
 
 # A fingerprint reads the beginning of each file, where safetensors have names and places, and so many pieces
@@ -68,20 +69,20 @@ def local_checkpoints(folder: Path) -> list[LocalCheckpoint]:
         own = [folder / name for name in (SERIES, CHECKPOINTS) if (folder / name).is_dir()]
         if own:
             return local_checkpoints(own[0])
-    spectra = spectra_path(folder, None).parent.name
-    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    folders = [path for path in inside if path.is_dir() and path.name != spectra and weights_in(path)]
-    return [LocalCheckpoint(path) for path in folders or weights_in(folder)]
+    found = folders_with_weights(folder) or weights_in(folder)
+    if not found:
+        _refuse_series_below(folder)
+    return [LocalCheckpoint(path) for path in found]
 
 
-def weights_in(folder: Path) -> list[Path]:
-    """The files with weights in a folder, without those that a run of ours keeps there."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SUFFIXES)
-    return [
-        path
-        for path in files
-        if not path.name.startswith(".") and not (path.name == INITIAL and has_run(folder))
-    ]
+def _refuse_series_below(folder: Path) -> None:
+    """Where checkpoints lie one level too deep: a series is the folder that they are in."""
+    below = list(dict.fromkeys(path.parent for path in checkpoints_below(folder)))
+    if below:
+        raise RankriseError(
+            f"{folder} has no checkpoints in it, but folders that have some ({named(folder, below)}): pass "
+            f"one of those, such as {str(below[0])!r}."
+        )
 
 
 def refuse_adapter(name: str, files: Iterable[str]) -> None:

@@ -15,7 +15,8 @@ from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import INITIAL, RANKS, spectra_path
 from rankrise.foundations.record.run_file import has_run, write_run
-from rankrise.watch._history.folders import LocalCheckpoint, weights_in
+from rankrise.foundations.weight_folders import weights_in
+from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.held import described_base, products_of, rows_of, steps_held, told_since
 from rankrise.watch._history.hub import NotFetched
 from rankrise.watch._history.moments import FETCHED, fetch, moments
