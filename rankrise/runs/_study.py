@@ -29,7 +29,7 @@ FAMILIES = {
 """The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
 
 MODELS = {"GPT2LMHeadModel": "GPT-2", "InContextRegressor": "GPT-2"}
-"""Models that a figure names beside their data, by their class."""
+"""Models that a title names beside their data, by their class."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,12 @@ class Study:
 
     @property
     def title(self) -> str:
-        """The data set as a figure's title has it: with the model, unless that is the paper's for images."""
-        model = MODELS.get(self.members[0].info["model"])
-        return f"{model} on {self.label}" if model else self.label
+        """The data set as a title has it: with the model, unless that is the paper's for images. Where the
+        data are not known, the run and its model."""
+        model = self.members[0].info["model"]
+        if self.data is None:
+            return f"run {self.label} ({MODELS.get(model, model)})"
+        return f"{MODELS[model]} on {self.label}" if model in MODELS else self.label
 
     @property
     def main_label(self) -> str:

@@ -30,8 +30,9 @@ def test_runs_are_grouped_by_data_and_compared_where_their_science_is_alike(tmp_
 def test_a_title_names_the_model_of_a_text(tmp_path: Path) -> None:
     made = watch.load(tracked(tmp_path / "made", data="wikipedia"))
     gpt2 = watch.TrackedRun(made.folder, made.info | {"model": "GPT2LMHeadModel"})
-    titles = [study.title for run in (made, gpt2) for study in runs.studies([run])]
-    assert titles == ["Wikipedia", "GPT-2 on Wikipedia"]
+    unknown = watch.TrackedRun(made.folder, gpt2.info | {"extra": {}})
+    titles = [study.title for run in (made, gpt2, unknown) for study in runs.studies([run])]
+    assert titles == ["Wikipedia", "GPT-2 on Wikipedia", "run made (GPT-2)"]
 
 
 def test_runs_without_a_recipe_are_studies_of_their_own(tmp_path: Path) -> None:

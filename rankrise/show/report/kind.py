@@ -21,11 +21,12 @@ class Kind(Generic[RunRun]):
     """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
 
     `name` is that of the folder with its scripts and sections; `title` is what a page of another kind calls
-    it in its navigation; `sections` are the ids and titles of these, for its own.
+    it in its navigation; `subjects` are what its own title names, and `sections` the ids and titles of these.
     """
 
     name: str
     title: str
+    subjects: Callable[[Sequence[RunRun]], list[str]]
     finding: str
     sections: tuple[tuple[str, str], ...]
     chapters: Callable[[Sequence[RunRun]], list[Chapter]]

@@ -58,7 +58,7 @@ def render(
     links = [(f"#{name}", title) for name, title in sections]
     links += [(quote(name), f"{title} →") for name, title in (beside or {}).items()]
     return Template(web_source("page.html")).substitute(
-        title=escape(f"{', '.join(run.name for run in runs)} – gradual rank increase"),
+        title=escape(f"Gradual rank increase: {', '.join(kind.subjects(runs))}"),
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
         first_section=kind.sections[0][0],

@@ -55,7 +55,7 @@ def shown_time(page: "Page") -> float:
 
 def test_it_opens_in_silence_and_needs_nothing_else(visit: Open, run: ToyRun) -> None:
     page = visit(run)
-    assert page.title() == "report-run – gradual rank increase"
+    assert page.title() == "Gradual rank increase: toy run report-run"
     assert page.locator("svg[aria-roledescription=plot]").count() == 15
 
 
@@ -245,7 +245,7 @@ def test_names_that_a_user_gave_are_text_and_nothing_else(visit: Open, copy_of: 
     stages = json.loads(path.read_text())
     path.write_text(json.dumps(stages | {"labels": [HOSTILE + label for label in stages["labels"]]}))
     page = visit(open_toy(hostile.folder), copy_of("'\"&<!--"))
-    assert page.title() == f"{name}, '\"&<!-- – gradual rank increase"
+    assert page.title() == f"Gradual rank increase: toy run {name}, toy run '\"&<!--"
     assert page.locator("#stages-here .run-name").all_inner_texts() == [name, "'\"&<!--"]
     assert page.locator("#settings pre").first.inner_text() == HOSTILE
     assert page.locator("#settings dd", has_text=HOSTILE).count() == 1

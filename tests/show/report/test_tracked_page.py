@@ -44,7 +44,7 @@ def test_it_opens_and_tells_the_story_of_the_record(
     open_page: Open, tracked_page: Path, tracked: dict[str, Path]
 ) -> None:
     page, run = open_page(tracked_page), watch.load(tracked["unit"])
-    assert page.title() == "unit – gradual rank increase"
+    assert page.title() == "Gradual rank increase: CIFAR-10 (run unit)"
     assert page.locator(PLOTS).count() == 10
     told = page.locator(".story").inner_text()
     for fact in ("CIFAR-10", "Copier", "3 layers", "2 heads", "size 20", "12 epochs"):

@@ -1,6 +1,6 @@
 """The page of tracked runs: one, or those of a sweep or of several data sets."""
 
-from rankrise.runs import TrackedRun
+from rankrise.runs import Study, TrackedRun, studies
 from rankrise.show.report.kind import Kind
 from rankrise.show.report.tracked.gather import gather_all
 from rankrise.show.report.tracked.story import FINDING, chapters
@@ -23,9 +23,16 @@ def _settings(member: TrackedRun) -> dict[str, object]:
     return {**tracked, **member.recipe}
 
 
+def _subject(study: Study) -> str:
+    """The study's title, with the run's name where there is one."""
+    alone = study.data is not None and len(study.members) == 1
+    return f"{study.title} (run {study.members[0].name})" if alone else study.title
+
+
 TRACKED: Kind[TrackedRun] = Kind(
     name="tracked",
     title="Transformers",
+    subjects=lambda runs: [_subject(study) for study in studies(runs, of_heads=False)],
     finding=FINDING,
     sections=(
         ("ranks", "Rank"),

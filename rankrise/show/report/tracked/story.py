@@ -43,7 +43,8 @@ def _trained(study: Study) -> str:
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     notes = "".join(f" Note: {escape(note)}." for note in first.notes)
     trained = f"{model} ({_shape(first)}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
-    return f"<strong>{escape(study.label)}</strong>: {trained}{notes}"
+    name = study.label if study.data else f"Run {study.label}"
+    return f"<strong>{escape(name)}</strong>: {trained}{notes}"
 
 
 def _shape(member: TrackedRun) -> str:
