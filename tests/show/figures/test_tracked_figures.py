@@ -250,7 +250,7 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     (study,) = studies(open([run]))
     assert "the change at step 120 against" in DRAW["final-spectra"](study)[0].get_suptitle()
     training = DRAW["training"](study)[0]
-    assert training.get_suptitle() == "run: the course of training (upright lines: stages)"
+    assert training.get_suptitle() == "run run (Copier): the course of training (upright lines: stages)"
     titles = [panel.get_title() for panel in training.axes]
     assert "training loss" in titles
     assert not any("perplexity" in title for title in titles)
