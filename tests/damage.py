@@ -148,8 +148,12 @@ def _damage_tensors(path: Path, chance: random.Random) -> None:
         tensors.pop(name)
         if how == len(new):
             tensors[f"{name}.other"] = old
-    texts = _texts(path) if chance.random() < 0.8 else {}
-    if "sha256" in texts:  # one that fits, as that of one who knows how
+    write_checked(path, tensors, texts_of(path) if chance.random() < 0.8 else {})
+
+
+def write_checked(path: Path, tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> None:
+    """Write tensors with a checksum that fits, as one who knows how; also in a checkpoint's state.json."""
+    if "sha256" in texts:
         texts["sha256"] = checksum(tensors)
     save_file(tensors, path, metadata=texts)
     about = path.with_name("state.json")
@@ -160,7 +164,8 @@ def _damage_tensors(path: Path, chance: random.Random) -> None:
             about.write_text(json.dumps(kept))
 
 
-def _texts(path: Path) -> dict[str, str]:
+def texts_of(path: Path) -> dict[str, str]:
+    """The texts in a file of tensors."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as opened:

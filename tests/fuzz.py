@@ -33,6 +33,8 @@ HERE = Path(__file__).parent
 WORK, WAIT = 20.0, 60.0
 """Seconds of computing, and in all, after which a call is interrupted, as by Ctrl-C. It is listed, for a
 human to judge."""
+AGAIN = 5.0
+"""Seconds until the next interrupt: Python swallows one that comes within a callback."""
 MEMORY = 6 * 2**30
 """Bytes that a searching process may ask for beyond what it has at first."""
 IN_A_PROCESS = 200
@@ -78,7 +80,7 @@ def _call(words: list[str]) -> tuple[str, ...]:
     limits = {signal.ITIMER_PROF: WORK, signal.ITIMER_REAL: WAIT}
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGPROF, signal.SIGALRM)}
     for timer, seconds in limits.items():
-        signal.setitimer(timer, seconds)
+        signal.setitimer(timer, seconds, AGAIN)
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -119,7 +121,7 @@ def _call_apart(words: list[str]) -> tuple[str, ...]:
 
 def _judged(words: list[str], code: Any, said: str) -> tuple[str, ...]:
     sentence = said.rstrip("\n").rpartition("\n")[2]
-    if "Traceback" in said:
+    if "Traceback" in said and "KeyboardInterrupt" not in said:
         return "finding", "a traceback was printed", said[-500:]
     if code in (0, None):
         return ("success",)

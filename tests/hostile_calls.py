@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from damage import VALUES, damage, damage_bytes, replace_by_special
 from hostile_subjects import CIFAR_NOWHERE, TRUNCATE
+from subtle_damage import damage_subtly
 
 WORDS = (
     "", "-", "--", "-1", "0", "1", "2", "3", "0.5", "nan", "inf", "-inf", "1e400", "1e-320", "2147483648",
@@ -22,6 +23,12 @@ WORDS = (
 )  # fmt: skip
 """Values of flags, of which some are right now and then."""
 
+TOY_FIGURES = ("3", "6", "7", "8", "9", "10", "descent")
+TRACKED_FIGURES = (
+    "training", "stable-rank", "energy-rank", "singular-values", "scales", "spectra", "final-spectra",
+    "choices", "matrices", "stages-to-smooth", "one-head",
+)  # fmt: skip
+MOMENTS = "moments/moments.safetensors"
 OF_THEIR_TYPE: dict[Any, tuple[str, ...]] = {
     int: ("-1", "0", "1", "2", "3", "7", "1000", "2147483648", "9223372036854775807", "1" + 5000 * "0"),
     float: ("-1", "0", "1e-320", "1e-12", "0.01", "0.5", "1", "30", "-300", "-1e6", "1e308", "nan", "inf"),
@@ -56,7 +63,7 @@ def on_a_toy_run(subjects: Path, work: Path, chance: Chance) -> list[str]:
     run = work / "run"
     shutil.copytree(subjects / "toy", run)
     damage(run, chance)
-    figure = chance.choice(("3", "6", "7", "8", "9", "10", "descent"))
+    figure = chance.choice(TOY_FIGURES)
     return chance.choice(
         (["claims", str(run)], ["report", str(run)], ["figures", str(run), "--only", figure])
     )
@@ -175,7 +182,7 @@ def on_truncation(subjects: Path, work: Path, chance: Chance) -> list[str]:
     for name in ("base", "tuned", "data", "moments", "curves", "data.txt"):
         _copy(subjects / name, work / name)
     _damage_more(work / chance.choice(("base", "tuned", "data", "moments", "curves", "curves")), chance)
-    moments = chance.choice(([], ["--moments", "moments/moments.safetensors"]))
+    moments = chance.choice(([], ["--moments", MOMENTS]))
     name = chance.choice(("truncate", "truncate", "advise", "extract"))
     words = list(TRUNCATE)
     if name != "truncate":
@@ -204,7 +211,7 @@ def on_moments(subjects: Path, work: Path, chance: Chance) -> list[str]:
         )
     )
     flags = _hostile_flags(words[0], chance, most=chance.choice((0, 0, 1)))
-    return [*words, "--moments", "moments/moments.safetensors", *flags]
+    return [*words, "--moments", MOMENTS, *flags]
 
 
 def on_training(subjects: Path, work: Path, chance: Chance) -> list[str]:
@@ -272,6 +279,67 @@ def on_several_runs(subjects: Path, work: Path, chance: Chance) -> list[str]:
     return [*words, *_hostile_flags(command, chance, most=chance.choice((0, 0, 1)))]
 
 
+READ_BY: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
+    ("tracked", "history of matrices", "choices", "truncated", "sweep"): (
+        ("watch", "IT"),
+        ("watch", "IT", "--json"),
+        ("claims", "IT"),
+        ("claims", "IT", "--judge", "--json", "--why"),
+        ("report", "IT"),
+        ("report", "IT", "--judge"),
+        *(("figures", "IT", "--only", name) for name in TRACKED_FIGURES),
+    ),
+    ("toy",): (
+        ("claims", "toy"),
+        ("claims", "toy", "--judge", "--json"),
+        ("report", "toy"),
+        *(("figures", "toy", "--only", name) for name in TOY_FIGURES),
+        ("toy", "toy", "--workers", "1"),
+    ),
+    ("trained",): (
+        ("train", "tiny.yaml", "--run", "trained"),
+        ("truncate", "trained", "--groups", "q", "--ranks", "1", "--examples", "20"),
+        ("extract", "trained", "--out", "new", "--rank", "2", "--examples", "20"),
+        ("advise", "trained", "--rank", "2", "--examples", "20"),
+        ("compare", "trained", "trained"),
+    ),
+    ("stopped",): (("train", "tiny.yaml", "--run", "stopped"),),
+    ("series",): (("history", "series", "--run", "new"), ("history", "series", "--run", "measured")),
+    ("measured",): (("history", "series", "--run", "measured"),),
+    ("sweep",): (("sweep", "cifar.yaml", "--set", "layers=1,2", "--seeds", "2", "--run", "sweep"),),
+    ("base", "tuned", "other"): (
+        ("compare", "base", "tuned"),
+        ("compare", "base", "tuned", "--json", "--all_matrices"),
+        ("compare", "base", "tuned", "--overlap", "other"),
+        ("extract", "base", "tuned", "--rank", "2", "--out", "new"),
+        ("advise", "base", "tuned", "--rank", "2", "--out", "new"),
+        (*TRUNCATE, "--out", "new"),
+    ),
+    ("adapter",): (("compare", "base", "adapter"), ("shrink", "adapter", "--rank", "1", "--out", "new")),
+    ("moments",): (
+        ("extract", "base", "tuned", "--rank", "2", "--out", "new", "--moments", MOMENTS),
+        ("advise", "base", "tuned", "--rank", "2", "--out", "new", "--moments", MOMENTS),
+        ("shrink", "adapter", "--rank", "1", "--out", "new", "--moments", MOMENTS),
+        (*TRUNCATE, "--out", "new", "--moments", MOMENTS),
+    ),
+    ("curves",): ((*TRUNCATE, "--out", "curves/out"),),
+}
+"""Calls by what they read, of which one is damaged; IT stands for its name."""
+BESIDE = ("tiny.yaml", "cifar.yaml", "base", "tuned", "other", "adapter", "data.txt", "series", "measured")
+
+
+def on_unlikely_numbers(subjects: Path, work: Path, chance: Chance) -> list[str]:
+    """What is read is of the right form, and says something that cannot be."""
+    names, words = chance.choice([(names, call) for names, calls in READ_BY.items() for call in calls])
+    name = chance.choice(names)
+    for one in {name, *BESIDE}:
+        _copy(subjects / one, work / one)
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        damage_subtly(work / name, chance)
+    flags = _hostile_flags(words[0], chance, most=1) if chance.random() < 0.1 else []
+    return [name if word == "IT" else word for word in words] + flags
+
+
 KINDS: dict[str, tuple[Kind, int]] = {
     "tracked": (on_a_tracked_run, 6),
     "toy": (on_a_toy_run, 3),
@@ -287,6 +355,7 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "series": (on_a_series, 4),
     "overlaps": (on_overlaps, 4),
     "several": (on_several_runs, 4),
+    "numbers": (on_unlikely_numbers, 12),
 }
 """What calls are on, and how often."""
 
