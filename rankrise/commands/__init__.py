@@ -47,8 +47,8 @@ EPILOG = (
     "which is resumed if it is there; --out is where a command writes what it made of runs or models."
 )
 
-OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""Troubles that come without the name of a file: no space, no more than a quota, read-only, broken."""
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Troubles that come without the name of a file: no space, beyond a quota or a limit, read-only, broken."""
 
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory|size calculation overflow")
 """What torch says, on a CPU and on a GPU, where there is no memory for a tensor, or could never be."""
@@ -78,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _discard(sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
+        if "temporary directory" in str(error.strerror):  # Python has looked for one that can be written
+            raise _ended(f"{error.strerror}: free the disk, raise its limits, or set TMPDIR.") from None
         place = error.filename2 or error.filename or (error.errno in OF_THE_DISK and "the disk")
         if not place:
             raise

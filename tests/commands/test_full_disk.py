@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,8 +82,31 @@ def test_an_adapter_that_cannot_grow(tmp_path: Path, capsys: pytest.CaptureFixtu
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "File too large" in sentence
-    assert str(out.parent) in sentence
+    assert sentence.startswith(f"rankrise: {out} cannot be used")
     assert not list(out.parent.iterdir())
+
+
+def test_files_that_cannot_be_at_all(tmp_path: Path) -> None:
+    """Nor temporary ones, which libraries may ask for as they are imported."""
+    recipe = recipe_file(TINY, tmp_path / "recipe.yaml")
+    train = f"{sys.executable} -m rankrise train {recipe} --run {tmp_path / 'out'}"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f 0; {train}"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("rankrise: ")
+
+
+def test_no_folder_for_temporary_files(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("rankrise.foundations.files.make_folder", refuse)
+    said = refused(capsys, words("claims", run, tmp_path / "out"))
+    assert "No usable temporary directory found in ['/tmp']" in said
+    assert "TMPDIR" in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
