@@ -1,6 +1,7 @@
 """`use.moments`: what each linear layer's inputs and the loss gradients at its outputs look like."""
 
 import json
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -13,15 +14,19 @@ from torch import Tensor, nn
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.tensors import read_tensors, write_tensors
+from rankrise.foundations.record.tensors import CHECKSUM, read_tensors, write_tensors
 from rankrise.use._fingerprint import fingerprint
 from rankrise.use._gathered import Gathered
 from rankrise.use._moment import DAMPING, Moment, Root
 from rankrise.use._weights import Matrix, Source, linear_layers, open_source
 from rankrise.watch._heads import unwrap
 
-FORMAT = "rankrise-moments/1"
+FORMAT = "rankrise-moments/2"
+EARLIER = "rankrise-moments/1"
+"""Of versions that wrote no checksum, at first."""
 AGAIN = "measure them again"
+
+log = logging.getLogger("rankrise")
 
 BLOCK = 4096
 """Sides up to this long have a whole moment; longer ones one of blocks up to this long."""
@@ -132,8 +137,12 @@ class Moments:
     def load(cls, path: str | Path) -> "Moments":
         """Read them back."""
         tensors, texts = read_tensors(Path(path), AGAIN)
-        if texts.get("format") != FORMAT:
+        if texts.get("format") not in (FORMAT, EARLIER):
             raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
+        if CHECKSUM not in texts:
+            if texts["format"] == FORMAT:
+                raise RankriseError(f"{path} is damaged (it has no checksum): {AGAIN}.")
+            log.warning("%s is of an earlier version, without a checksum: damage is not noticed.", path)
         blocks: dict[str, dict[str, dict[int, Tensor]]] = {"inputs": {}, "outputs": {}}
         for key, block in tensors.items():
             found = re.fullmatch(r"(inputs|outputs)/(.+)/(\d{1,9})", key)

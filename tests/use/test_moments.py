@@ -245,6 +245,22 @@ def test_a_file_that_does_not_say_what_it_was_measured_on_is_read_and_one_that_s
         use.Moments.load(path)
 
 
+def test_moments_without_a_checksum_are_refused_and_those_of_an_earlier_version_announced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "moments.safetensors"
+    texts = {"format": "rankrise-moments/2", "examples": "3"}
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts)
+    with pytest.raises(RankriseError, match=r"is damaged \(it has no checksum\): measure them again"):
+        use.Moments.load(path)
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"format": "rankrise-moments/1"})
+    use.Moments.load(path)
+    assert "of an earlier version, without a checksum" in caplog.text
+    caplog.clear()
+    use.Moments.load(use.Moments.load(path).save(path))
+    assert caplog.text.count("earlier version") == 1
+
+
 @pytest.mark.parametrize("same", ["", "[]", '{"b": 1}', '{"b": "c"}', "[" * 10**5])
 def test_inputs_said_to_be_the_same_as_others_that_are_not_there_are_refused(
     same: str, tmp_path: Path

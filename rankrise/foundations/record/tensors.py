@@ -41,8 +41,8 @@ def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = 
 
 
 def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a file, and its texts; `advice` says what to do where it is damaged. Where files are
-    `checked`, one without a checksum is damaged."""
+    """All tensors of a file, and its texts, one of them the checksum; `advice` says what to do where it is
+    damaged. Where files are `checked`, one without a checksum is damaged."""
     refuse_special(path)
     try:
         with safe_open(path, framework="pt") as opened:
@@ -52,7 +52,7 @@ def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[s
         raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
     if checked and CHECKSUM not in texts:
         raise RankriseError(f"{path} is damaged (it has no checksum): {advice}.")
-    if texts.pop(CHECKSUM, None) not in (None, checksum(tensors)):  # files of earlier versions have none
+    if texts.get(CHECKSUM) not in (None, checksum(tensors)):  # files of earlier versions have none
         raise RankriseError(f"{path} is damaged (its checksum differs): {advice}.")
     return tensors, texts
 
