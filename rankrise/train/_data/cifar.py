@@ -16,6 +16,7 @@ LARGEST = 200_000_000
 """Bytes, more than any of the files has."""
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
+CLASSES = {"cifar10": 10, "cifar100": 100}
 FILES = {
     "cifar10": {
         "cifar-10-batches-bin": {
@@ -64,7 +65,13 @@ def read_cifar(name: str, folder: str | Path, check: bool = True) -> ImageData:
     def read(file: str) -> ImagePart:
         path = Path(folder) / version / file
         content = _content(path, files[file] if check else None)
-        return _binary(content, path, name) if file.endswith(".bin") else _python(content, path)
+        part = _binary(content, path, name) if file.endswith(".bin") else _python(content, path)
+        if not len(part.labels) or int(part.labels.max()) >= CLASSES[name]:
+            raise RankriseError(
+                f"{path} has no images, or labels beyond the {CLASSES[name]} classes: download it again from "
+                f"{HOME}."
+            )
+        return part
 
     with ThreadPoolExecutor() as executor:
         *train, validation = executor.map(read, files)
@@ -74,7 +81,7 @@ def read_cifar(name: str, folder: str | Path, check: bool = True) -> ImageData:
             torch.cat([part.images for part in train]), torch.cat([part.labels for part in train])
         ),
         validation=validation,
-        classes={"cifar10": 10, "cifar100": 100}[name],
+        classes=CLASSES[name],
     )
 
 
@@ -114,7 +121,7 @@ def _python(content: bytes, path: Path) -> ImagePart:
         images = batch[b"data"]
         if not (isinstance(images, numpy.ndarray) and images.shape == (len(labels), 3072)):
             raise ValueError("its data are not 3072 values for each label")
-        if not all(type(label) is int and 0 <= label < 100 for label in labels):
+        if not all(type(label) is int and 0 <= label < max(CLASSES.values()) for label in labels):
             raise ValueError("a label is not a number of a class")
     except RankriseError as error:
         raise RankriseError(f"{path} is refused: {error}") from error

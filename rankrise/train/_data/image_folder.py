@@ -36,7 +36,9 @@ class FolderPictures:
             refuse_special(path)
             picture = self._image.open(path)
             picture.load()
-        except (OSError, SyntaxError, self._image.DecompressionBombError) as error:
+        except RankriseError:
+            raise
+        except Exception as error:  # decoders fail in many ways
             raise RankriseError(
                 f"{path} cannot be decoded ({error}): remove it or unpack it again."
             ) from error

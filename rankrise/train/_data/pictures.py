@@ -3,14 +3,17 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy
 import torch
 from torch import Tensor
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
 from rankrise.foundations.progress import Meter, unseen
+from rankrise.foundations.reading import refuse_special
 from rankrise.train._data.cache import cache_folder
 
 
@@ -70,8 +73,8 @@ def decoded(pictures: Pictures, side: int, meter: Meter = unseen) -> Tensor:
     The cache is a memory-mapped .npy file in the user's cache folder, named by the fingerprint.
     """
     path = cache_folder() / f"{pictures.name}-{side}-{pictures.fingerprint[:16]}.npy"
+    shape = (len(pictures.labels), 3, side, side)
     if not path.exists():
-        shape = (len(pictures.labels), 3, side, side)
         with replacing(path) as temporary, meter(f"decoding {pictures.name}", shape[0], "images") as move_to:
             images = numpy.lib.format.open_memmap(temporary, "w+", numpy.uint8, shape)
 
@@ -82,4 +85,17 @@ def decoded(pictures: Pictures, side: int, meter: Meter = unseen) -> Tensor:
                 for done, _ in enumerate(executor.map(decode, range(shape[0])), start=1):
                     move_to(done)
             images.flush()
-    return torch.from_numpy(numpy.load(path, mmap_mode="c"))
+    return torch.from_numpy(_kept(path, shape))
+
+
+def _kept(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
+    """The images in a file of the cache."""
+    refuse_special(path)
+    try:
+        images = numpy.load(path, mmap_mode="c")
+        known = (images.dtype, images.shape) == (numpy.uint8, shape)
+    except (OSError, ValueError, EOFError, SyntaxError, AttributeError):  # numpy reads the header as Python
+        known = False
+    if not known:
+        raise RankriseError(f"{path} is damaged: remove it, and the photographs are decoded again.")
+    return images

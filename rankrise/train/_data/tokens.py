@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
 from rankrise.foundations.progress import Meter, unseen
+from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.tensors import save
 from rankrise.train._data.cache import cache_folder
 from rankrise.train._data.tokenizer import Tokenizer
@@ -82,6 +84,7 @@ def tokenised(text: Text, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens
 
 def read_tokens(path: Path, name: str, tokenizer: Tokenizer) -> Tokens:
     """A file that `tokenised` wrote, with this tokenizer."""
+    refuse_special(path)
     try:
         with safe_open(path, "pt") as file:
             facts = file.metadata() or {}
@@ -90,13 +93,17 @@ def read_tokens(path: Path, name: str, tokenizer: Tokenizer) -> Tokens:
         raise RankriseError(
             f"{path} cannot be read ({error}): remove it, and tokenise the text again."
         ) from error
-    if facts.get("format") != FORMAT or tokens.dtype != torch.uint16:
+    words = facts.get("words", "")
+    if facts.get("format") != FORMAT or (tokens.dtype, tokens.ndim) != (torch.uint16, 1):
         raise RankriseError(f"{path} is not a tokenised text: remove it.")
-    if facts["tokenizer"] != tokenizer.fingerprint:
+    if facts.get("tokenizer") != tokenizer.fingerprint:
         raise RankriseError(
             f"{path} was made by another tokenizer than {tokenizer.name}: pass that one, or the text itself."
         )
-    return Tokens(name, tokens, int(facts["vocabulary"]), int(facts["words"]))
+    beyond = len(tokens) and int(tokens.numpy().max()) >= tokenizer.vocabulary
+    if beyond or facts.get("vocabulary") != str(tokenizer.vocabulary) or not re.fullmatch(r"\d{1,18}", words):
+        raise RankriseError(f"{path} is damaged: remove it, and tokenise the text again.")
+    return Tokens(name, tokens, tokenizer.vocabulary, int(words))
 
 
 def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:

@@ -11,12 +11,15 @@ from rankrise.foundations.files import read_json, to_json, write_json
 from rankrise.foundations.record.lines import last_step
 from rankrise.foundations.record.names import RANKS, RUN, STEPS, SWEEP
 from rankrise.foundations.record.run_file import has_run, read_run
+from rankrise.foundations.record.shapes import check_shape
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._loop import run_in
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan
 
 FORMAT = "rankrise-sweep/1"
+_OF_CHOICES = {"settings": dict, "choices": dict}
+_OVER_VALUES = {"settings": dict, "sets": {"*": list}, "seeds": list}
 State = Literal["waiting", "running", "finished", "interrupted", "failed"]
 
 
@@ -57,10 +60,8 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
         raise RankriseError(
             f"{folder} holds {_kind(kept)}, not {_kind(described)}: pass another folder, or the same command."
         )
-    try:
-        found = _values(kept)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RankriseError(f"{path} is damaged ({error!r}): {advice}.") from error
+    check_shape(path, kept, _OF_CHOICES if "choices" in kept else _OVER_VALUES, advice)
+    found = _values(kept)
     over, wanted_over = _varied(found), _varied(_values(described))
     if wanted_over and over != wanted_over:
         raise RankriseError(
