@@ -160,9 +160,15 @@ def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> I
         try:
             with image.open(file) as opened:
                 picture = opened.convert("RGB")
-        except (OSError, SyntaxError, image.DecompressionBombError) as error:
+        except Exception as error:  # decoders fail in many ways
             raise RankriseError(f"{str(file)!r} cannot be decoded ({error}): remove it.") from error
-        pixels = prepare(picture, return_tensors="pt")["pixel_values"][0]
+        try:
+            pixels = prepare(picture, return_tensors="pt")["pixel_values"][0]
+        except Exception as error:  # a processor is a user's file
+            raise RankriseError(
+                f"the image processor of {str(checkpoint)!r} fails on {str(file)!r} "
+                f"({type(error).__name__}): restore it, or remove the image."
+            ) from error
         yield {"pixel_values": pixels, "labels": torch.tensor(classes[name])}
 
 

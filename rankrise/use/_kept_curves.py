@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.files import write_json
 from rankrise.foundations.record.names import TRUNCATION
+from rankrise.foundations.record.truncation import AGAIN, read_truncation
 from rankrise.use._truncate import GainCurve, Point
 
 
@@ -29,10 +30,9 @@ def keep_curves(
 
 def kept_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
     """The curves that an earlier call of the same command left there."""
-    path = folder / TRUNCATION
-    if not path.exists():
+    path, found = folder / TRUNCATION, read_truncation(folder)
+    if found is None:
         return []
-    found = read_json(path)
     for name, value in about.items():
         if name not in found:
             raise RankriseError(f"{path} does not say {name}, as it would today: pass another folder.")
@@ -45,5 +45,5 @@ def kept_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
             GainCurve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
             for curve in found["curves"]
         ]
-    except (KeyError, TypeError) as error:
-        raise RankriseError(f"{path} is damaged ({error}): delete it to measure again.") from error
+    except TypeError as error:  # a name that is not known
+        raise RankriseError(f"{path} is damaged ({error}): {AGAIN}.") from error

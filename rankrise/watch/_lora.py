@@ -134,7 +134,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             raise RankriseError(
                 f"{str(folder)!r} holds no two factors for {name}: only linear layers are read."
             )
-        if not all(bool(factor.isfinite().all()) for factor in (left, right)):
+        if not all(_is_finite(factor) for factor in (left, right)):
             raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite: restore it.")
         factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
     embedded = [key for key in tensors if ".lora_" in key]
@@ -144,6 +144,10 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             "layers is read."
         )
     return StoredAdapter(folder, config, factors, tensors, dtype)
+
+
+def _is_finite(factor: Tensor) -> bool:
+    return factor.is_floating_point() and bool(factor.float().isfinite().all())
 
 
 def _scale(config: dict[str, Any], name: str, rank: int) -> float:

@@ -68,7 +68,14 @@ def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, text: bytes) ->
     assert str(refused.value).endswith(".")
 
 
-@pytest.mark.parametrize("tracked", [[-1], [2], [0, 0], [10**30]])
+@pytest.mark.parametrize("products", [[], ["KQ", "KQ"], ["VO", "KQ"], ["KQ", "QK"], ["VO", "KQ", "VO"]])
+def test_products_that_no_run_tracks_are_refused(tmp_path: Path, products: list[str]) -> None:
+    write_run(tmp_path, "tracked", ABOUT | {"settings": ABOUT["settings"] | {"products": products}})
+    with pytest.raises(RankriseError, match=r"run\.json is damaged \(settings\.products is \["):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("tracked", [[], [-1], [2], [0, 0], [10**30]])
 def test_heads_that_a_layer_does_not_have_are_refused(tmp_path: Path, tracked: list[int]) -> None:
     write_run(tmp_path, "tracked", ABOUT | {"layers": [LAYER | {"tracked_heads": tracked}]})
     with pytest.raises(RankriseError, match=r"run\.json is damaged \(layers\.0 has 2 heads and tracks"):

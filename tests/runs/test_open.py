@@ -137,7 +137,7 @@ def test_curves_of_a_truncation_that_are_damaged_are_refused(tmp_path: Path, cur
     path.write_text(json.dumps({"curves": [GOOD | {"points": [{"rank": 1, "gain": None}]}]}))
     assert watch.load(tmp_path).truncation is not None
     path.write_text(json.dumps({"curves": [curve]}))
-    with pytest.raises(RankriseError, match=r"truncation\.json is damaged .*: write it again with 'rankrise"):
+    with pytest.raises(RankriseError, match=r"truncation\.json is damaged .*: delete it, and measure again"):
         watch.load(tmp_path).truncation  # noqa: B018
 
 

@@ -13,6 +13,8 @@ FORMAT = "rankrise-run/2"
 EARLIER = "rankrise-run/1"
 """Of versions whose rows and tensors have no checksums, at first; a run keeps the format it began with."""
 
+PRODUCTS = ("KQ", "VO")
+"""What may be tracked of attention heads, in this order."""
 _LAYER = {
     "name": str,
     "heads": SIZE,
@@ -70,14 +72,18 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
 
 
 def _check_layers(path: Path, info: dict[str, Any]) -> None:
-    """Each layer and matrix is there once, and has the heads of which ranks are recorded."""
+    """Each product, layer and matrix is there once, and layers have the heads of which ranks are recorded."""
+    products = info["settings"]["products"]
+    if [one for one in PRODUCTS if one in products] != products or (info["layers"] and not products):
+        raise RankriseError(f"{path} is damaged (settings.products is {products!r:.60}): restore it.")
     for listed in (info["layers"], info["matrices"]):
         (name, times), *_ = *Counter(one["name"] for one in listed).most_common(1), ("", 0)
         if times > 1:
             raise RankriseError(f"{path} is damaged ({name:.80} is in it {times} times): restore it.")
     for layer in info["layers"]:
         heads = layer["tracked_heads"]
-        if len(set(heads)) < len(heads) or not all(0 <= head < layer["heads"] for head in heads):
+        each_once = 0 < len(set(heads)) == len(heads)
+        if not each_once or not all(0 <= head < layer["heads"] for head in heads):
             told = f"{layer['name']} has {layer['heads']} heads and tracks {heads}"
             raise RankriseError(f"{path} is damaged ({told:.80}): restore it.")
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +17,75 @@ NUMBER = "a number"
 SIZE = "a size"
 """The shape of how many there are of something: a whole number from 1 to LARGEST."""
 LARGEST = 2**31 - 1
+COUNT = "a count"
+"""The shape of a whole number that torch can hold, from 0 on."""
 
+
+@dataclass(frozen=True)
+class OrNone:
+    """A shape, or null in its place."""
+
+    shape: Any
+
+
+_WHOLE = {SIZE: range(1, LARGEST + 1), COUNT: range(2**63)}
 _NOT_FINITE = ("inf", "-inf", "nan")
 _FLOATS = (torch.float32, torch.float64)
 
 
-def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", where: str = "") -> None:
-    """Refuse a value of a file that is not of its shape, by the first difference.
+def check_shape(path: Path, value: Any, shape: Any, advice: str = "restore it", where: str = "") -> Any:
+    """Refuse a value of a file that is not of its shape, by the first difference. Returns the value, with
+    numbers in place of the texts that stand for those that are not finite.
 
-    A shape is a type, NUMBER, SIZE, a list of one shape, a tuple of shapes, or names with shapes: "?" after a
-    name allows its absence, and the name "*" stands for all.
+    A shape is a type, NUMBER, SIZE, COUNT, OrNone of a shape, a list of one shape, a tuple of shapes, or
+    names with shapes: "?" after a name allows its absence, and the name "*" stands for all others.
 
-    >>> check_shape(Path("run.json"), {"top": 3}, {"top": int, "note?": str})
+    >>> check_shape(Path("run.json"), {"top": 3, "time": "inf"}, {"top": SIZE, "time": NUMBER, "note?": str})
+    {'top': 3, 'time': inf}
     >>> check_shape(Path("run.json"), {"top": [1, "many"]}, {"top": [NUMBER]})
     Traceback (most recent call last):
     rankrise.RankriseError: run.json is damaged (top[1] is 'many'): restore it.
     """
-    if shape is NUMBER:
-        known = isinstance(value, float) or value in _NOT_FINITE
-        known = known or (isinstance(value, int) and abs(value) <= sys.float_info.max)
-    elif shape is SIZE:
-        known = isinstance(value, int) and 1 <= value <= LARGEST
-    elif isinstance(shape, tuple):
-        known = isinstance(value, list) and len(value) == len(shape)
-    else:
-        known = isinstance(value, type(shape) if isinstance(shape, dict | list) else shape)
-    if not known or (isinstance(value, bool) and shape is not bool):
+    if isinstance(shape, OrNone):
+        return None if value is None else check_shape(path, value, shape.shape, advice, where)
+    if not _is_of(value, shape):
         raise RankriseError(f"{path} is damaged ({where or 'it'} is {value!r:.60}): {advice}.")
     if isinstance(shape, list | tuple):
         shapes = shape if isinstance(shape, tuple) else shape * len(value)
-        for place, (item, inner) in enumerate(zip(value, shapes, strict=True)):
-            check_shape(path, item, inner, advice, f"{where}[{place}]")
-    elif isinstance(shape, dict):
-        named = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
-        for name, inner in named.items():
-            plain = name.removesuffix("?")
-            if plain in value:
-                check_shape(path, value[plain], inner, advice, f"{where}.{plain}".lstrip("."))
-            elif plain == name:
-                raise RankriseError(f"{path} is damaged ({where or 'it'} has no {plain}): {advice}.")
+        both = enumerate(zip(value, shapes, strict=True))
+        return [check_shape(path, item, one, advice, f"{where}[{place}]") for place, (item, one) in both]
+    if isinstance(shape, dict):
+        return value | _checked_names(path, value, shape, advice, where)
+    return float(value) if shape is NUMBER and isinstance(value, str) else value
+
+
+def _is_of(value: Any, shape: Any) -> bool:
+    """Whether a value is of a shape, whatever is within it."""
+    if isinstance(value, bool):
+        return shape in (bool, object)
+    if shape is NUMBER:
+        small = isinstance(value, int) and abs(value) <= sys.float_info.max
+        return isinstance(value, float) or small or (isinstance(value, str) and value in _NOT_FINITE)
+    if isinstance(shape, str):
+        return isinstance(value, int) and value in _WHOLE[shape]
+    if isinstance(shape, tuple):
+        return isinstance(value, list) and len(value) == len(shape)
+    return isinstance(value, type(shape) if isinstance(shape, dict | list) else shape)
+
+
+def _checked_names(
+    path: Path, value: dict[str, Any], shape: dict[str, Any], advice: str, where: str
+) -> dict[str, Any]:
+    """What lies under the names of a shape, each checked."""
+    found = {}
+    others = dict.fromkeys(value, shape["*"]) if "*" in shape else {}
+    for name, inner in {**others, **{name: inner for name, inner in shape.items() if name != "*"}}.items():
+        plain = name.removesuffix("?")
+        if plain in value:
+            found[plain] = check_shape(path, value[plain], inner, advice, f"{where}.{plain}".lstrip("."))
+        elif plain == name:
+            raise RankriseError(f"{path} is damaged ({where or 'it'} has no {plain}): {advice}.")
+    return found
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, str], advice: str) -> None:

@@ -118,9 +118,13 @@ def _matrices(checkpoint: Checkpoint) -> nn.Module:
             continue
         *path, leaf = name.split(".")
         owner = root
-        for part in path:
-            if part not in owner._modules:
-                owner.add_module(part, nn.Module())
-            owner = owner.get_submodule(part)
-        owner.register_parameter(leaf, nn.Parameter(torch.empty(shape, device="meta"), requires_grad=False))
+        try:
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            empty = nn.Parameter(torch.empty(shape, device="meta"), requires_grad=False)
+            owner.register_parameter(leaf, empty)
+        except (KeyError, AttributeError) as error:
+            raise RankriseError(f"{name!r} cannot be the name of a weight: rename it.") from error
     return root

@@ -10,6 +10,8 @@ import numpy as np
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.record.names import STAGES
+from rankrise.foundations.record.shapes import COUNT, NUMBER, check_shape
 from rankrise.watch._stages.curves import Curve, curves_of
 from rankrise.watch._stages.power import Missed, missed_in
 from rankrise.watch._stages.steps import FoundStep, find_steps
@@ -17,6 +19,12 @@ from rankrise.watch._track.load import TrackedRun, load
 
 FORMAT = "rankrise-stages/4"
 """Of stages.json; counted up when the same record gives other stages, so that what was kept is found anew."""
+_STEP = {
+    **dict.fromkeys(("time", "probability", "before", "after"), NUMBER),
+    **dict.fromkeys(("interval", "extent"), (NUMBER, NUMBER)),
+}
+_STAGE = {"step": COUNT, "interval": (COUNT, COUNT), "probability": NUMBER, "curves": {"*": _STEP}}
+_SHAPE = {"until": COUNT, "searched": [str], "stages": [_STAGE]}
 
 
 @dataclass(frozen=True)
@@ -108,16 +116,14 @@ class StagesFound:
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> "StagesFound":
-        """From what stages.json holds; refused where it is of another format."""
+        """From what stages.json holds; refused where it is of another format, or damaged."""
         if found.get("format") != FORMAT:
             raise RankriseError(
                 f"stages are of format {found.get('format')!r}, not {FORMAT!r}: find them again."
             )
-        try:
-            stages = tuple(map(FoundStage.from_dict, found["stages"]))
-            return cls(stages, tuple(found["searched"]), int(found["until"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RankriseError(f"stages are damaged ({error!r}): find them again.") from error
+        whole = check_shape(Path(STAGES), found, _SHAPE, "find them again")
+        stages = tuple(map(FoundStage.from_dict, whole["stages"]))
+        return cls(stages, tuple(whole["searched"]), whole["until"])
 
 
 def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: float = 0.9) -> StagesFound:

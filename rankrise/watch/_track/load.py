@@ -17,11 +17,11 @@ from rankrise.foundations.notes import gathered
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
 from rankrise.foundations.record.run_file import has_checksums, read_run
-from rankrise.foundations.record.tensors import read_tensors
+from rankrise.foundations.record.truncation import read_truncation
 from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
+from rankrise.watch._track.spectra_read import read_spectra
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
-from rankrise.watch._track.truncation import read_truncation
 
 Array = NDArray[Any]
 
@@ -328,21 +328,13 @@ class TrackedRun:
                     if step is not None
                     else f"{path} is not there: the run has only just begun, or was copied without it."
                 )
-            tensors, _ = read_tensors(path, "delete it", has_checksums(self.info))
             heads: dict[str, tuple[int, ...]] = dict.fromkeys(self.matrices, ())
             for layer in self.layers:
                 names = [f"{layer['name']}.{product}".lstrip(".") for product in self.products]
                 heads |= dict.fromkeys(names, (len(layer["tracked_heads"]),))
-            others = next((one for at, one in self._spectra.items() if at is not None), {})
-            of_training = step is None or step in self.finite_spectra_steps
-            for name, tensor in tensors.items():
-                fits = name not in heads or (tensor.shape[:-1] == heads[name] and tensor.numel())
-                fits = fits and (step is None or others.get(name, tensor).shape == tensor.shape)
-                finite = not of_training or bool(tensor.isfinite().all())
-                if not fits or not finite or tensor.is_complex():
-                    what = f"{name} is {'' if finite else 'not finite, '}{tensor.dtype} {list(tensor.shape)}"
-                    raise RankriseError(f"{path} is damaged ({what}): delete it.")
-            self._spectra[step] = {name: tensor.float().numpy() for name, tensor in tensors.items()}
+            like = next((one for at, one in self._spectra.items() if None not in (at, step)), {})
+            finite = step is None or step in self.finite_spectra_steps
+            self._spectra[step] = read_spectra(path, has_checksums(self.info), heads, like, finite)
         return self._spectra[step]
 
     def _told(
