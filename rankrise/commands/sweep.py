@@ -167,7 +167,7 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
     import time
 
     from rankrise.foundations.errors import RankriseError
-    from rankrise.train._loop import end_of
+    from rankrise.train._reached import end_of
 
     begun = time.perf_counter()
     since: dict[str, float] = {}

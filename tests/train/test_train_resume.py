@@ -65,7 +65,7 @@ def test_no_measurement_is_left_out_however_slow_it_is(tiny, tmp_path, monkeypat
 
 
 def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
-    from rankrise.train import _loop as loop
+    from rankrise.train import _prepared
 
     def step_and_stop(*arguments: object) -> object:
         step = eager_step(*arguments)
@@ -80,8 +80,8 @@ def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path
 
         return counted
 
-    eager_step = loop.eager_step
-    monkeypatch.setattr(loop, "eager_step", step_and_stop)
+    eager_step = _prepared.eager_step
+    monkeypatch.setattr(_prepared, "eager_step", step_and_stop)
     with pytest.raises(Interrupted, match="SIGINT at step 6"):
         train(tiny, tmp_path / "run")
     monkeypatch.undo()
@@ -130,7 +130,7 @@ def test_other_settings_are_refused_by_name(tiny, whole_run, tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
     tiny: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from rankrise.train import _loop as loop
+    from rankrise.train import _prepared
 
     def breaking_step(*arguments: object) -> object:
         step = eager_step(*arguments)
@@ -143,8 +143,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
         return counted
 
-    eager_step = loop.eager_step
-    monkeypatch.setattr(loop, "eager_step", breaking_step)
+    eager_step = _prepared.eager_step
+    monkeypatch.setattr(_prepared, "eager_step", breaking_step)
     with pytest.raises(RankriseError, match="the loss is nan at step 10: lower learning_rate"):
         train(tiny, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"

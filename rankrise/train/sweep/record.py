@@ -14,7 +14,7 @@ from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._loop import run_in
+from rankrise.train._resumable import run_in
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan
 
 FORMAT = "rankrise-sweep/1"
