@@ -19,6 +19,14 @@ PREFIX = "base_model.model."
 MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
 """Initialisations (LoRA-GA the last) after which the base is not the one on disk."""
 
+LONGEST_NAME = 300
+"""Characters in the name of a module."""
+_MOST_SIGNS = {r"[*+{]": 2, r"\?": 2, r"\(": 1}
+"""How many repetitions, options and groups a pattern has at most: each multiplies the ways to match it."""
+
+Scales = tuple[tuple[re.Pattern[str], float], ...]
+"""Patterns of modules, and the alpha of each."""
+
 
 @dataclass(frozen=True, eq=False)
 class StoredAdapter:
@@ -104,7 +112,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
         if config.get(name)
     ]
-    _refuse_odd_scales(folder / ADAPTER_CONFIG, config)
+    scales = _scales(folder / ADAPTER_CONFIG, config)
     start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
     if start in MOVES_THE_BASE:
         raise RankriseError(
@@ -129,6 +137,10 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
     dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
     for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
         name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        if len(name) > LONGEST_NAME:
+            raise RankriseError(
+                f"{str(folder)!r} holds factors for a module of {len(name)} characters: restore it."
+            )
         right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
         if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
             raise RankriseError(
@@ -136,7 +148,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             )
         if not all(_is_finite(factor) for factor in (left, right)):
             raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite: restore it.")
-        factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
+        factors[name] = (left.float() * _scale(config, scales, name, right.shape[0]), right.float())
     embedded = [key for key in tensors if ".lora_" in key]
     if embedded or not factors:
         raise RankriseError(
@@ -150,30 +162,30 @@ def _is_finite(factor: Tensor) -> bool:
     return factor.is_floating_point() and bool(factor.float().isfinite().all())
 
 
-def _scale(config: dict[str, Any], name: str, rank: int) -> float:
+def _scale(config: dict[str, Any], scales: Scales, name: str, rank: int) -> float:
     """`alpha / r`, or `alpha / sqrt(r)`, with the first pattern that matches, as PEFT reads them."""
-    given: dict[str, float] = config.get("alpha_pattern") or {}
-    alpha = next(
-        (value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", name)),
-        config.get("lora_alpha", 8),
-    )
+    alpha = next((alpha for pattern, alpha in scales if pattern.match(name)), config.get("lora_alpha", 8))
     return float(alpha) / (max(rank, 1) ** 0.5 if config.get("use_rslora") else max(rank, 1))
 
 
-def _refuse_odd_scales(path: Path, config: dict[str, Any]) -> None:
-    """Refuse scales that are not numbers, and patterns that are broken or could be searched for ever."""
+def _scales(path: Path, config: dict[str, Any]) -> Scales:
+    """The patterns of modules whose scale is their own. Refused are scales that are not numbers, and patterns
+    that are broken, or could be searched for hours in names that fit them badly."""
     patterns = config.get("alpha_pattern") or {}
     for alpha in (config.get("lora_alpha", 8), *(patterns.values() if isinstance(patterns, dict) else ([],))):
         if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
             raise RankriseError(f"{path} is damaged (a scale is {alpha!r:.30}): restore it.")
-    for pattern in patterns:
+    scales = []
+    for pattern, alpha in patterns.items():
+        plain = re.sub(r"\\.", "", pattern)
+        many = any(len(re.findall(these, plain)) > most for these, most in _MOST_SIGNS.items())
         try:
-            re.compile(pattern)
-            plain = len(re.findall(r"[*+{]", pattern)) <= 4 and not re.search(r"\)[*+{]", pattern)
-        except re.error:
-            plain = False
-        if not plain:
+            if many or re.search(r"\)[*+?{]", plain):
+                raise re.error("there are many ways to match it")
+            scales.append((re.compile(rf"(.*\.)?({pattern})$"), float(alpha)))
+        except (re.error, RecursionError, OverflowError) as error:
             raise RankriseError(
                 f"{path} has the alpha_pattern {pattern!r:.60}, which does not tell modules by their names: "
                 "write the names themselves."
-            )
+            ) from error
+    return tuple(scales)

@@ -116,6 +116,10 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
         ({"alpha_pattern": {"(": 1}}, "does not tell modules by their names"),
         ({"alpha_pattern": {"(a+)+$": 1}}, "does not tell modules by their names"),
         ({"alpha_pattern": {".*.*.*.*.*.*.*.*q": 1}}, "does not tell modules by their names"),
+        ({"alpha_pattern": {"a*a*a*q": 1}}, "does not tell modules by their names"),
+        ({"alpha_pattern": {"a?" * 40 + "a" * 40: 1}}, "does not tell modules by their names"),
+        ({"alpha_pattern": {"(a|a)" * 40 + "q": 1}}, "does not tell modules by their names"),
+        ({"alpha_pattern": {"(a?)?q": 1}}, "does not tell modules by their names"),
     ],
 )
 def test_scales_that_are_no_numbers_and_patterns_without_end(
@@ -126,3 +130,16 @@ def test_scales_that_are_no_numbers_and_patterns_without_end(
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | settings))
     with pytest.raises(RankriseError, match=message):
         use.shrink(tmp_path, rank=2)
+
+
+def test_a_module_with_a_name_without_end(tmp_path: Path) -> None:
+    """A pattern with two repetitions takes the third power of its length."""
+    trained("llama", tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    config["alpha_pattern"] = {"a*a*q": 1}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    name = f"base_model.model.{'a' * 100_000}"
+    factors = {f"{name}.lora_A.weight": torch.ones(2, 4), f"{name}.lora_B.weight": torch.ones(4, 2)}
+    save_file(factors, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(RankriseError, match="factors for a module of 100000 characters: restore it"):
+        use.shrink(tmp_path, rank=1)
