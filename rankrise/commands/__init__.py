@@ -73,9 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except RankriseError as error:
         raise _ended(printable(str(error))) from None
     except BrokenPipeError:
-        if not _output_is_closed():
+        lost = [stream for stream in (sys.stdout, sys.stderr) if _has_lost_its_reader(stream)]
+        if not lost:
             raise
-        _discard(sys.stdout)
+        for stream in lost:
+            _discard(stream)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         if "temporary directory" in str(error.strerror):  # Python has looked for one that can be written
@@ -128,16 +130,21 @@ def _discard(stream: TextIO) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Have somewhere to print to, also where the shell closed an output (`>&-`), as `print` does alone."""
-    for name in ("stdout", "stderr"):
+    """Have the three standard streams, also where the shell closed one (`>&-`): the next file that is opened,
+    of a run perhaps, would get its number, and with it what libraries print."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
-def _output_is_closed() -> bool:
-    """Whether the reader of standard output is gone, as `head` may be; other pipes may break as well."""
+def _has_lost_its_reader(stream: TextIO) -> bool:
+    """Whether the reader of an output is gone, as `head` may be; other pipes may break as well."""
     poll = select.poll()
-    poll.register(sys.stdout, 0)
+    poll.register(stream, 0)
     return bool(poll.poll(0))
 
 

@@ -211,6 +211,7 @@ def test_a_closed_pipe_ends_it_quietly():
         ("recipes", "| true", 128 + signal.SIGPIPE),  # rich's tables end as prints do
         ("recipes", ">&-", 0),
         ("recipes", "2>&-", 0),
+        ("recipes", "<&- >&- 2>&-", 0),
         ("recipes", ">/dev/full", 2),
         ("nosuch", "2>&-", 2),
         ("nosuch", "2>/dev/full", 2),
@@ -221,6 +222,37 @@ def test_outputs_that_are_closed_or_full(words, ends, code):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path):
+    """What a library prints would be written into it."""
+    script = """
+import os, sys
+from rankrise import commands
+def call(*_):
+    with open(sys.argv[1], "wb"):
+        os.write(1, b"of a library")
+        os.write(2, b"of another")
+commands.call = call
+commands.main(["recipes"])
+"""
+    command = f"{sys.executable} -c '{script}' {tmp_path}/file <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command]).returncode == 0
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_reader_of_the_errors_that_is_gone_ends_it_quietly():
+    script = """
+import os, sys, time
+from rankrise import commands
+def call(*_):
+    time.sleep(0.5)
+    print("progress", file=sys.stderr, flush=True)
+commands.call = call
+commands.main(["recipes"])
+"""
+    command = f"{sys.executable} -c '{script}' 2> >(true)"
+    assert subprocess.run(["bash", "-c", command]).returncode == 128 + signal.SIGPIPE
 
 
 def test_an_interrupted_command_does_not_say_that_anything_was_kept(capsys, monkeypatch):
