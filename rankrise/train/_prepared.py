@@ -1,5 +1,6 @@
 """A run before its first step: what is trained, how a step is computed, and where it is recorded."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def prepared(settings: TrainSettings, folder: Path, note: str, meter: Meter) -> 
     optimiser = optimiser_of(settings, model, accelerator.device)
     model, optimiser = accelerator.prepare(model.to(accelerator.device), optimiser)
     model.train()
-    place = folder.resolve()
+    place = Path(os.path.realpath(folder))
     tracker = watch.RankTracker(
         model,
         folder,

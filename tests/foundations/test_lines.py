@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rankrise import RankriseError
+from rankrise.foundations.record import lines as lines_module
 from rankrise.foundations.record.lines import Lines, last_step, read_lines
 
 
@@ -118,3 +119,24 @@ def test_a_file_that_was_taken_away_is_put_back(tmp_path: Path, replaced: bool) 
     assert (aside is not None) == replaced
     if aside is not None:
         assert aside.read_text() == "another's\n"
+
+
+@pytest.mark.parametrize("end", ["", "\n"], ids=["torn", "whole"])
+def test_a_hole_of_many_bytes_is_not_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A sparse file takes no space on the disk, and all of its size in memory."""
+    monkeypatch.setattr(lines_module, "LONGEST", 1000)
+    path = tmp_path / "steps.jsonl"
+    lines = Lines(path)
+    lines.append(1, {"loss": 1.0})
+    with path.open("r+b") as file:
+        file.seek(10**12)
+        file.write(end.encode() or b"x")
+    for use in (lambda: read_lines(path), lambda: Lines(path).end_before(2), lambda: lines.cut(2)):
+        with pytest.raises(
+            RankriseError, match=r"steps\.jsonl is damaged \(no row has 1,000 bytes\): restore it"
+        ):
+            use()
+    assert path.stat().st_size == 10**12 + 1
+    lines.close()

@@ -7,6 +7,7 @@ A row ends with the CRC-32 of the text before it: {"step":7,"loss":2.3,"crc32":"
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ MOST = 2**63
 """Steps are below: they are read as 64-bit numbers."""
 TEXTS = ("checkpoint", "key", "since")
 """What a row may say in words: the checkpoint that it was measured of. All else is numbers."""
+LONGEST = 100_000_000
+"""Bytes in a row, many times more than that of the largest model has."""
 _START = b'{"step":'
 _CHECKSUM = "crc32"
 _END = f',"{_CHECKSUM}":"00000000"}}'
@@ -79,19 +82,16 @@ class Lines:
     def end_before(self, step: int) -> int:
         """The size of the file without the rows of `step` and later."""
         size = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                if _step_of(line, self.path) >= step:
-                    break
-                size += len(line)
+        for line in _whole_lines(self.path):
+            if _step_of(line, self.path) >= step:
+                break
+            size += len(line)
         return size
 
     def cut(self, step: int) -> int:
         """Drop the rows of `step` and later. Returns of how many steps."""
         size = self.end_before(step)
-        with self.path.open("rb") as file:
-            file.seek(size)
-            dropped = {_step_of(line, self.path) for line in file}
+        dropped = {_step_of(line, self.path) for line in _whole_lines(self.path, size)}
         os.ftruncate(self._handle, size)
         self.size, self.last = size, None
         return len(dropped)
@@ -106,22 +106,21 @@ class Lines:
         if self.path.exists():
             refuse_special(self.path)
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        self.size = self.path.read_bytes().rfind(b"\n") + 1
+        self.size = _end_of_rows(self.path)
         os.ftruncate(self._handle, self.size)  # a last line that was torn by a kill
 
 
 def read_lines(path: Path, checked: bool = False) -> list[dict[str, Any]]:
     """The rows of a file; a last line that is being written, or was torn, is left out. Where the rows are
     `checked`, one without a checksum is damaged."""
+    rows: list[dict[str, Any]] = []
     try:
         refuse_special(path)
-        data = path.read_bytes()
     except FileNotFoundError:
-        return []
-    rows = []
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        return rows
+    for number, line in enumerate(_whole_lines(path), start=1):
         try:
-            rows.append(_row(line, checked))
+            rows.append(_row(line.rstrip(b"\n"), checked))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise RankriseError(
                 f"{path} is damaged in line {number}: delete that line, or restore the file."
@@ -136,6 +135,33 @@ def last_step(path: Path) -> int:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
         *lines, _ = file.read().split(b"\n")  # the last is empty, or being written
     return int(json.loads(lines[-1])["step"]) if lines else 0
+
+
+def _whole_lines(path: Path, start: int = 0) -> Iterator[bytes]:
+    """The lines of a file from a byte on, but for a torn last one; one at a time is in memory."""
+    with path.open("rb") as file:
+        file.seek(start)
+        while line := file.readline(LONGEST):
+            if not line.endswith(b"\n"):
+                if len(line) == LONGEST:
+                    raise _without_rows(path)
+                return
+            yield line
+
+
+def _end_of_rows(path: Path) -> int:
+    """Where the last line ends that is whole."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, size - LONGEST))
+        found = file.read().rfind(b"\n") + 1
+    if start and not found:
+        raise _without_rows(path)
+    return start + found
+
+
+def _without_rows(path: Path) -> RankriseError:
+    return RankriseError(f"{path} is damaged (no row has {LONGEST:,} bytes): restore it.")
 
 
 def _row(line: bytes, checked: bool) -> dict[str, Any]:

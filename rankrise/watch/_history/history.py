@@ -1,5 +1,6 @@
 """`watch.history`: a series of checkpoints as a tracked run, one checkpoint at a time."""
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -91,7 +92,8 @@ def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
     """A record must not lie among checkpoints, where it would pass for one of them."""
     sources = [entry.source for entry in plan.checkpoints]
     paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
-    of_series = any(folder.resolve() in (path, path.parent) for path in paths)
+    real = Path(os.path.realpath(folder))
+    of_series = any(real in (path, path.parent) for path in paths)
     # Initial weights without a run are those of a history that was killed.
     foreign = folder.is_dir() and any(path.name != INITIAL for path in weights_in(folder))
     if of_series or (foreign and not has_run(folder)):
