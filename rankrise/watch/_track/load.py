@@ -45,6 +45,7 @@ class TrackedRun:
     info: dict[str, Any]
     """What run.json holds."""
     _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
+    _read: dict[tuple[str, str], Array] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         steps = counted(len(self.measured), "measured step")
@@ -352,14 +353,16 @@ class TrackedRun:
         return merged(read_lines(self.folder / RANKS, has_checksums(self.info)))
 
     def _curves(self, which: str, name: str, depth: tuple[int, ...]) -> Array:
-        values = self._recorded(which, name)
-        if which in self.products:
-            heads = max((len(layer["tracked_heads"]) for layer in self.layers), default=0)
-            depth = (len(self.layers), heads, *depth)
-        curves = numpy.full((len(self._ranks), *depth), numpy.nan)
-        with self._whole_rows():
-            put(curves, values)
-        return curves
+        if (which, name) not in self._read:
+            values = self._recorded(which, name)
+            if which in self.products:
+                heads = max((len(layer["tracked_heads"]) for layer in self.layers), default=0)
+                depth = (len(self.layers), heads, *depth)
+            curves = numpy.full((len(self._ranks), *depth), numpy.nan)
+            with self._whole_rows():
+                put(curves, values)
+            self._read[which, name] = curves
+        return self._read[which, name].copy()
 
     def _recorded(self, which: str, name: str) -> list[Any]:
         """What each row has of it; None where it has nothing."""
