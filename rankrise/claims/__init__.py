@@ -22,7 +22,7 @@ __all__ = [
     "write_claims",
 ]
 
-FORMAT = "rankrise-claims/3"
+FORMAT = "rankrise-claims/4"
 
 
 def has_claims(run: Run) -> bool:

@@ -1,11 +1,12 @@
 """A claim that can fail: what was measured, what is needed, why there, and the verdict."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from rankrise.claims.statistics import Estimate
-from rankrise.runs import NotRecorded, Run, Study
+from rankrise.claims.turning import turned_verdicts, turning
+from rankrise.runs import NotRecorded, Run, Study, TrackedRun
 
 Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
 Source = Literal["the paper", "the reproduction", "the project"]
@@ -22,7 +23,8 @@ Subject = TypeVar("Subject")
 class Measure:
     """A number of a run, and the threshold that it is held against, where it has one.
 
-    `interval` is there for a statistic over heads. `passes` is True where the whole interval is on the right
+    `interval` is there for a statistic over heads, and for a rank of which only some were tried, where it is
+    the least and the most that it can be. `passes` is True where the whole interval is on the right
     side of the threshold, False where all of it is on the wrong side, and None where the threshold lies
     within it, where the number is not defined on this run, or where nothing is `needed`.
 
@@ -41,13 +43,19 @@ class Measure:
     layer: int | None = None
     choice: str = ""
 
+    @property
+    def label(self) -> str:
+        """Its name, and by which other choice it was measured."""
+        return f"{self.name}, but by {self.choice}" if self.choice else self.name
+
 
 @dataclass(frozen=True)
 class Claim:
     """A claim with its verdict on a part of a subject, and the reason for it.
 
     `runs` are the names of the runs it was judged on, `data` is their data set (empty for a toy run), and
-    `part` is what of them was judged, such as "KQ"; empty where the claim has one part.
+    `part` is what of them was judged, such as "KQ"; empty where the claim has one part. `left_out` says of
+    each further run on that data set how it differs from them.
     """
 
     name: str
@@ -59,6 +67,7 @@ class Claim:
     runs: tuple[str, ...] = ()
     data: str = ""
     part: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def subject(self) -> str:
@@ -81,13 +90,19 @@ class Claim:
         return [measure for measure in self.measures if measure.choice]
 
     @property
-    def otherwise(self) -> dict[str, Verdict]:
-        """The verdicts that other choices would give, where they are others than this one."""
-        return {
-            choice: verdict
-            for choice, verdict in _otherwise(self.measures).items()
-            if verdict != self.verdict and self.verdict != "not judged"
-        }
+    def by_choice(self) -> dict[str, Verdict | None]:
+        """The verdict by each other choice alone; None by one that the record does not tell."""
+        return {} if self.verdict == "not judged" else _by_choice(self.measures)
+
+    @property
+    def otherwise(self) -> str:
+        """The other verdicts, with the choices that give them, in words; empty where no choice turns it."""
+        return turned_verdicts(self.verdict, self.by_choice)
+
+    @property
+    def turned(self) -> str:
+        """The sentence on other choices: which of them turn the verdict, and which are not recorded."""
+        return turning(self.verdict, self.by_choice)
 
     @property
     def beside(self) -> list[Measure]:
@@ -95,8 +110,17 @@ class Claim:
         return [one for one in self.measures if not one.needed and not one.choice and one.layer is None]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self) | {"measures": [asdict(measure) for measure in self.measures]}
+        """As JSON has it: what another choice gives stands under that choice, beside its verdict."""
+        choices = [
+            {
+                "choice": choice,
+                "verdict": self.by_choice.get(choice),
+                "measures": [asdict(one) for one in self.choices if one.choice == choice],
+            }
+            for choice in dict.fromkeys(one.choice for one in self.choices)
+        ]
+        measures = [asdict(one) for one in self.measures if not one.choice]
+        return asdict(self) | {"turned": self.turned, "choices": choices, "measures": measures}
 
 
 @dataclass(frozen=True)
@@ -159,6 +183,22 @@ def _measure(
     return Measure(name, value, needed, passes, why, **where)
 
 
+def by_each_choice(
+    deciding: Callable[..., Sequence[Measure]], choices: Mapping[str, Mapping[str, Any]]
+) -> list[Measure]:
+    """The measures that decide, as `deciding()` gives them; then the same by each other choice, with its
+    arguments: without numbers where the record does not have them."""
+    ours = list(deciding())
+    measures = list(ours)
+    for choice, arguments in choices.items():
+        try:
+            others = list(deciding(**arguments))
+        except NotRecorded as missing:
+            others = [replace(one, value=None, interval=None, passes=None, why=str(missing)) for one in ours]
+        measures += [replace(one, choice=choice) for one in others]
+    return measures
+
+
 def worst_seed(same: Sequence[Measure]) -> Measure:
     """Of one measure on several seeds the one that fails, else one not known, else the nearest to failing."""
     sign = -1 if same[0].needed.startswith(">=") else 1
@@ -173,19 +213,17 @@ def judge(statement: Statement[Subject], subject: Subject, everything: bool = Fa
     runs = statement.runs(subject)
     names = tuple(run.name for run in runs)
     excuse = "" if everything else statement.not_about(runs)
+    tracked = [run for run in runs if isinstance(run, TrackedRun)]
+    left_out = subject.left_out(tracked) if isinstance(subject, Study) else {}
 
     def claim(verdict: Verdict, reason: str, measures: tuple[Measure, ...] = (), part: str = "") -> Claim:
         said = (statement.name, statement.text, statement.source)
-        return Claim(*said, verdict, reason, measures, names, _data(subject), part)
+        return Claim(*said, verdict, reason, measures, names, _data(subject), part, left_out)
 
     try:
         measures = statement.measure(subject)
     except NotRecorded as missing:
         return [claim("not judged", excuse) if excuse else claim("not decided", str(missing))]
-    left_out = len(subject.members) - len(runs) if isinstance(subject, Study) else 0
-    named = (
-        f"; judged on {len(runs)} of {len(runs) + left_out} runs: {' and '.join(names)}" if left_out else ""
-    )
     claims = []
     for part in list(dict.fromkeys(measure.part for measure in measures if measure.part)) or [""]:
         mine = tuple(measure for measure in measures if measure.part in ("", part))
@@ -194,7 +232,7 @@ def judge(statement: Statement[Subject], subject: Subject, everything: bool = Fa
             claims.append(claim("not judged", excuse, shown, part))
         else:
             verdict, reason = _verdict(mine)
-            claims.append(claim(verdict, f"{reason}{named}.", mine, part))
+            claims.append(claim(verdict, f"{reason}.", mine, part))
     return claims
 
 
@@ -204,10 +242,7 @@ def _data(subject: object) -> str:
 
 
 def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
-    """A measure that fails refutes; the claim holds where every deciding one passes; else it is not decided.
-
-    The reason says by which other choice the verdict would be another.
-    """
+    """A measure that fails refutes; the claim holds where every deciding one passes; else it is open."""
     deciding = {one.name: one for one in _deciding(measures)}
     verdict = _of(list(deciding.values()))
     failed = [name for name, one in deciding.items() if one.passes is False]
@@ -222,21 +257,22 @@ def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
     else:
         which = {1: "its one measure", 2: "both measures"}
         reason = f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}"
-    turned = [f"{other} with {choice}" for choice, other in _otherwise(measures).items() if other != verdict]
-    return verdict, reason + (f"; by another choice: {', '.join(turned)}" if turned else "")
+    return verdict, reason
 
 
 def _deciding(measures: Sequence[Measure]) -> list[Measure]:
     return [one for one in measures if one.needed and not one.choice and one.layer is None]
 
 
-def _otherwise(measures: Sequence[Measure]) -> dict[str, Verdict]:
-    """The verdict by each other choice."""
+def _by_choice(measures: Sequence[Measure]) -> dict[str, Verdict | None]:
+    """The verdict by each other choice, where its numbers are known."""
     deciding = {one.name: one for one in _deciding(measures)}
-    return {
-        choice: _of(list((deciding | {one.name: one for one in measures if one.choice == choice}).values()))
-        for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice)
-    }
+    found: dict[str, Verdict | None] = {}
+    for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
+        chosen = {one.name: one for one in measures if one.choice == choice}
+        known = all(one.value is not None for one in chosen.values())
+        found[choice] = _of(list((deciding | chosen).values())) if known else None
+    return found
 
 
 def _of(deciding: Sequence[Measure]) -> Verdict:

@@ -1,16 +1,31 @@
 """Claims that compare data sets: the paper's on ImageNet, and the reproduction's on CIFAR-100."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, noted
+from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
 from rankrise.claims.growth import growth
 from rankrise.claims.heads import at_the_end
-from rankrise.claims.statistics import contrast, in_order
+from rankrise.claims.ranks import OTHERS, STABLE
+from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, in_order_in_every_layer
 from rankrise.runs import NotRecorded, Study
 
 MOST = 0.75
+FACTOR = "factor by which the stable rank grows"
+RATIO = "stable rank on CIFAR-100 over that on CIFAR-10"
+ON_CIFAR100: dict[str, dict[str, Any]] = {
+    "the worst layer": {"order": in_order_in_every_layer},
+    "chance as the threshold": {"most": 0.5},
+    **{kind: {"kind": kind} for kind in OTHERS},
+}
+ON_IMAGENET: dict[str, dict[str, Any]] = {
+    "a clock from step 1": {"from_first": True},
+    **{kind: {"kind": kind} for kind in OTHERS},
+}
+"""Other choices."""
 
 
 def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
@@ -25,45 +40,69 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
         )
     measures: list[Measure] = []
     for product in easy[0].products:
-        lower, higher = (at_the_end(runs, product) for runs in (easy, hard))
-        layers, whole = contrast([higher.mapped(np.log), lower.mapped(np.log)], [1, -1])
-        name = "stable rank on CIFAR-100 over that on CIFAR-10"
+        lower, higher = (at_the_end(runs, product).mapped(np.log) for runs in (easy, hard))
+        layers, whole = contrast([higher, lower], [1, -1])
         measures += [
-            noted(name, one.mapped(np.exp), "geometric mean over heads", part=product, layer=layer)
+            noted(RATIO, one.mapped(np.exp), "geometric mean over heads", part=product, layer=layer)
             for layer, one in layers.items()
         ]
         measures += [
-            at_least(
-                "share of pairs of heads in the same layer in which CIFAR-100 has the higher rank",
-                in_order([higher, lower]),
-                MOST,
-                "half of them would by chance; three of four is half-way to all",
-                part=product,
-            ),
-            noted(f"{name}, geometric mean over heads", whole.mapped(np.exp), "", part=product),
+            *by_each_choice(partial(_higher, studies, product), ON_CIFAR100),
+            noted(f"{RATIO}, geometric mean over heads", whole.mapped(np.exp), "", part=product),
         ]
     return measures
+
+
+def _higher(
+    studies: Sequence[Study],
+    product: str,
+    kind: str = STABLE,
+    order: Callable[[Sequence[Heads]], Estimate] = in_order,
+    most: float = MOST,
+) -> list[Measure]:
+    lower, higher = (at_the_end(study.main, product, kind) for study in studies)
+    return [
+        at_least(
+            "share of pairs of heads in the same layer in which CIFAR-100 has the higher rank",
+            order([higher, lower]),
+            most,
+            "half of them would by chance; three of four is half-way to all",
+            part=product,
+        )
+    ]
 
 
 def grows_more_on_imagenet(studies: Sequence[Study]) -> list[Measure]:
     """By how much the stable rank grows on ImageNet, or a part of it, against CIFAR-10."""
-    factor = "factor by which the stable rank grows"
     measures: list[Measure] = []
     for product in studies[0].main[0].products:
-        small, large = (growth(study.main, product)[0] for study in studies)
-        _, ratio = contrast([large, small], [1, -1])
         measures += [
-            at_least(
-                f"{factor} on ImageNet, over that on CIFAR-10",
-                ratio.mapped(np.exp),
-                1.0,
-                "from the end of the first epoch to the end of training, geometric means over heads; the "
-                "networks and their training differ as well as the data",
-                part=product,
-            ),
+            *by_each_choice(partial(_grows_more, studies, product), ON_IMAGENET),
             *(
-                noted(f"{factor} on {study.label}", heads.mean().mapped(np.exp), "", part=product)
-                for study, heads in zip(studies, (small, large), strict=True)
+                noted(
+                    f"{FACTOR} on {study.label}",
+                    growth(study.main, product)[0].mean().mapped(np.exp),
+                    "",
+                    part=product,
+                )
+                for study in studies
             ),
         ]
     return measures
+
+
+def _grows_more(
+    studies: Sequence[Study], product: str, kind: str = STABLE, from_first: bool = False
+) -> list[Measure]:
+    small, large = (growth(study.main, product, from_first, kind)[0] for study in studies)
+    _, ratio = contrast([large, small], [1, -1])
+    return [
+        at_least(
+            f"{FACTOR} on ImageNet, over that on CIFAR-10",
+            ratio.mapped(np.exp),
+            1.0,
+            "from the end of the first epoch to the end of training, geometric means over heads; the "
+            "networks and their training differ as well as the data",
+            part=product,
+        )
+    ]

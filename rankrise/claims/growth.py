@@ -1,12 +1,15 @@
 """The paper on tracked runs: the rank of the change grows during training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, noted
+from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
 from rankrise.claims.heads import heads_of, judged_at
-from rankrise.claims.statistics import Heads, spearman
+from rankrise.claims.ranks import OTHERS, STABLE, ranks_of
+from rankrise.claims.statistics import Estimate, Heads, spearman
 from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
@@ -15,27 +18,27 @@ MOST_HEADS = 0.75
 TREND = 0.5
 FEWEST_STEPS = 8
 MOMENTS = 40
-CLOCKS = {
-    "a linear clock": {"from_first": False, "linear": True},
-    "a clock from step 1": {"from_first": True, "linear": False},
+CHANCE = (0.5, 0.0)
+"""Of both thresholds, what heads without a trend would give."""
+CHOICES: dict[str, dict[str, Any]] = {
+    "a linear clock": {"linear": True},
+    "a clock from step 1": {"from_first": True},
+    "the worst layer": {"over_layers": Heads.smallest_layer},
+    "chance as the threshold": {"thresholds": CHANCE},
+    **{kind: {"kind": kind} for kind in OTHERS},
 }
-"""The other choices of when, and on which clock, training is looked at."""
 
 
 def rank_grows(study: Study) -> list[Measure]:
     """The stable rank of each head at the end against early training, and its trend between."""
     measures: list[Measure] = []
     for product in study.main[0].products:
-        factors, grown = growth(study.main, product)
+        factors, _ = growth(study.main, product)
         measures += [
             noted("factor by which the stable rank grows", one.mapped(np.exp), "", part=product, layer=layer)
             for layer, one in factors.by_layer().items()
         ]
-        measures += _deciding(grown, trends(study.main, product), product)
-        for clock, how in CLOCKS.items():
-            _, other = growth(study.main, product, how["from_first"])
-            both = _deciding(other, trends(study.main, product, **how), product, clock)
-            measures += both if how["from_first"] else both[1:]  # a clock leaves its ends where they are
+        measures += by_each_choice(partial(_deciding, study.main, product), CHOICES)
         measures.append(
             noted(
                 "factor by which the stable rank grows, geometric mean over heads",
@@ -51,47 +54,63 @@ def rank_grows(study: Study) -> list[Measure]:
     return [*measures, *judged_at(study)]
 
 
-def _deciding(grown: Heads, trend: Heads, product: str, choice: str = "") -> list[Measure]:
-    where = {"part": product, "choice": choice}
+def _deciding(
+    runs: Sequence[TrackedRun],
+    product: str,
+    kind: str = STABLE,
+    from_first: bool = False,
+    linear: bool = False,
+    over_layers: Callable[[Heads], Estimate] = Heads.mean,
+    thresholds: tuple[float, float] = (MOST_HEADS, TREND),
+) -> list[Measure]:
+    _, grown = growth(runs, product, from_first, kind)
     return [
         at_least(
             "share of heads whose stable rank is higher at the end than early",
-            grown.mean(),
-            MOST_HEADS,
+            over_layers(grown),
+            thresholds[0],
             "three of four; half of them would by chance. Early is the end of the first epoch, when "
             "all of the data has been seen (1 % of training where epochs are not known)",
-            **where,
+            part=product,
         ),
         at_least(
             "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
-            trend.mean(),
-            TREND,
+            over_layers(trends(runs, product, from_first, linear, kind)),
+            thresholds[1],
             "1 where it only rises, 0 without a trend, half-way between; on a logarithmic clock",
-            **where,
+            part=product,
         ),
     ]
 
 
-def growth(runs: Sequence[TrackedRun], product: str, from_first: bool = False) -> tuple[Heads, Heads]:
-    """Of each head: log(stable rank at the end / early), and whether it has grown, 1 or 0."""
+def growth(
+    runs: Sequence[TrackedRun], product: str, from_first: bool = False, kind: str = STABLE
+) -> tuple[Heads, Heads]:
+    """Of each head: log(rank at the end / early), and whether it has grown, 1 or 0."""
 
     def factors(run: TrackedRun) -> list[np.ndarray]:
-        ranks = _changed(run, product, from_first)
+        _, ranks = _changed(run, product, from_first, kind)
         return list(np.log(ranks[-1] / ranks[0]))
 
     heads = heads_of(runs, factors, product)
     return heads, heads.mapped(lambda values: (values > 0).astype(float))
 
 
-def trends(runs: Sequence[TrackedRun], product: str, from_first: bool = False, linear: bool = False) -> Heads:
-    """Of each head: the rank correlation of its stable rank with the step.
+def trends(
+    runs: Sequence[TrackedRun],
+    product: str,
+    from_first: bool = False,
+    linear: bool = False,
+    kind: str = STABLE,
+) -> Heads:
+    """Of each head: the rank correlation of its rank with the step.
 
     By default on a logarithmic clock, on which training has its stages; on a linear one a long end, where the
     rate has fallen and next to nothing moves, decides.
     """
 
     def trend(run: TrackedRun) -> list[np.ndarray]:
-        ranks, steps = _changed(run, product, from_first), _clear(run)[0][_early(run, from_first) :]
+        steps, ranks = _changed(run, product, from_first, kind)
         spread = np.linspace if linear else np.geomspace
         places = np.searchsorted(steps, spread(steps[0], steps[-1], MOMENTS))
         moments = np.unique(places.clip(max=len(steps) - 1))
@@ -103,41 +122,48 @@ def trends(runs: Sequence[TrackedRun], product: str, from_first: bool = False, l
     return heads_of(runs, trend, product)
 
 
-def _clear(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
-    """The measured steps at which most heads' change is more than rounding, and their places among all."""
-    places = np.flatnonzero(run.clear)
-    return run.finite_steps[places], places
+def _clear(run: TrackedRun, product: str, kind: str = STABLE) -> tuple[np.ndarray, np.ndarray]:
+    """The steps at which most heads' change is more than rounding, and the ranks there."""
+    steps, ranks = ranks_of(run, product, kind)
+    clear = ~np.isin(steps, run.noisy_steps)
+    return steps[clear], ranks[clear]
 
 
-def _early(run: TrackedRun, from_first: bool = False) -> int:
-    """The place of the first clear step that counts.
+def _early(run: TrackedRun, steps: np.ndarray, from_first: bool = False) -> int:
+    """The place of the first of some steps that counts.
 
     Not the very first one: the change of a single step is the optimiser's doing (Adam's is the sign of one
     batch's gradient), and its rank is that of a batch, which may be high or low.
     """
     wanted = 0 if from_first else run.epoch_steps or EARLY * run.last_finite_step
-    return int(np.searchsorted(_clear(run)[0], wanted))
+    return int(np.searchsorted(steps, wanted))
 
 
-def _changed(run: TrackedRun, product: str, from_first: bool) -> np.ndarray:
-    """The stable ranks from early on, [steps, layers, heads]; nan for a head that is once unchanged."""
-    ranks = run.ranks[product][_clear(run)[1]][_early(run, from_first) :]
+def _changed(
+    run: TrackedRun, product: str, from_first: bool, kind: str = STABLE
+) -> tuple[np.ndarray, np.ndarray]:
+    """The steps from early on, and the ranks there, [steps, layers, heads]; nan for a head that is once
+    unchanged."""
+    steps, ranks = _clear(run, product, kind)
+    early = _early(run, steps, from_first)
+    steps, ranks = steps[early:], ranks[early:]
     if len(ranks) < FEWEST_STEPS:
         since = "its first epoch" if run.epoch_steps else f"the first {100 * EARLY:.0f} % of training"
         since += " that are more than rounding noise" if len(run.noisy_steps) else ""
+        what = "" if kind == STABLE else f" of {kind}"
         raise NotRecorded(
-            f"{run.folder} has {len(ranks)} of its {counted(len(run.finite_steps), 'measurement')} "
+            f"{run.folder} has {len(ranks)} of its {counted(len(run.finite_steps), 'measurement')}{what} "
             f"after {since}, and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
         )
-    return np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
+    return steps, np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
 
 
 def _course(run: TrackedRun, product: str) -> str:
     """The mean over heads in words: at first, early, at its lowest, at the end."""
-    steps, places = _clear(run)
-    means = np.nanmean(run.ranks[product][places], axis=(1, 2))
+    steps, ranks = _clear(run, product)
+    means = np.nanmean(ranks, axis=(1, 2))
     lowest = int(means.argmin())
     return (
-        f"mean over heads: {means[0]:.2f} at step {steps[0]}, {means[_early(run)]:.2f} early, "
+        f"mean over heads: {means[0]:.2f} at step {steps[0]}, {means[_early(run, steps)]:.2f} early, "
         f"{means[lowest]:.2f} at its lowest (step {steps[lowest]}), {means[-1]:.2f} at the end"
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rankrise.claims.claim import Measure, noted
+from rankrise.claims.ranks import STABLE, last_ranks
 from rankrise.claims.statistics import Heads
 from rankrise.foundations.counted import counted
 from rankrise.runs import NotRecorded, Study, TrackedRun
@@ -28,13 +29,11 @@ def heads_of(
     return Heads(tuple(place + 1 for place in kept), [layers[place] for place in kept])
 
 
-def at_the_end(runs: Sequence[TrackedRun], product: str) -> Heads:
-    """The stable rank of the change at the last measured step, of heads whose change is not noise there."""
+def at_the_end(runs: Sequence[TrackedRun], product: str, kind: str = STABLE) -> Heads:
+    """The rank of the change at the end, of heads whose change is not noise there."""
 
     def last(run: TrackedRun) -> list[np.ndarray]:
-        if not len(run.finite_steps):
-            raise NotRecorded("a run has no measured step with finite weights yet.")
-        ranks, noise = run.ranks[product][-1], run.below_noise(product)[run.finite][-1]
+        ranks, noise = last_ranks(run, product, kind), run.below_noise(product)[run.finite][-1]
         return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
 
     return heads_of(runs, last, product)

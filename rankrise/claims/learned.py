@@ -16,17 +16,15 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
     """Why the claims on transformers are not about some runs: they speak of training by a recipe, from random
     weights on images or text, and of runs that have learned."""
     tracked = [run for run in runs if isinstance(run, TrackedRun)]
-    own = [run.name for run in tracked if not run.recipe]
-    if own:
+    if not all(run.recipe for run in tracked):
         return (
-            f"{' and '.join(own)} came without a recipe, like a fine-tuning, an adapter or your own run; the "
-            "claim is about training from random weights. Pass --judge for a verdict."
+            "Trained without a recipe, like a fine-tuning, an adapter or your own run; the claim is about "
+            "training from random weights. Pass --judge for a verdict."
         )
-    made = [run.name for run in tracked if run.recipe.get("data") == "regression"]
-    if made:
+    if any(run.recipe.get("data") == "regression" for run in tracked):
         return (
-            f"{' and '.join(made)} was trained on synthetic regression problems; the claim is about images "
-            "and text. Pass --judge for a verdict."
+            "Trained on synthetic regression problems; the claim is about images and text. Pass --judge for "
+            "a verdict."
         )
     for run in tracked:
         for first, last in losses([run]):

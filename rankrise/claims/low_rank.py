@@ -1,11 +1,16 @@
 """The paper on tracked runs: the change is of low rank, far below the size of a head."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_most, noted
+from rankrise.claims.claim import Measure, at_most, by_each_choice, noted
 from rankrise.claims.heads import at_the_end, judged_at
 from rankrise.claims.learned import how_much
-from rankrise.claims.statistics import Heads, worst
+from rankrise.claims.ranks import OTHERS, STABLE
+from rankrise.claims.statistics import Estimate, Heads
 from rankrise.runs import NotRecorded, Study, TrackedRun
 
 FAR_BELOW = 0.1
@@ -13,6 +18,14 @@ OTHERWISE = (0.2, 0.3)
 """Other readings of "far below"."""
 SMALLEST_HEAD = 20
 ENERGY = 0.9
+NAME = "stable rank of the change, as a fraction of the head size"
+WHY = "far below is an order of magnitude"
+CHOICES: dict[str, dict[str, Any]] = {
+    "the mean over layers": {"over_layers": Heads.mean},
+    "the median layer": {"over_layers": Heads.median_layer},
+    **{f"a threshold of {cut:g}": {"threshold": cut} for cut in OTHERWISE},
+    **{kind: {"kind": kind} for kind in OTHERS},
+}
 
 
 def low_rank(study: Study) -> list[Measure]:
@@ -26,34 +39,42 @@ def low_rank(study: Study) -> list[Measure]:
         )
     measures: list[Measure] = []
     for product in first.products:
-        heads = at_the_end(study.main, product)
-        over_size = [
-            [seed / sizes[number - 1] for seed in layer]
-            for number, layer in zip(heads.layers, heads.values, strict=True)
-        ]
-        layers = Heads(heads.layers, over_size).by_layer()
-        name = "stable rank of the change, as a fraction of the head size"
         measures += [
-            noted(name, share, "mean over heads", part=product, layer=layer)
-            for layer, share in layers.items()
+            noted(NAME, share, "mean over heads", part=product, layer=layer)
+            for layer, share in _over_size(study, product).by_layer().items()
         ]
-        most = worst(layers)
-        where = {"part": product}
         measures += [
-            at_most(f"{name}, worst layer", most, FAR_BELOW, "far below is an order of magnitude", **where),
-            *(
-                at_most(f"{name}, worst layer", most, cut, "", **where, choice=f"a threshold of {cut:g}")
-                for cut in OTHERWISE
-            ),
+            *by_each_choice(partial(_deciding, study, product), CHOICES),
             noted(
                 "stable rank of the initial product, as a fraction of the head size, mean over heads",
                 float(np.mean(_initial(first, product) / sizes)),
                 "what random weights have",
-                **where,
+                part=product,
             ),
             *_energy(first, product),
         ]
     return [*measures, *how_much(study.main), *judged_at(study)]
+
+
+def _deciding(
+    study: Study,
+    product: str,
+    kind: str = STABLE,
+    over_layers: Callable[[Heads], Estimate] = Heads.largest_layer,
+    threshold: float = FAR_BELOW,
+) -> list[Measure]:
+    share = over_layers(_over_size(study, product, kind))
+    return [at_most(f"{NAME}, worst layer", share, threshold, WHY, part=product)]
+
+
+def _over_size(study: Study, product: str, kind: str = STABLE) -> Heads:
+    """The rank over the size of a head."""
+    heads = at_the_end(study.main, product, kind)
+    sizes = [int(study.main[0].layers[number - 1]["d_head"]) for number in heads.layers]
+    return Heads(
+        heads.layers,
+        [[seed / size for seed in layer] for size, layer in zip(sizes, heads.values, strict=True)],
+    )
 
 
 def _initial(run: TrackedRun, product: str) -> np.ndarray:

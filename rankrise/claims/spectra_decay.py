@@ -2,78 +2,86 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_most, noted
+from rankrise.claims.claim import Measure, at_most, by_each_choice, noted
 from rankrise.claims.heads import heads_of, judged_at
-from rankrise.claims.statistics import worst
-from rankrise.runs import NotRecorded, Study, TrackedRun
+from rankrise.claims.ranks import last_spectrum
+from rankrise.claims.statistics import Estimate, Heads
+from rankrise.runs import Study, TrackedRun
 
 HALF = 0.5
+COUNT = "number of large singular values, of the change over that of the initial product"
 AREA = "area under the normalised spectrum, of the change over that of the initial product"
-CUT_OFFS = (0.1, 0.2, 0.3, 0.5)
-"""Values above this fraction of the largest are counted: the first, and other choices."""
-LATE = 0.9
-"""From this fraction of training on, a spectrum counts as that of the end."""
+CUT_OFF = 0.1
+"""Values above this fraction of the largest are counted."""
+CHOICES: dict[str, dict[str, Any]] = {
+    **{f"values above {cut:g} of the largest": {"cut": cut} for cut in (0.2, 0.3, 0.5)},
+    "the mean over layers": {"over_layers": Heads.mean},
+    "the median layer": {"over_layers": Heads.median_layer},
+    "a threshold of 1": {"threshold": 1.0},
+}
 
 
 def spectra_decay(study: Study) -> list[Measure]:
     """Change against initial product, head by head: how many values are large, and the area beneath."""
     measures: list[Measure] = []
     for product in study.main[0].products:
-        counted = {
-            cut: heads_of(study.main, partial(_ratios, product, partial(_above, cut)), product).by_layer()
-            for cut in CUT_OFFS
-        }
-        areas = heads_of(study.main, partial(_ratios, product, _area), product)
-        name = "number of large singular values, of the change over that of the initial product"
         measures += [
-            noted(name, one, f"above {CUT_OFFS[0]:g} of the largest", part=product, layer=layer)
-            for layer, one in counted[CUT_OFFS[0]].items()
+            noted(COUNT, one, f"above {CUT_OFF:g} of the largest", part=product, layer=layer)
+            for layer, one in _counts(study, product, CUT_OFF).by_layer().items()
         ]
         measures += [
-            at_most(
-                f"{name}, worst layer",
-                worst(layers),
-                HALF,
-                f"much faster is at least twice as fast; large is above {cut:g} of the largest value",
-                part=product,
-                choice="" if cut == CUT_OFFS[0] else f"values above {cut:g} of the largest",
-            )
-            for cut, layers in counted.items()
-        ]
-        measures += [
-            at_most(
-                f"{AREA}, worst layer",
-                worst(areas.by_layer()),
-                HALF,
-                "the same for the whole spectrum; the change may have twice as many values, which counts "
-                "against it",
-                part=product,
-            ),
+            *by_each_choice(partial(_deciding, study, product), CHOICES),
             noted(
                 f"{AREA}, mean over heads",
-                areas.mean(),
-                f"at step {_last(study.main[0])}, the last with full spectra",
+                _areas(study, product).mean(),
+                f"at step {last_spectrum(study.main[0])}, the last with full spectra",
                 part=product,
             ),
         ]
     return [*measures, *judged_at(study)]
 
 
-def _last(run: TrackedRun) -> int:
-    if not len(run.finite_spectra_steps):
-        raise NotRecorded(f"{run.folder} has no full spectra yet.")
-    last, end = int(run.finite_spectra_steps[-1]), run.last_step
-    if last < LATE * end:
-        raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end.")
-    return last
+def _deciding(
+    study: Study,
+    product: str,
+    cut: float = CUT_OFF,
+    over_layers: Callable[[Heads], Estimate] = Heads.largest_layer,
+    threshold: float = HALF,
+) -> list[Measure]:
+    return [
+        at_most(
+            f"{COUNT}, worst layer",
+            over_layers(_counts(study, product, cut)),
+            threshold,
+            f"much faster is at least twice as fast; large is above {cut:g} of the largest value",
+            part=product,
+        ),
+        at_most(
+            f"{AREA}, worst layer",
+            over_layers(_areas(study, product)),
+            threshold,
+            "the same for the whole spectrum; the change may have twice as many values, which counts "
+            "against it",
+            part=product,
+        ),
+    ]
+
+
+def _counts(study: Study, product: str, cut: float) -> Heads:
+    return heads_of(study.main, partial(_ratios, product, partial(_above, cut)), product)
+
+
+def _areas(study: Study, product: str) -> Heads:
+    return heads_of(study.main, partial(_ratios, product, _area), product)
 
 
 def _ratios(product: str, size: Callable[[np.ndarray], np.ndarray], run: TrackedRun) -> list[np.ndarray]:
     """By layer, [heads]: the size of the change's spectrum over that of the initial one."""
-    pairs = zip(run.spectrum(product), run.spectrum(product, _last(run)), strict=True)
+    pairs = zip(run.spectrum(product), run.spectrum(product, last_spectrum(run)), strict=True)
     return [np.where(after[:, 0] > 0, size(after) / size(before), np.nan) for before, after in pairs]
 
 

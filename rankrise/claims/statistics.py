@@ -1,7 +1,9 @@
 """Statistics over heads: means with intervals, by drawing seeds and heads again, and rank correlation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -48,26 +50,17 @@ class Heads:
         """The values of a layer, by its place, of all seeds together."""
         return np.concatenate(self.values[place])
 
-    def weights(self, generator: np.random.Generator) -> list[np.ndarray]:
+    def weights(self, generator: np.random.Generator) -> Sequence[np.ndarray]:
         """By layer: how much each head counts in each drawing, [RESAMPLES, heads of all seeds]."""
-        seeds = len(self.values[0])
-        drawn = generator.multinomial(seeds, [1 / seeds] * seeds, size=RESAMPLES)
-        layers = []
-        for layer in self.values:
-            counts = np.concatenate(
-                [
-                    generator.multinomial(drawn[:, seed] * len(heads), [1 / len(heads)] * len(heads))
-                    for seed, heads in enumerate(layer)
-                    if len(heads)
-                ],
-                axis=1,
-            )
-            layers.append(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
-        return layers
+        return _drawn(self._sizes, generator)
+
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(map(len, seeds)) for seeds in self.values)
 
     def by_layer(self) -> dict[int, Estimate]:
         """The mean of each layer."""
-        weights = self.weights(np.random.default_rng(0))
+        weights = _first_drawn(self._sizes)
         pooled = [self.pooled(place) for place in range(len(self.layers))]
         return {
             layer: Estimate.of(heads.mean(), weight @ heads)
@@ -76,21 +69,67 @@ class Heads:
 
     def mean(self) -> Estimate:
         """The mean over layers of their means."""
-        weights = self.weights(np.random.default_rng(0))
+        return self._over_layers(np.mean)
+
+    def median_layer(self) -> Estimate:
+        """The median over layers of their means."""
+        return self._over_layers(np.median)
+
+    def largest_layer(self) -> Estimate:
+        """The largest mean of a layer."""
+        return largest(self.by_layer().values())
+
+    def smallest_layer(self) -> Estimate:
+        """The smallest mean of a layer."""
+        return smallest(self.by_layer().values())
+
+    def only(self, place: int) -> "Heads":
+        """Those of one layer, by its place."""
+        return Heads(self.layers[place : place + 1], self.values[place : place + 1])
+
+    def _over_layers(self, summary: Callable[..., Any]) -> Estimate:
+        weights = _first_drawn(self._sizes)
         pooled = [self.pooled(place) for place in range(len(self.layers))]
         redrawn = [weight @ heads for weight, heads in zip(weights, pooled, strict=True)]
-        return Estimate.of(float(np.mean([heads.mean() for heads in pooled])), np.mean(redrawn, axis=0))
+        return Estimate.of(float(summary([heads.mean() for heads in pooled])), summary(redrawn, axis=0))
 
     def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Heads":
         """A function of each value."""
         return Heads(self.layers, [[function(heads) for heads in layer] for layer in self.values])
 
 
-def worst(layers: dict[int, Estimate]) -> Estimate:
-    """The largest of several layers: its bounds are the largest of theirs."""
-    return Estimate(
-        *(max(getattr(one, name) for one in layers.values()) for name in ("value", "low", "high"))
-    )
+def _drawn(sizes: tuple[tuple[int, ...], ...], generator: np.random.Generator) -> Sequence[np.ndarray]:
+    """Weights for as many heads as there are, by layer and seed."""
+    seeds = len(sizes[0])
+    drawn = generator.multinomial(seeds, [1 / seeds] * seeds, size=RESAMPLES)
+    layers = []
+    for layer in sizes:
+        counts = np.concatenate(
+            [
+                generator.multinomial(drawn[:, seed] * heads, [1 / heads] * heads)
+                for seed, heads in enumerate(layer)
+                if heads
+            ],
+            axis=1,
+        )
+        layers.append(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+    return layers
+
+
+@lru_cache(maxsize=4)
+def _first_drawn(sizes: tuple[tuple[int, ...], ...]) -> Sequence[np.ndarray]:
+    """The same from a new generator: one claim asks for the same again and again."""
+    return _drawn(sizes, np.random.default_rng(0))
+
+
+def largest(several: Collection[Estimate]) -> Estimate:
+    """The largest of several layers, or seeds: its bounds are the largest of theirs."""
+    return Estimate(*(max(getattr(one, name) for one in several) for name in ("value", "low", "high")))
+
+
+def smallest(several: Collection[Estimate]) -> Estimate:
+    """The smallest of several: its bounds are the smallest of theirs."""
+    return Estimate(*(min(getattr(one, name) for one in several) for name in ("value", "low", "high")))
 
 
 def in_order(samples: Sequence[Heads]) -> Estimate:
@@ -111,6 +150,12 @@ def in_order(samples: Sequence[Heads]) -> Estimate:
                 parts.append(larger.mean())
                 redrawn.append(((weights[first][place] @ larger) * weights[second][place]).sum(axis=1))
     return Estimate.of(float(np.mean(parts)), np.mean(redrawn, axis=0))
+
+
+def in_order_in_every_layer(samples: Sequence[Heads]) -> Estimate:
+    """The same in the layer where it is smallest."""
+    places = range(len(samples[0].layers))
+    return smallest([in_order([sample.only(place) for sample in samples]) for place in places])
 
 
 def contrast(samples: Sequence[Heads], weights: Sequence[float]) -> tuple[dict[int, Estimate], Estimate]:

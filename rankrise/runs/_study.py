@@ -90,12 +90,39 @@ class Study:
         scales = sorted({one.scale for one in alike}, reverse=True)
         return {scale: one_per_seed([one for one in alike if one.scale == scale]) for scale in scales}
 
+    def left_out(self, judged: Sequence[TrackedRun]) -> dict[str, str]:
+        """How each member that is not among some of them differs from the first of these, by its name; by
+        its folder where several have the same name."""
+        names = [one.name for one in self.members]
+        return {
+            one.name if names.count(one.name) == 1 else str(one.folder): _difference(one, judged[0])
+            for one in self.members
+            if one not in judged
+        }
+
+
+def _difference(run: TrackedRun, other: TrackedRun) -> str:
+    """What tells a run from another on the same data set: settings, heads, or how far it went."""
+    mine, theirs = (science_of(one.recipe) if one.recipe else {} for one in (run, other))
+    told = [
+        f"{name} {mine.get(name)} instead of {theirs.get(name)}"
+        for name in dict.fromkeys((*mine, *theirs))
+        if name != "seed" and str(mine.get(name)) != str(theirs.get(name))
+    ]
+    if _shapes(run) != _shapes(other) and not told:
+        told = ["other layers or heads"]
+    return ", ".join(told) or f"seed {run.seed} once more, up to step {run.last_finite_step}"
+
+
+def _shapes(run: TrackedRun) -> tuple[object, ...]:
+    return tuple((layer["heads"], layer["d_model"], layer["d_head"]) for layer in run.layers)
+
 
 def _shared(run: TrackedRun) -> tuple[object, ...]:
     """What runs must have in common to differ in scale and seed only: layers, heads and the science."""
-    shapes = tuple((layer["heads"], layer["d_model"], layer["d_head"]) for layer in run.layers)
     science = science_of(run.recipe) if run.recipe else {}
-    return shapes, tuple(sorted((name, str(value)) for name, value in science.items() if name not in VARIED))
+    alike = sorted((name, str(value)) for name, value in science.items() if name not in VARIED)
+    return _shapes(run), tuple(alike)
 
 
 def _from_unit(scale: float) -> float:

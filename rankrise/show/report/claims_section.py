@@ -66,13 +66,14 @@ def _effects(claim: Claim) -> str:
 
 
 def _folded(claim: Claim, opened: bool) -> str:
-    """The reason, which opens to the measures behind it, where there are any."""
+    """The reason and what would turn it, which open to the measures behind them, where there are any."""
+    reason = escape(f"{claim.reason} {claim.turned}".strip())
     if not claim.measures:
-        return escape(claim.reason)
+        return reason
     head = "".join(f'<th scope="col">{title}</th>' for title in ("Measure", "Value", "Needed", "Why there"))
     rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices, *claim.beside)))
     return (
-        f"<details{' open' if opened else ''}><summary>{escape(claim.reason)}</summary>"
+        f"<details{' open' if opened else ''}><summary>{reason}</summary>"
         f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>'
     )
 
@@ -84,11 +85,10 @@ def _verdict(claim: Claim) -> str:
 
 
 def _measure_row(measure: Measure) -> str:
-    name = f"{measure.name}, with {measure.choice}" if measure.choice else measure.name
     kind, mark = MARKS[measure.passes]
     needed = f'<td class="number" data-name="needed">{escape(_signs(measure.needed))}</td>'
     return (
-        f'<tr class="measure"><th scope="row">{escape(name)}</th>'
+        f'<tr class="measure"><th scope="row">{escape(measure.label)}</th>'
         f'<td><span class="number">{_number(measure)} <span class="mark {kind}">{mark}</span></span></td>'
         f'{needed if measure.needed else "<td></td>"}<td class="why">{escape(measure.why)}</td></tr>'
     )

@@ -1,0 +1,391 @@
+"""Other choices: each number recomputed in plain numpy from records made by hand, and the verdict by it.
+
+A head's change has one singular value `top` and `many` of 1, so that each of its ranks has a closed form. The
+two heads of a layer are alike: drawing them again changes nothing, and a number is its own interval.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from rankrise.claims import Claim, check_claims
+from rankrise.claims.statistics import Heads
+from rankrise.foundations.files import write_json
+from rankrise.foundations.record.lines import Lines
+from rankrise.foundations.record.names import RANKS, STEPS, TRUNCATION, spectra_path
+from rankrise.foundations.record.run_file import write_run
+from rankrise.foundations.record.tensors import write_tensors
+from rankrise.runs import open
+
+LAYERS, SIZE, EPOCH = 3, 20, 2
+MEASURED = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+"""The steps, so far apart that each is the first at or after one of 40 moments on a logarithmic clock."""
+ENERGY = {f"directions for {share} % of the energy": share / 100 for share in (90, 95, 99)}
+KINDS = ("the entropy rank", *ENERGY)
+INITIAL = np.linspace(1, 0.07, SIZE)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of a head at a step."""
+
+    top: float
+    many: int
+
+    def rank(self, kind: str = "") -> float:
+        """By its closed form."""
+        whole = self.top**2 + self.many
+        if kind in ENERGY:
+            return 1 + max(0, math.ceil(ENERGY[kind] * whole - self.top**2 - 1e-9))
+        if kind:
+            total = self.top + self.many
+            share = self.top / total
+            return math.exp(-share * math.log(share) + self.many / total * math.log(total))
+        return whole / self.top**2
+
+    @property
+    def values(self) -> np.ndarray:
+        return np.array([self.top] + [1.0] * self.many + [0.0] * (2 * SIZE - 1 - self.many))
+
+
+Course = dict[str, list[list[Change]]]
+"""By product, measured step and layer."""
+
+
+def courses(seed: int, slope: float = 1.0) -> Course:
+    """Ranks that grow more or less."""
+    generator = np.random.default_rng(seed)
+
+    def change(place: int, layer: int) -> Change:
+        many = generator.integers(2, 8) + slope * place * (layer + 1) / 2
+        return Change(1.5 + 3 * float(generator.random()), int(many))
+
+    return {
+        product: [[change(place, layer) for layer in range(LAYERS)] for place in range(len(MEASURED))]
+        for product in ("KQ", "VO")
+    }
+
+
+def record(folder: Path, course: Course, ranks_recorded: bool = True, **recipe: Any) -> Path:
+    """A run that took this course; without the other ranks, they are in its last spectrum alone."""
+    layers = [
+        {"name": f"l{number}", "heads": 2, "tracked_heads": [0, 1], "d_model": 40, "d_head": SIZE}
+        for number in range(LAYERS)
+    ]
+    extra = {"recipe": {"data": "cifar10", "epochs": 32} | recipe, "epoch_steps": EPOCH}
+    settings = {"products": ["KQ", "VO"], "top": 1}
+    about = {"model": "Made", "settings": settings, "layers": layers, "matrices": [], "extra": extra}
+    write_run(folder, "tracked", about | {"finished": "now"})
+    steps, ranks = Lines(folder / STEPS), Lines(folder / RANKS)
+    for place, step in enumerate(MEASURED):
+        steps.append(step, {"loss": 2.0 if step == 1 else 0.5 / step})
+        ranks.append(
+            step, {product: _row(changes[place], ranks_recorded) for product, changes in course.items()}
+        )
+    steps.close()
+    ranks.close()
+    (folder / "spectra").mkdir()
+    first = np.tile(INITIAL, (2, 1))
+    for step, values in ((None, lambda change: first), (MEASURED[-1], lambda change: [change.values] * 2)):
+        tensors = {
+            f"l{layer}.{product}": torch.tensor(np.array(values(change)), dtype=torch.float32)
+            for product, changes in course.items()
+            for layer, change in enumerate(changes[-1])
+        }
+        write_tensors(spectra_path(folder, step), tensors)
+    return folder
+
+
+def _row(changes: Sequence[Change], ranks_recorded: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "stable_rank": [[one.rank()] * 2 for one in changes],
+        "norm": [[1.0] * 2 for _ in changes],
+        "top": [[[one.top]] * 2 for one in changes],
+    }
+    if ranks_recorded:
+        row["entropy_rank"] = [[one.rank(KINDS[0])] * 2 for one in changes]
+        row["energy_rank"] = [[[one.rank(kind) for kind in ENERGY]] * 2 for one in changes]
+    return row
+
+
+def ends(course: Course, product: str, kind: str = "") -> np.ndarray:
+    """By layer."""
+    return np.array([one.rank(kind) for one in course[product][-1]])
+
+
+def judged(name: str, *folders: Path) -> dict[str, Claim]:
+    return {claim.part: claim for claim in check_claims(open(list(folders)), [name], everything=True)}
+
+
+def compare(claim: Claim, expected: dict[str, list[tuple[float, str]]]) -> None:
+    """Every choice has its numbers, each its own interval, and the verdict that they give."""
+    assert list(claim.by_choice) == list(expected)
+    for choice, numbers in expected.items():
+        found = [one for one in claim.choices if one.choice == choice]
+        assert [one.value for one in found] == pytest.approx([value for value, _ in numbers], rel=1e-5)
+        assert [one.needed for one in found] == [needed for _, needed in numbers]
+        for one in found:
+            assert one.interval == pytest.approx((one.value, one.value))
+        passes = [_passes(one.value, needed) for one, (_, needed) in zip(found, numbers, strict=True)]
+        assert claim.by_choice[choice] == ("holds" if all(passes) else "does not hold")
+
+
+def _passes(value: float | None, needed: str) -> bool:
+    assert value is not None
+    sign, number = needed.split()
+    return value <= float(number) if sign == "<=" else value >= float(number)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_low_rank_by_other_layers_thresholds_and_ranks(tmp_path: Path, seed: int, recorded: bool) -> None:
+    course = courses(seed)
+    claims = judged("low rank", record(tmp_path / "run", course, recorded))
+    for product, claim in claims.items():
+        share = ends(course, product) / SIZE
+        compare(
+            claim,
+            {
+                "the mean over layers": [(share.mean(), "<= 0.1")],
+                "the median layer": [(sorted(share)[1], "<= 0.1")],
+                "a threshold of 0.2": [(share.max(), "<= 0.2")],
+                "a threshold of 0.3": [(share.max(), "<= 0.3")],
+                **{kind: [(ends(course, product, kind).max() / SIZE, "<= 0.1")] for kind in KINDS},
+            },
+        )
+
+
+def growth_of(
+    course: Course,
+    product: str,
+    since: int = EPOCH,
+    linear: bool = False,
+    over: Callable[[list[float]], Any] = np.mean,
+    kind: str = "",
+) -> tuple[float, float]:
+    """The share of heads that have grown, and the correlation with the step: over layers, of like heads."""
+    steps = [step for step in MEASURED if step >= since]
+    spread = np.linspace if linear else np.geomspace
+    moments = sorted(
+        {
+            next((step for step in steps if step >= moment), steps[-1])
+            for moment in spread(steps[0], steps[-1], 40)
+        }
+    )
+    grown, trend = [], []
+    for layer in range(LAYERS):
+        ranks = {step: course[product][MEASURED.index(step)][layer].rank(kind) for step in steps}
+        grown.append(float(ranks[steps[-1]] > ranks[steps[0]]))
+        trend.append(float(stats.spearmanr(moments, [ranks[step] for step in moments]).statistic))
+    return float(over(grown)), float(over(trend))
+
+
+@pytest.mark.parametrize(("seed", "slope"), [(0, 1.0), (1, 0.3), (2, 0.0)])
+def test_growth_by_other_clocks_layers_thresholds_and_ranks(tmp_path: Path, seed: int, slope: float) -> None:
+    course = courses(seed, slope)
+    usual = (">= 0.75", ">= 0.5")
+    for product, claim in judged("rank grows", record(tmp_path / "run", course)).items():
+
+        def numbers(needed: Sequence[str] = usual, product: str = product, **how: Any) -> list[Any]:
+            return list(zip(growth_of(course, product, **how), needed, strict=True))
+
+        assert [one.value for one in claim.deciding] == pytest.approx([value for value, _ in numbers()])
+        compare(
+            claim,
+            {
+                "a linear clock": numbers(linear=True),
+                "a clock from step 1": numbers(since=1),
+                "the worst layer": numbers(over=min),
+                "chance as the threshold": numbers((">= 0.5", ">= 0")),
+                **{kind: numbers(kind=kind) for kind in KINDS},
+            },
+        )
+
+
+def test_ranks_that_were_not_recorded_are_named_and_turn_nothing(tmp_path: Path) -> None:
+    claim = judged("rank grows", record(tmp_path / "run", courses(0), ranks_recorded=False))["KQ"]
+    assert [choice for choice, verdict in claim.by_choice.items() if verdict is None] == list(KINDS)
+    assert claim.turned.endswith(
+        "Not recorded: the entropy rank, directions for 90, 95 or 99 % of the energy."
+    )
+    assert all(kind not in claim.otherwise for kind in KINDS)
+    (entropy,) = (one for one in claim.to_dict()["choices"] if one["choice"] == KINDS[0])
+    assert entropy["verdict"] is None
+    assert {one["value"] for one in entropy["measures"]} == {None}
+
+
+def test_spectra_by_other_cut_offs_layers_and_thresholds(tmp_path: Path) -> None:
+    course = courses(4)
+    for product, claim in judged("spectra", record(tmp_path / "run", course)).items():
+        values = np.array([one.values for one in course[product][-1]])
+        area = values.sum(1) / values[:, 0] / INITIAL.sum()
+
+        def count(cut: float, values: np.ndarray = values) -> np.ndarray:
+            return (values > cut * values[:, :1]).sum(1) / (cut < INITIAL).sum()
+
+        compare(
+            claim,
+            {
+                **{
+                    f"values above {cut:g} of the largest": [
+                        (count(cut).max(), "<= 0.5"),
+                        (area.max(), "<= 0.5"),
+                    ]
+                    for cut in (0.2, 0.3, 0.5)
+                },
+                "the mean over layers": [(count(0.1).mean(), "<= 0.5"), (area.mean(), "<= 0.5")],
+                "the median layer": [(sorted(count(0.1))[1], "<= 0.5"), (sorted(area)[1], "<= 0.5")],
+                "a threshold of 1": [(count(0.1).max(), "<= 1"), (area.max(), "<= 1")],
+            },
+        )
+
+
+def test_products_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
+    course = courses(5)
+    (claim,) = judged("products", record(tmp_path / "run", course)).values()
+
+    def numbers(kind: str = "", over: Any = np.mean, most: str = ">= 0.75") -> list[tuple[float, str]]:
+        logs = np.log(ends(course, "VO", kind) / ends(course, "KQ", kind))
+        return [(float(over(logs > 0)), most), (float(np.exp(over(logs))), ">= 1")]
+
+    compare(
+        claim,
+        {
+            "the worst layer": numbers(over=np.min),
+            "chance as the threshold": numbers(most=">= 0.5"),
+            **{kind: numbers(kind) for kind in KINDS},
+        },
+    )
+
+
+def test_scales_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
+    scales = {1.0: courses(6, 1.2), 0.5: courses(7, 0.8), 0.1: courses(8, 0.6)}
+    folders = [
+        record(tmp_path / f"{scale}", course, initialisation_scale=scale) for scale, course in scales.items()
+    ]
+    logs = np.log(list(scales))
+    for product, claim in judged("initialisation scale", *folders).items():
+
+        def numbers(
+            kind: str = "", over: Any = np.mean, most: str = ">= 0.75", product: str = product
+        ) -> list[tuple[float, str]]:
+            ranks = np.array([ends(course, product, kind) for course in scales.values()])
+            pairs = np.array([ranks[one] > ranks[two] for one, two in ((0, 1), (0, 2), (1, 2))])
+            slopes = [np.polyfit(logs, np.log(layer), 1)[0] for layer in ranks.T]
+            return [(float(over(pairs.mean(0))), most), (float(over(slopes)), ">= 0")]
+
+        compare(
+            claim,
+            {
+                "the worst layer": numbers(over=np.min),
+                "chance as the threshold": numbers(most=">= 0.5"),
+                **{kind: numbers(kind) for kind in KINDS},
+            },
+        )
+
+
+def test_data_sets_by_other_layers_thresholds_clocks_and_ranks(tmp_path: Path) -> None:
+    easy, hard = courses(9), courses(10, 1.5)
+    first = record(tmp_path / "easy", easy)
+    second = record(tmp_path / "hard", hard, data="cifar100")
+    for product, claim in judged("data sets", first, second).items():
+
+        def higher(kind: str = "", over: Any = np.mean, product: str = product) -> float:
+            return float(over(ends(hard, product, kind) > ends(easy, product, kind)))
+
+        compare(
+            claim,
+            {
+                "the worst layer": [(higher(over=np.min), ">= 0.75")],
+                "chance as the threshold": [(higher(), ">= 0.5")],
+                **{kind: [(higher(kind), ">= 0.75")] for kind in KINDS},
+            },
+        )
+    large = record(tmp_path / "large", hard, data="imagenet")
+    for product, claim in judged("imagenet", first, large).items():
+
+        def ratio(since: int = EPOCH, kind: str = "", product: str = product) -> list[tuple[float, str]]:
+            start = MEASURED.index(since)
+            factors = [
+                np.mean(
+                    [
+                        math.log(last.rank(kind) / early.rank(kind))
+                        for early, last in zip(course[product][start], course[product][-1], strict=True)
+                    ]
+                )
+                for course in (easy, hard)
+            ]
+            return [(math.exp(factors[1] - factors[0]), ">= 1")]
+
+        compare(claim, {"a clock from step 1": ratio(since=1), **{kind: ratio(kind=kind) for kind in KINDS}})
+
+
+TRIED = {1: (2.0, 0.3, 5.0), 2: (1.06, 0.5, 3.0), 4: (1.012, 0.79, 2.01), 5: (1.01, 0.8, 2.0), 8: (1, 0.8, 2)}
+"""By rank: loss, accuracy, validation loss. Without the change they are 2.5, 0.1, 6; trained, 1, 0.8, 2."""
+
+
+def test_a_functional_rank_by_other_shares_scores_and_starts(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", courses(0))
+    names = ("loss", "accuracy", "validation_loss")
+    points = [
+        {"rank": rank, "gain": 0.0, "scores": dict(zip(names, scores, strict=True))}
+        for rank, scores in TRIED.items()
+    ]
+    about = {"method": "plain", "full_rank": 40, "functional_rank": 3, "points": points}
+    about["initial"] = dict(zip(names, (2.5, 0.1, 6.0), strict=True))
+    kept = {"trained": dict(zip(names, (1.0, 0.8, 2.0), strict=True)), "measured_on": "9 training examples"}
+    write_json(folder / TRUNCATION, kept | {"curves": [{"group": group} | about for group in ("KQ", "VO")]})
+    claim = judged("functional rank", folder)["KQ"]
+    assert claim.deciding[0].name.startswith("rank that keeps 99 % of the gain in the training loss, ")
+    found = {
+        one.choice: tuple(np.round(np.array(one.interval) * SIZE)) for one in claim.choices if one.interval
+    }
+    assert found == {
+        "95 % of the gain": (2, 2),  # 1.44 of 1.5
+        "99.9 % of the gain": (6, 8),
+        "the gain from the first recorded loss": (5, 5),  # 0.99 of 1, from 2
+        "the validation loss": (3, 4),  # 3.99 of 4
+        "the validation accuracy": (5, 5),  # 0.69 of 0.7 at rank 4
+    }
+    assert claim.by_choice == {
+        "a threshold of 0.2": "holds",
+        "a threshold of 0.3": "holds",
+        "95 % of the gain": "holds",
+        "99.9 % of the gain": "does not hold",
+        "the gain from the first recorded loss": "does not hold",
+        "the validation loss": "does not hold",
+        "the validation accuracy": "does not hold",
+    }
+    assert (claim.verdict, claim.otherwise) == (
+        "does not hold",
+        "holds by a threshold of 0.2 or 0.3, 95 % of the gain",
+    )
+
+
+def test_a_functional_rank_by_the_validation_loss_says_so(tmp_path: Path) -> None:
+    folder = record(tmp_path / "run", courses(0))
+    about = {"method": "plain", "full_rank": 40, "functional_rank": 1, "points": [{"rank": 1, "gain": 1.0}]}
+    curves = [{"group": group} | about for group in ("KQ", "VO")]
+    write_json(folder / TRUNCATION, {"curves": curves})
+    claim = judged("functional rank", folder)["VO"]
+    assert "of the gain in the validation loss" in claim.deciding[0].name
+    assert claim.by_choice["the training loss"] is None
+    write_json(folder / TRUNCATION, {"curves": curves, "gain": 0.9})
+    (claim,) = judged("functional rank", folder).values()
+    assert "was truncated to 90 % of the gain" in claim.reason
+
+
+def test_the_median_layer_has_the_interval_of_heads_that_are_drawn_again() -> None:
+    generator = np.random.default_rng(3)
+    layers = [generator.normal(middle, 1.0, 50) for middle in (0, 1, 1.1, 5)]
+    found = Heads((1, 2, 3, 4), [[heads] for heads in layers]).median_layer()
+    drawn = [np.median([generator.choice(heads, 50).mean() for heads in layers]) for _ in range(4000)]
+    assert found.value == pytest.approx(np.median([heads.mean() for heads in layers]))
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.05, 0.95]), abs=0.02)
