@@ -25,14 +25,14 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     assert {claim["source"] for claim in printed} == {"the paper", "the reproduction"}
     assert [claim["part"] for claim in printed if claim["name"] == "spectra"] == ["KQ", "VO"]
     kept = json.loads((tmp_path / "sweep" / "claims.json").read_text())
-    assert kept == {"format": "rankrise-claims/3", "claims": printed}
+    assert kept == {"format": "rankrise-claims/4", "claims": printed}
     other = tmp_path / "kept" / "products.json"
-    main(["claims", str(tmp_path / "sweep"), "--only", "products", "--out", str(other)])
+    main(["claims", str(tmp_path / "sweep"), "--only", "products", "--out", str(other), "--all"])
     assert [claim["name"] for claim in json.loads(other.read_text())["claims"]] == ["products"]
     assert json.loads((tmp_path / "sweep" / "claims.json").read_text()) == kept
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("products (the reproduction's): What is learned in VO")
-    assert any(line.startswith("CIFAR-10  holds: it passes on both measures; judged on") for line in lines)
+    assert any(line.startswith("CIFAR-10  holds: it passes on both measures. ") for line in lines)
 
 
 def test_verdicts_replace_nothing_but_verdicts(
@@ -51,15 +51,40 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
     tracked: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [str(tracked["unit"]), str(tracked["wander"])]
-    main(["claims", *runs, "--only", "products"])
+    main(["claims", *runs, "--only", "products", "--all"])
     printed = capsys.readouterr().out
     assert printed.count("products (the reproduction's): What is learned in VO") == 1
-    assert (
-        "\nCIFAR-10  holds: it passes on both measures.\n  stable rank of VO over that of KQ: layer 1"
-        in printed
-    )
-    unjudged = printed.partition("\nwander  not judged: wander came without a recipe")[2]
+    assert "\nCIFAR-10  holds: it passes on both measures. " in printed
+    assert "\n  stable rank of VO over that of KQ: layer 1" in printed
+    unjudged = printed.partition("\nwander  not judged: Trained without a recipe")[2]
     assert re.search(r"^  - .* needed ", unjudged, re.MULTILINE)
     assert not re.search(r"^  (\?|yes|no) ", unjudged, re.MULTILINE)
-    main(["claims", *runs, "--only", "products", "--judge"])
+    main(["claims", *runs, "--only", "products", "--judge", "--all"])
     assert "\nwander  does not hold: it fails on: " in capsys.readouterr().out
+
+
+def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
+    tracked: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    other = changed(tracked["again"], tmp_path / "other", {"learning_rate": 0.5})
+    runs = [str(tracked["unit"]), str(other), str(tracked["wander"])]
+    main(["claims", *runs, "--out", str(tmp_path / "kept.json")])
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert lines.pop().startswith("Written: ")
+    assert max(map(len, lines)) <= 80
+    assert lines[1] == "CIFAR-10: the paper's claims"
+    assert re.match(r"low rank +KQ  holds ", lines[2])
+    assert "CIFAR-10: the reproduction's claims" in lines
+    words = " ".join(printed.split())
+    assert words.count("Not judged on wander: low rank, rank grows, initialisation scale, spectra") == 1
+    assert words.count("Trained without a recipe") == 1
+    assert re.search(r"Left out: other \(learning_rate 0.5 instead of [\d.e-]+\)\. ", words)
+    kept = json.loads((tmp_path / "kept.json").read_text())["claims"]
+    turned = [claim["turned"] for claim in kept if claim["turned"].startswith("Another choice turns it: ")]
+    assert turned
+    assert words.count(" but ") == len(turned)

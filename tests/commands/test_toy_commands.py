@@ -36,6 +36,10 @@ def test_a_flag_replaces_a_recipe(folder: Path, tmp_path: Path) -> None:
 def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
     main(["claims", str(tiny.folder)])
     printed = " ".join(capsys.readouterr().out.split())
+    assert f"{tiny.folder.name}: the paper's claims convergence holds support holds" in printed
+    assert printed.endswith(f"Written: {tiny.folder}/claims.json")
+    main(["claims", str(tiny.folder), "--all"])
+    printed = " ".join(capsys.readouterr().out.split())
     assert "holds: it passes on its one measure." in printed
     assert "[low, high]: the interval" in printed
     assert f"Pass --why for the reason behind each threshold. Written: {tiny.folder}/claims.json" in printed
@@ -61,7 +65,7 @@ def test_claims_on_a_narrow_terminal(
     tiny: ToyRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "36")
-    main(["claims", str(tiny.folder), "--only", "support"])
+    main(["claims", str(tiny.folder), "--only", "support", "--all"])
     printed = capsys.readouterr().out
     assert "yes, 0, needed <= 0, coordinates that fall back to zero" in " ".join(printed.split())
     assert "…" not in printed
@@ -71,7 +75,7 @@ def test_claims_of_two_runs_are_told_claim_by_claim(
     tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = shutil.copytree(tiny.folder, tmp_path / "other")
-    main(["claims", str(tiny.folder), str(other), "--only", "full weights"])
+    main(["claims", str(tiny.folder), str(other), "--only", "full weights", "--all"])
     printed = capsys.readouterr().out
     assert printed.count("full weights (the paper's): With full weight matrices") == 1
     judged = [line.split(", ")[0] for line in printed.splitlines() if re.search("(holds?|decided):", line)]

@@ -1,0 +1,147 @@
+"""Verdicts on claims in a terminal: in short, with what would turn each; or with all that was measured."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rankrise.claims import INTERVALS, Claim, Measure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+STYLES = {"holds": "green", "does not hold": "red"}
+MORE = "'but': what another choice alone would give. Pass --all for every claim's sentence and numbers."
+LEGEND = (
+    "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
+    "known. -: it decides nothing, because it is for information or because the claim is not judged on these "
+    f"runs. [low, high]: {INTERVALS}; of a rank by tries, the least and the most that it can be."
+)
+WHY = "Pass --why for the reason behind each threshold."
+NARROWEST = 20
+"""Letters of a name in a line; where there is no room for them, there is no table."""
+NAMED = 2
+"""So many of the runs that are left out are named."""
+
+
+def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
+    """The verdicts, by subject and by who made the claims; then what is not judged, and what is left out."""
+    from rankrise.show.table import Fitting
+
+    for subject in dict.fromkeys(claim.data or claim.runs[0] for claim in claims):
+        ours = [claim for claim in claims if (claim.data or claim.runs[0]) == subject]
+        judged = [claim for claim in ours if claim.verdict != "not judged"]
+        for source in dict.fromkeys(claim.source for claim in judged):
+            console.print(_text(f"\n{subject}: {source}'s claims", style="bold"))
+            console.print(Fitting(_verdicts([claim for claim in judged if claim.source == source])))
+        for reason, same in _not_judged(ours).items():
+            console.print(_text(f"\nNot judged on {subject}: {', '.join(same)}. {reason}"))
+        if left_out := _left_out(ours):
+            console.print(_text(f"\n{left_out}"))
+    console.print(_text(f"\n{MORE}", style="dim"))
+
+
+def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:
+    """Each claim, and on each subject its verdict, what would turn that, its effects and its measures."""
+    from rich.padding import Padding
+
+    from rankrise.show.table import Fitting
+
+    for _, group in groupby(claims, key=lambda claim: claim.name):
+        same = list(group)
+        heading = f"\n{same[0].name} ({same[0].source}'s): {same[0].statement}"
+        console.print(_text(heading, style="bold"))
+        for claim in same:
+            reason = f": {claim.reason} {claim.turned}".rstrip()
+            console.print(_text(f"{claim.subject}  ", _verdict(claim), reason))
+            if claim.effects:
+                line = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
+                console.print(Padding(_text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
+            if claim.measures:
+                console.print(Padding(Fitting(_measures(claim, why)), (0, 0, 0, 2)))
+    if any(claim.measures for claim in claims):
+        console.print(_text(f"\n{LEGEND}{'' if why else f' {WHY}'}", style="dim"))
+    if left_out := _left_out(claims):
+        console.print(_text(left_out))
+
+
+def _verdicts(claims: Sequence[Claim]) -> "Table":
+    """A row per part; a claim that the runs cannot tell says why."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_column(min_width=NARROWEST)
+    before = ""
+    for claim in claims:
+        turned = f"but {claim.otherwise}" if claim.otherwise else ""
+        table.add_row(
+            "" if claim.name == before else claim.name,
+            claim.part,
+            _verdict(claim),
+            turned if claim.measures else claim.reason,
+        )
+        before = claim.name
+    return table
+
+
+def _not_judged(claims: Sequence[Claim]) -> dict[str, list[str]]:
+    """By the reason, the names of the claims that are not judged for it."""
+    found: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.verdict == "not judged" and claim.name not in found.setdefault(claim.reason, []):
+            found[claim.reason].append(claim.name)
+    return found
+
+
+def _left_out(claims: Sequence[Claim]) -> str:
+    """The runs that no claim was judged on, and what tells each from those that were."""
+    used = {run for claim in claims for run in claim.runs}
+    found = {run: how for claim in claims for run, how in claim.left_out.items() if run not in used}
+    if not found:
+        return ""
+    named = "; ".join(f"{run} ({how})" for run, how in list(found.items())[:NAMED])
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"Left out: {named}{more}. Runs with other settings are judged apart: pass them alone."
+
+
+def _measures(claim: Claim, why: bool) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    table.add_column(min_width=NARROWEST)
+    decided = {(one.name, one.value, one.needed) for one in claim.deciding}
+    changed = [
+        one
+        for one in claim.choices
+        if one.value is not None and (one.name, one.value, one.needed) not in decided
+    ]
+    for measure in (*claim.deciding, *changed, *claim.beside):
+        open_mark = "?" if measure.needed and claim.verdict != "not judged" else "-"
+        mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
+        needed = f"needed {measure.needed}" if measure.needed else ""
+        reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
+        table.add_row(mark, _number(measure), needed, _text(measure.label, reason))
+    return table
+
+
+def _verdict(claim: Claim) -> "Text":
+    return _text((claim.verdict, STYLES.get(claim.verdict, "yellow")))
+
+
+def _number(measure: Measure) -> str:
+    """A value with its interval: "0.542 [0.49, 0.61]"."""
+    if measure.value is None:
+        return "-"
+    bounds = "" if measure.interval is None else f" [{measure.interval[0]:.3g}, {measure.interval[1]:.3g}]"
+    return f"{measure.value:.3g}{bounds}"
+
+
+def _text(*parts: "str | Text | tuple[str, str]", style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text.assemble(*parts, style=style)
