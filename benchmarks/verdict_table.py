@@ -1,15 +1,21 @@
-"""The two tables of verdicts on transformers in docs/results.md, out of the records in results/.
+"""Write the tables of verdicts on transformers into docs/results.md, out of the records in results/.
 
 python benchmarks/verdict_table.py
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 
-from rankrise.claims import Claim, Measure, check_claims
+from rankrise.claims import STATEMENTS, Claim, Measure, check_claims
+from rankrise.claims.turning import listed
 from rankrise.runs import open
 
 RESULTS = Path(__file__).parents[1] / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+BEGIN = "<!-- verdicts: benchmarks/verdict_table.py writes what follows -->"
+END = "<!-- end of the verdicts -->"
+WIDTH = 120
 
 RUNS = {
     "CIFAR-10, torch's start": ["vit-cifar10-linear"],
@@ -47,6 +53,7 @@ TITLES = {
     "the reproduction": "The reproduction's claims",
     "the project": "This project's claim",
 }
+LEGEND = "What another choice, made alone, would give; a verdict without a mark stays by every choice:"
 HEAD = (
     "claim",
     "on",
@@ -54,7 +61,6 @@ HEAD = (
     "effect, least to largest over layers",
     "what decides, with its interval",
     "verdict",
-    "another choice would give",
 )
 SHORT = {
     "stable rank of the change, as a fraction of the head size, worst layer": "worst layer",
@@ -78,25 +84,42 @@ SHORT = {
     "share of pairs of heads in the same layer in which CIFAR-100 has the higher rank": (
         "pairs with CIFAR-100 above"
     ),
-    "rank that keeps 99 % of the gain, as a fraction of the head size": "functional rank over the head size",
+    **{
+        f"rank that keeps 99 % of the gain in the {loss} loss, as a fraction of the head size": (
+            f"functional rank over the head size, by the {loss} loss"
+        )
+        for loss in ("training", "validation")
+    },
 }
 """What decides, in fewer words; the text below the tables explains them."""
 
 
 def main() -> None:
-    for title, rows in tables().items():
-        print(f"**{title}**\n")
-        print("\n".join(rows), end="\n\n")
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables()}\n{END}{after}", encoding="utf-8")
 
 
-def tables() -> dict[str, list[str]]:
-    """The lines of each table, by its title."""
+def tables() -> str:
+    """Every table, and below it what its marks mean."""
     judged = list(_judged())
-    head = [_line(HEAD), _line(["---"] * len(HEAD))]
-    return {
-        title: head + [_row(on, claim) for on, claim in judged if claim.source == source]
+    return "\n".join(
+        _table(title, [(on, claim) for on, claim in judged if claim.source == source])
         for source, title in TITLES.items()
-    }
+    )
+
+
+def _table(title: str, judged: Sequence[tuple[str, Claim]]) -> str:
+    notes: dict[str, int] = {}
+    rows = [_row(on, claim, notes) for on, claim in judged]
+    below = [
+        line
+        for note, number in notes.items()
+        for line in wrap(f"- <sup>{number}</sup> {note}", WIDTH, subsequent_indent="  ")
+    ]
+    head = [f"**{title}**", "", _line(HEAD), _line(["---"] * len(HEAD))]
+    return "\n".join([*head, *rows, "", *([LEGEND, "", *below, ""] if below else [])])
 
 
 def _judged() -> Iterator[tuple[str, Claim]]:
@@ -115,13 +138,27 @@ def _judged() -> Iterator[tuple[str, Claim]]:
 
 def _claims(folders: Sequence[str], names: Sequence[str]) -> list[Claim]:
     opened = open([RESULTS / folder for folder in folders])
-    return [claim for claim in check_claims(opened) if claim.name in names and claim.measures]
+    known = [statement.name for statement in STATEMENTS if statement.name in names and statement.on(opened)]
+    return [claim for claim in check_claims(opened, known) if claim.measures]
 
 
-def _row(on: str, claim: Claim) -> str:
+def _row(on: str, claim: Claim, notes: dict[str, int]) -> str:
     deciding = "; ".join(f"{SHORT[one.name]} {_number(one)}" for one in claim.deciding)
     verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
-    return _line([claim.name, on, claim.part, _span(claim.effects), deciding, verdict, _otherwise(claim)])
+    if note := _note(claim):
+        verdict += f" <sup>{notes.setdefault(note, len(notes) + 1)}</sup>"
+    return _line([claim.name, on, claim.part, _span(claim.effects), deciding, verdict])
+
+
+def _note(claim: Claim) -> str:
+    """What another choice would give, and what the record does not tell."""
+    missing = [choice for choice, verdict in claim.by_choice.items() if verdict is None]
+    return "; ".join(
+        [
+            *([claim.otherwise] if claim.otherwise else []),
+            *([f"not recorded: {listed(missing)}"] if missing else []),
+        ]
+    )
 
 
 def _span(effects: Sequence[Measure]) -> str:
@@ -136,14 +173,6 @@ def _span(effects: Sequence[Measure]) -> str:
 def _number(one: Measure) -> str:
     interval = "" if one.interval is None else " [{:.3g}, {:.3g}]".format(*one.interval)
     return "not defined" if one.value is None else f"{one.value:.3g}{interval}"
-
-
-def _otherwise(claim: Claim) -> str:
-    """The other verdicts, each with the choices that would give it."""
-    given: dict[str, list[str]] = {}
-    for choice, verdict in claim.otherwise.items():
-        given.setdefault(verdict, []).append(choice)
-    return "; ".join(f"{verdict}: {', '.join(choices)}" for verdict, choices in given.items())
 
 
 def _line(cells: Sequence[str]) -> str:

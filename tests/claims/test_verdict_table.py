@@ -14,6 +14,7 @@ def test_tables_in_the_docs_are_what_the_records_give(monkeypatch: pytest.Monkey
     import verdict_table
 
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for title, rows in verdict_table.tables().items():
-        assert len(rows) > 2
-        assert "\n".join([f"**{title}**", "", *rows]) + "\n\n" in text
+    between = text.partition(verdict_table.BEGIN)[2].partition(verdict_table.END)[0]
+    tables = verdict_table.tables()
+    assert tables.count("| holds") > 10
+    assert between.strip() == tables.strip()
