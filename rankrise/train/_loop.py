@@ -127,7 +127,7 @@ def _refuse_losses(tracker: watch.RankTracker) -> None:
     """Stop rather than train on without a record."""
     if tracker.lost:
         raise RankriseError(
-            f"{tracker.folder} could not be recorded ({tracker.lost.rstrip('.')}): once it can be written, "
+            f"{tracker.folder} could not be recorded ({tracker.lost.rstrip('.')}): once that is mended, "
             "the same command goes on from the last checkpoint."
         )
 

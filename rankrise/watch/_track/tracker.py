@@ -206,7 +206,7 @@ class RankTracker:
         try:
             lock = Lock(self.folder)
             self._beginning = begin(self.folder, self._units, reading.weights, about, overwrite)
-            self._staging = Staging(self._units, reading, keep, self._troubles.note)
+            self._staging = Staging(self._units, reading, keep, self._troubles.lose)
             self._record = Record(self.folder, lock, self._troubles.tell)
         except BaseException as error:
             if lock is not None:
@@ -341,11 +341,11 @@ class RankTracker:
         gone = "nothing more of this run is recorded" if self._record.gone else ""
         self._troubles.lose(doing, error, gone)
 
-    def _attempt(self, doing: str, job: Callable[[], Any], told: Callable[..., None] | None = None) -> None:
+    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:
             job()
         except Exception as error:
-            (told or self._troubles.note)(doing, error)
+            self._troubles.lose(doing, error)
 
     def _capturing(self) -> bool:
         """Whether a CUDA graph is being captured: nothing that happens now is meant."""
@@ -376,7 +376,7 @@ class RankTracker:
             info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._record.last_weights}
             info |= {"stopped": stopped or lost} if stopped or lost else {}
             write = partial(write_run, self._record.folder, "tracked", info)
-            self._attempt(f"writing {RUN}", write, self._troubles.lose)
+            self._attempt(f"writing {RUN}", write)
         self._attempt("closing", self._record.close)
         self._lock.release()
         self._streams.close()  # last: whatever becomes of them, the record is whole

@@ -26,10 +26,7 @@ class Troubles:
         self.counts[doing] += 1
         if not isinstance(error, Exception):  # SystemExit, which must not end training when it is raised
             error = RuntimeError(repr(error))
-        try:
-            said = str(error)
-        except Exception:
-            said = "which cannot be printed"
+        said = _said(error)
         if self.strict and self._first is None:  # otherwise it would keep alive what its frames hold
             self._first = error
         cause = (doing, *_cause(error, said))
@@ -43,9 +40,8 @@ class Troubles:
             )
 
     def lose(self, doing: str, error: BaseException, advice: str = "") -> None:
-        """A failure on the way to the record: if nothing was wrong but the writing, something is missing."""
-        if isinstance(error, OSError | RankriseError):
-            self.lost = self.lost or f"{doing} failed ({error})"
+        """A failure on the way to the record, in which something is missing now."""
+        self.lost = self.lost or f"{doing} failed ({_first_line(error)})"
         self.note(doing, error, advice)
 
     def tell(self, sentence: str, missing: bool) -> None:
@@ -74,6 +70,21 @@ class Troubles:
         if self._first is not None:
             error, self._first = self._first, None
             raise error
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "which cannot be printed"
+
+
+def _first_line(error: BaseException) -> str:
+    """
+    >>> _first_line(RuntimeError("did not converge.\\nMore")), _first_line(MemoryError())
+    ('did not converge', 'MemoryError')
+    """
+    return next(iter(_said(error).splitlines()), "").rstrip(".") or type(error).__name__
 
 
 def _cause(error: Exception, said: str) -> tuple[object, ...]:

@@ -155,6 +155,20 @@ def test_a_failing_measurement_is_told_once(tmp_path, monkeypatch, caplog):
     run = watch.load(tmp_path)
     assert run.measured.tolist() == [1, 5]
     assert run.steps()["step"].tolist() == [1, 2, 3, 4, 5]
+    assert not run.finished
+    assert run.info["stopped"] == "measuring failed (the decomposition did not converge)" == tracker.lost
+
+
+def test_a_layer_that_can_no_longer_be_read_keeps_the_run_unfinished(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1], after=tracker.step)
+        model.layers[0].self_attn = torch.nn.Identity()
+        tracker.step(2)
+    run = watch.load(tmp_path)
+    assert "Tracking: reading layers.0.self_attn failed" in caplog.text
+    assert not run.finished
+    assert run.info["stopped"].startswith("reading layers.0.self_attn failed")
 
 
 def test_every_cause_is_told_once(tmp_path, monkeypatch, caplog):
