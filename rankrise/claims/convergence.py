@@ -102,7 +102,7 @@ def exponent(errors: list[float], ratio: float) -> float | None:
     larger, smaller = errors
     if not math.isfinite(smaller):
         return 0.0
-    if smaller == 0 or not math.isfinite(larger):
+    if smaller <= 0 or not 0 < larger < math.inf:
         return None
     return math.log(larger / smaller) / math.log(ratio)
 

@@ -40,6 +40,7 @@ def test_scales_go_from_large_to_small() -> None:
     [
         ({"alphas": "2"}, "alpha"),
         ({"alphas": "tiny"}, "tiny"),
+        ({"alphas": "0.99999999999999999999"}, "between 0 and 1"),
         ({"alphas": "1e-4,1e-04"}, "each once"),
         ({"seeds": "1.5"}, "seeds"),
         ({"seeds": "-1"}, "seeds"),

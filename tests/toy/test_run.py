@@ -119,6 +119,35 @@ def test_a_cut_off_file_is_named_and_kept(tiny: ToyRun, folder: Path, file: str,
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [("times", None), ("log10_scale", -7.0), ("log10_scale", 0.0), ("step", float("nan"))],
+)
+def test_a_piece_that_is_not_of_the_settings_or_runs_backwards_is_refused(
+    tiny: ToyRun, folder: Path, name: str, value: object
+) -> None:
+    shutil.copytree(tiny.folder, folder)
+    full = tiny.full(6)
+    changed = replace(full, **{name: full.times.flip(0) if name == "times" else value})
+    write_full(folder, Piece("full", 6), changed)
+    with pytest.raises(RankriseError, match=rf"full\.safetensors is damaged \(.*{name} is .*: delete it"):
+        open_toy(folder).full(6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("time", 0.0), ("time", "inf"), ("time", -1.0), ("coordinate", 99), ("coordinate", -1)],
+)
+def test_stages_that_cannot_be_are_refused(tiny: ToyRun, folder: Path, name: str, value: object) -> None:
+    shutil.copytree(tiny.folder, folder)
+    path = folder / "seed-6" / "stages.json"
+    record = json.loads(path.read_text())
+    record["stages"][-1][name] = value
+    path.write_text(json.dumps(record))
+    with pytest.raises(RankriseError, match=r"stages\.json is damaged \(.*: delete it"):
+        open_toy(folder).stages(6)
+
+
+@pytest.mark.parametrize(
     "times", [[0.0, 0.0], [-1.0], [float("nan")], [float("inf")], [1.0] * 9, [[1.0]], 1.0]
 )
 def test_predicted_times_that_are_not_times_are_refused(tiny: ToyRun, folder: Path, times: object) -> None:

@@ -92,7 +92,8 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str,
     """Refuse tensors that are not there, are not finite numbers, or whose sizes do not fit together.
 
     `sizes` has a letter per dimension; the same letter is the same size everywhere, and a capital may be 0.
-    "?" after them stands for truth values, and "*" allows numbers that are infinite.
+    "?" after them stands for truth values, "*" allows numbers that are infinite, "<" asks for numbers from
+    0 on that grow.
 
     >>> curve = {"times": torch.zeros(3), "values": torch.zeros(2, 5)}
     >>> check_tensors(Path("flow.safetensors"), curve, {"times": "n", "values": "np"}, "restore it")
@@ -104,13 +105,15 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str,
         tensor = tensors.get(name)
         if tensor is None:
             raise RankriseError(f"{path} is damaged (it has no {name}): {advice}.")
-        plain = letters.rstrip("?*")
+        plain = letters.rstrip("?*<")
         fits = tensor.ndim == len(plain) and all(
             known.setdefault(letter, size) == size and (size or letter.isupper())
             for letter, size in zip(plain, tensor.shape, strict=True)
         )
         fits = fits and tensor.dtype in ((torch.bool,) if letters.endswith("?") else _FLOATS)
         finite = not fits or bool((~tensor.isnan() if letters.endswith("*") else tensor.isfinite()).all())
+        if fits and letters.endswith("<"):
+            fits = bool(tensor[0] >= 0 and (tensor.diff() > 0).all())
         if not fits or not finite:
             what = f"{'' if finite else 'not finite, '}{tensor.dtype} {list(tensor.shape)}"
             raise RankriseError(f"{path} is damaged ({name} is {what}): {advice}.")

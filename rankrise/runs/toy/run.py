@@ -1,9 +1,10 @@
 """A toy run, open for reading."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.shapes import check_shape, check_tensors
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
+from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece, pieces_of
@@ -82,7 +84,13 @@ class ToyRun:
                 f"{len(record['stages'])} stages of {len(record['labels'])} coordinates: restore the files."
             )
         with self._whole(piece):
-            return predict.Stages.from_dict(record, tensors["points"])
+            stages = predict.Stages.from_dict(record, tensors["points"])
+            times = [0.0, *(stage.time for stage in stages)]
+            if not all(0 < after < math.inf and before <= after for before, after in pairwise(times)):
+                raise ValueError(f"the times of the stages are {times[1:]!r:.60}")
+            if not all(0 <= stage.coordinate < len(record["labels"]) for stage in stages):
+                raise ValueError("a stage is of a coordinate that is not there")
+            return stages
 
     def flow(self, seed: int, alpha: str) -> predict.Flow:
         """The exact flow at a scale, as it was solved."""
@@ -92,7 +100,7 @@ class ToyRun:
             constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
             return predict.Flow(
                 **{name: tensors[name] for name in ("times", "places", "rates", "losses")},
-                log_inverse_alpha=-float(texts["log10_alpha"]) * math.log(10),
+                log_inverse_alpha=-_asked(texts, "log10_alpha", log10_of(alpha)) * math.log(10),
                 coordinates=Coordinates(**constants),
                 ending=texts["ending"],  # type: ignore[arg-type]
                 message=texts["message"],
@@ -106,8 +114,12 @@ class ToyRun:
         tensors, texts = self._tensors(piece)
         with self._whole(piece):
             curves = {name: tensors[name] for name in ("times", "values", "losses", "activation_times")}
-            taken, log10_alpha = float(texts["step"]), float(texts["log10_alpha"])
-            return Descent(**curves, step=taken, log10_alpha=log10_alpha, message=texts["message"])
+            return Descent(
+                **curves,
+                step=_asked(texts, "step", self.settings.step if step is None else step),
+                log10_alpha=_asked(texts, "log10_alpha", log10_of(alpha)),
+                message=texts["message"],
+            )
 
     def full(self, seed: int) -> FullWeights:
         """Training of full weight matrices."""
@@ -122,8 +134,12 @@ class ToyRun:
                 check_tensors(self.folder / piece.file, tensors, {name: "R"}, ADVICE)
                 if len(predicted) > values.shape[1] or not bool((predicted > 0).all()):
                     raise ValueError(f"{name} is {predicted.tolist()!r:.60}")
-            scale, step = float(texts["log10_scale"]), float(texts["step"])
-            return FullWeights(**curves, log10_scale=scale, step=step, message=texts["message"])
+            return FullWeights(
+                **curves,
+                log10_scale=_asked(texts, "log10_scale", log10_of(self.settings.full_scale)),
+                step=_asked(texts, "step", self.settings.step),
+                message=texts["message"],
+            )
 
     def perturbations(self, seed: int, kind: str) -> list[PerturbedCurve]:
         """The "strict-minima" or "noise-robustness" experiments, in order of time."""
@@ -185,6 +201,13 @@ class ToyRun:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise RankriseError(f"{self.folder / piece.file} is damaged ({error!r}): {ADVICE}.") from error
+
+
+def _asked(texts: Mapping[str, str], name: str, wanted: float) -> float:
+    """A number that a piece was computed with, which is what the run's settings say."""
+    if not math.isclose(float(texts[name]), wanted, rel_tol=1e-9):
+        raise ValueError(f"{name} is {texts[name]!r:.30}, not {wanted:g}")
+    return float(texts[name])
 
 
 def open_toy(folder: str | Path) -> ToyRun:

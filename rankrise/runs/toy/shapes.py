@@ -31,14 +31,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 _CURVES = {
     "stages": {"points": "Sp"},
-    "flow": {"times": "n", "places": "np", "rates": "np", "losses": "n"}
+    "flow": {"times": "n<", "places": "np", "rates": "np", "losses": "n"}
     | {f"coordinates.{field.name}": "p" for field in fields(Coordinates)}
     | {"coordinates.swapped": "p?"},
-    "descent": {"times": "n", "values": "np", "losses": "n", "activation_times": "p*"},
-    "full": {"times": "n", "losses": "n", "singular_values_kq": "nq", "singular_values_vo": "nv"},
+    "descent": {"times": "n<", "values": "np", "losses": "n", "activation_times": "p*"},
+    "full": {"times": "n<", "losses": "n", "singular_values_kq": "nq", "singular_values_vo": "nv"},
 }
 MOST_EXPERIMENTS = 100_000
-_PERTURBED = {"start": "", "times": "n", "original": "np", "perturbed": "np"}
+_PERTURBED = {"start": "", "times": "n<", "original": "np", "perturbed": "np"}
 
 
 def sizes_of(piece: Piece, texts: Mapping[str, str]) -> list[dict[str, str]]:
