@@ -103,16 +103,20 @@ def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs
 def _unweighted(
     directions: Directions, square: float, inputs: Root | None, outputs: Root | None, noise: Noise
 ) -> Cut:
-    """The directions that stand out from the noise, mapped back, both factors of equal size."""
+    """The directions that stand out from the noise, mapped back.
+
+    The two factors of a direction have the same length, as training them with one rate wants it (and numbers
+    of 16 bits): mapped back alone, they differ by as much as inputs and gradients do in size.
+    """
     values, left, right = directions
     counted = int((values > noise.largest).sum())
-    values = values[:counted]
-    balance = values.sqrt().to(left)
-    left, right = left[:, :counted] / balance, right[:, :counted] * balance
+    values, left, right = values[:counted], left[:, :counted], right[:, :counted]
     if outputs is not None:
         left = outputs.undo(left)
     if inputs is not None:
         right = inputs.undo(right)
+    ratio = (torch.linalg.vector_norm(right, dim=0) / torch.linalg.vector_norm(left, dim=0)).sqrt()
+    left, right = left * ratio, right / ratio
     kept = values.double().cpu()
     return Cut(
         left=left.contiguous(),

@@ -96,6 +96,15 @@ def test_weighted_cut_is_the_textbook_one_by_symmetric_roots(rank: int) -> None:
     assert made.total == pytest.approx(float(s.square().sum()), rel=1e-4)
 
 
+def test_both_factors_of_a_direction_have_one_length_however_small_the_gradients() -> None:
+    change, inputs, outputs = normal(12, 9, seed=2), 1e4 * moment(9, 3), 1e-10 * moment(12, 4)
+    roots = Moment((inputs,)).root(1e-3), Moment((outputs,)).root(1e-3)
+    for made in (cut(change, 9, *roots), cut(change, 9), cut_product(change, torch.eye(9), *roots)):
+        b, a = made.factors(9)
+        assert torch.allclose(b.norm(dim=0), a.norm(dim=1), rtol=1e-4)
+        assert torch.allclose((b @ a).float(), change, atol=1e-3)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(2, 8), st.integers(2, 8), st.integers(0, 10**6))
 def test_no_other_matrix_of_the_rank_is_nearer(rank: int, out: int, into: int, seed: int) -> None:
