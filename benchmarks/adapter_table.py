@@ -13,8 +13,8 @@ Rows = dict[tuple[str, str, str], dict[str, dict[str, Any]]]
 
 
 def summary(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """(1): parameters, and as a share of plain SVD's of the same seed; (2): scores, and how far they are from
-    those of one rank for all with the same seed."""
+    """(1): parameters, and as a share of plain SVD's of the same seed and record, whose base is one network;
+    (2): scores, and how far they are from those of one rank for all with the same seed."""
     rows = _rows(records)
     found = []
     for (task, kind, method), by_seed in rows.items():
@@ -84,12 +84,13 @@ def _told(row: dict[str, Any], name: str, style: str, factor: float = 1.0) -> st
 
 def _rows(records: Sequence[dict[str, Any]]) -> Rows:
     rows: Rows = {}
-    for record in records:
+    for place, record in enumerate(records):
         for name, part in record["parts"].items():
             task, seed, kind, *_ = name.split("/")
             if seed.startswith("seed "):
                 row = part["found"]
-                rows.setdefault((task, "train" if kind == "lora" else "cut", row["method"]), {})[seed] = row
+                of = rows.setdefault((task, "train" if kind == "lora" else "cut", row["method"]), {})
+                of[f"{seed} of record {place}"] = row
     return rows
 
 

@@ -103,18 +103,21 @@ def test_ours_is_also_told_beside_plain_svd_with_the_same_training(benchmark: An
 
 
 def test_seeds_of_several_files_are_told_together_each_beside_its_own(benchmark: Any) -> None:
-    def part(seed: int, kind: str, **found: Any) -> dict[str, Any]:
-        return {"parts": {f"task/seed {seed}/{kind}": {"seconds": 1.0, "found": found}}}
-
     plain, ours = "plain SVD, one rank", "ours"
-    records = [
-        part(0, "cut/a", method=plain, needed=100, ranks=4),
-        part(1, "cut/a", method=plain, needed=200, ranks=8),
-    ]
-    records += [
-        part(0, "cut/b", method=ours, needed=50, ranks=2),
-        part(1, "cut/b", method=ours, needed=60, ranks=2.4),
-    ]
+
+    def record(**needed: int) -> dict[str, Any]:
+        rows = {plain: needed["plain"], ours: needed["ours"]}
+        return {
+            "parts": {
+                f"task/seed 0/cut/{name}": {
+                    "seconds": 1.0,
+                    "found": {"method": name, "needed": n, "ranks": n / 25},
+                }
+                for name, n in rows.items()
+            }
+        }
+
+    records = [record(plain=100, ours=50), record(plain=200, ours=60)]
     rows = {row["method"]: row for row in benchmark.summary(records)}
     assert rows[ours]["seeds"] == 2
     assert rows[ours]["of_plain"] == pytest.approx(0.4)
