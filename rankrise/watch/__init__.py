@@ -17,20 +17,21 @@ from rankrise.foundations.deprecation import moved
 from rankrise.watch._change import change
 from rankrise.watch._check import check
 from rankrise.watch._compare import compare
-from rankrise.watch._families import Attention, add_family, remove_family
+from rankrise.watch._families import Attention
 from rankrise.watch._gram import frobenius_norm
 from rankrise.watch._heads import heads
 from rankrise.watch._history.history import history
 from rankrise.watch._history.plan import history_plan
+from rankrise.watch._linear import linear
 from rankrise.watch._old_spellings import (  # noqa: F401
     change_singular_values,
     change_stable_rank,
     difference_singular_values,
 )
 from rankrise.watch._overlap import overlap
-from rankrise.watch._projection import linear
 from rankrise.watch._ranks import effective_rank, energy_rank, rank_above
 from rankrise.watch._ranks import normalised_spectrum as normalised_spectrum
+from rankrise.watch._recognise import add_family, remove_family
 from rankrise.watch._spectra import singular_values
 from rankrise.watch._stable_rank import stable_rank
 from rankrise.watch._stages import Curve as Curve

@@ -2,9 +2,10 @@
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,23 +15,35 @@ from torch.utils.hooks import RemovableHandle
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._families import from_known_library, note_proof, recognise
+from rankrise.foundations.notes import gathered
+from rankrise.watch._families import from_known_library
 from rankrise.watch._heads import find_layers, heads, unwrap
-from rankrise.watch._probe import Refuted, probe
+from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
+from rankrise.watch._probe import Limits, Partly, probe
+from rankrise.watch._recognise import note_check, recognise
 from rankrise.watch._snippets import right_layout
+from rankrise.watch._trial import Refuted
 from rankrise.watch._twin import Unprovable
 
 Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any] | Callable[[nn.Module], Any]
 """One argument, named arguments, several arguments, or a function that runs the model it is given."""
 
 
+NO_FAMILY = (
+    "No family that is short to write agrees with it: write one with watch.add_family, or, if its heads "
+    "differ in size, act on one another or are not products of weights, track its matrices instead."
+)
+
+
 @dataclass(frozen=True)
 class LayerCheck:
-    """Whether a layer's layout was proved, and if not, why nothing can be said about it."""
+    """Whether a layer's layout was proved, and if not, why. `limits` say what the proof does not cover:
+    weights in the layer's path that are not read, or products that are not all of what it computes."""
 
     layer: str
     proved: bool
     reason: str = ""
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,13 +54,21 @@ class LayoutCheck:
 
     @property
     def proved(self) -> bool:
-        """Whether all layers are."""
+        """Whether all layers are, as far as they are read: see `limits`."""
         return all(layer.proved for layer in self.layers)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the proof does not cover, each once with the layers that it is about."""
+        return tuple(gathered((layer.layer, limit) for layer in self.layers for limit in layer.limits))
 
     def __str__(self) -> str:
         open_ones = [f"{layer.layer}: {layer.reason}" for layer in self.layers if not layer.proved]
         count = f"{len(self.layers) - len(open_ones)} of {counted(len(self.layers), 'layout')} proved"
-        return "; ".join([count, *open_ones]) + "."
+        within = f" WITHIN LIMITS: {'; '.join(self.limits)}" if self.limits else ""
+        return "; ".join([count + within, *open_ones]) + "."
+
+    __repr__ = __str__
 
 
 def check(model: nn.Module, batch: Batch) -> LayoutCheck:
@@ -60,7 +81,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     Of the attention layers that the batch reaches, one of each kind (class, sizes and settings) is tried, on
     a copy; the model's weights and mode and the random state are as before. A layout by which the layer does
     not work raises an error, with the family that settles it if that is short to write. One that is proved is
-    no longer announced as a guess.
+    no longer announced as a guess. `limits` name what stands in the way of the heads and is not read.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
     >>> check(model, torch.ones(1, 5, 8)).proved
@@ -72,17 +93,16 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         heads(root)  # raises, with the reasons
     verdicts = {name: LayerCheck(name, False, "the batch does not reach it") for name in found}
     handles: dict[str, RemovableHandle] = {}
-    reasons: dict[object, str] = {}
+    tried: dict[object, LayerCheck] = {}
 
     def hook(name: str) -> Callable[..., None]:
         def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handles[name].remove()  # a copy of the module must not try itself
             kind = _kind(module)
-            if kind not in reasons:
-                reasons[kind] = _reason(name, module, args, kwargs)
-            if not reasons[kind]:
-                note_proof(module)
-            verdicts[name] = LayerCheck(name, not reasons[kind], reasons[kind])
+            if kind not in tried:
+                tried[kind] = _verdict(name, module, args, kwargs)
+            verdict = verdicts[name] = replace(tried[kind], layer=name)
+            note_check(module, verdict.proved, verdict.reason or "; ".join(verdict.limits))
 
         return try_layer
 
@@ -93,6 +113,13 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         stack.enter_context(_undisturbed(root))
         _run(root, batch)
     return LayoutCheck(tuple(verdicts.values()))
+
+
+def check_and_warn(model: nn.Module, batch: Batch) -> None:
+    """The same, with a warning of what is not proved."""
+    told = check(model, batch)
+    if told.limits or not told.proved:
+        warnings.warn(f"Of the heads that are tracked, {told}", stacklevel=3)
 
 
 def _kind(module: nn.Module) -> object:
@@ -106,21 +133,41 @@ def _kind(module: nn.Module) -> object:
     return type(module), tuple(shapes), tuple(sorted(plain.items()))
 
 
-def _reason(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why nothing can be said about a layer's layout, "" if it is proved; an error if it is wrong."""
+def _verdict(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCheck:
+    """Whether a layer's layout is proved, with the limits of that, or why not; an error if it is wrong."""
     try:
-        probe(module, args, kwargs, recognise)
+        limits = probe(module, args, kwargs, recognise)
     except Unprovable as unprovable:
-        return str(unprovable)
+        return LayerCheck(name, False, str(unprovable))
     except Refuted as refuted:
         if from_known_library(module):  # its layout was gone through: what stands between is in its notes
-            return f"{refuted}, or what its notes name stands between"
+            return LayerCheck(name, False, f"{refuted}, or what its notes name stands between")
         snippet = right_layout(module, partial(probe, module, args, kwargs))
-        remedy = f"This settles it:\n\n{snippet}\n" if snippet else "Teach it with watch.add_family."
+        if isinstance(refuted, Partly) and not snippet:
+            return LayerCheck(name, False, str(refuted))
+        remedy = f"This settles it:\n\n{snippet}\n" if snippet else NO_FAMILY
         raise RankriseError(
             f"{name} ({type(module).__name__}) is not read as its forward pass works: {refuted}. {remedy}"
         ) from None
-    return ""
+    return LayerCheck(name, True, "", tuple(_words(module, limits)))
+
+
+def _words(module: nn.Module, limits: Limits) -> Iterator[str]:
+    """The limits that the notes on a layer do not tell already."""
+    attention = recognise(module)
+    known = () if attention is None else attention.notes
+    unread = [
+        name for name in limits.unread if stands_between(name) and not (NORMALISED in known and is_norm(name))
+    ]
+    if unread:
+        yield f"in its path and not read: {', '.join(unread)}"
+    if limits.turned and not {NORMALISED, ROTARY} & set(known):
+        yield (
+            "queries and keys do not meet in their plain product, as with rotary positions, norms or a "
+            "difference of two maps"
+        )
+    if limits.bent:
+        yield "what heads give is gated, normalised or mixed on its way to the output projection"
 
 
 def _run(model: nn.Module, batch: Batch) -> None:

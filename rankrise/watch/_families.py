@@ -6,17 +6,17 @@ that family. Shapes that do not fit what the module says about itself are refuse
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.counted import counted
 from rankrise.watch import _roles as roles
+from rankrise.watch._linear import is_linear, linear
 from rankrise.watch._marks import marks, refuse, unread_parts
-from rankrise.watch._projection import Projection, Unreadable, composed, is_linear, joined, linear
+from rankrise.watch._projection import Projection, Unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,8 @@ class Attention:
     `query` has one block for each head, `key` and `value` one for each group of heads that share them (as
     many as heads without sharing), and `output` a single block. `scale` multiplies the logits, 1/sqrt(d_head)
     unless given. `notes` say what stands between the projections and the logits. `guess` is what could not be
-    seen from the module and was assumed; it is announced until a forward pass has proved it.
+    seen from the module and was assumed; it is announced until a forward pass has proved it. `group[h]` is
+    the number of the key and value that head h uses; without it, heads that follow one another share them.
     """
 
     query: Projection
@@ -36,80 +37,49 @@ class Attention:
     scale: float | None = None
     notes: tuple[str, ...] = ()
     guess: str = ""
+    group: tuple[int, ...] = ()
+
+    @property
+    def group_of_head(self) -> tuple[int, ...]:
+        """The number of the key and value that each head uses."""
+        heads, groups = self.query.blocks, self.key.blocks
+        return tuple(self.group) or tuple(head * groups // heads for head in range(heads))
+
+    def refuse_misfit(self) -> None:
+        """Raise if these projections are not those of heads."""
+        query, key, value, output = self.query, self.key, self.value, self.output
+        count, groups, group = query.blocks, key.blocks, self.group_of_head
+        if value.blocks != groups or (count % groups and not self.group):
+            raise Unreadable(f"it has {count} query heads, {groups} key heads and {value.blocks} value heads")
+        if query.width != key.width:
+            raise Unreadable(f"its query heads have size {query.width} and its key heads {key.width}")
+        if output.blocks != 1 or output.weight.shape[1] != count * value.width:
+            takes = output.weight.shape[1]
+            raise Unreadable(
+                f"its {count} value heads of size {value.width} do not fit an output projection from {takes}"
+            )
+        if len(group) != count or set(group) != set(range(groups)):
+            raise Unreadable(f"its {count} heads are said to use the keys {list(group)}, and it has {groups}")
+
+
+def same_reading(one: Attention, other: Attention) -> bool:
+    """Whether two readings of a module have the same weights in the same places."""
+    roles = ("query", "key", "value", "output")
+    alike = all(same_projection(one, other, role) for role in roles)
+    return alike and one.group_of_head == other.group_of_head
+
+
+def same_projection(one: Attention, other: Attention, role: str) -> bool:
+    """The same of one projection."""
+    first, second = getattr(one, role), getattr(other, role)
+    if (first.bias is None) != (second.bias is None):
+        return False
+    pairs = [(first.weight, second.weight), *([] if first.bias is None else [(first.bias, second.bias)])]
+    return all(left.shape == right.shape and torch.equal(left, right) for left, right in pairs)
 
 
 Read = Callable[[nn.Module], Attention | None]
 Family = Callable[[Any], Attention | None]
-
-
-def add_family(family: Family) -> Family:
-    """Teach `heads` the layout of your own module. Usable as a decorator; the latest is asked first.
-
-    >>> class Mine(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.mix, self.back = nn.Linear(8, 24), nn.Linear(8, 8)
-    >>> @add_family
-    ... def mine(module):
-    ...     if isinstance(module, Mine):
-    ...         query, key, value = linear(module.mix).cut(2).split(3)  # two heads, each [q, k, v]
-    ...         return Attention(query, key, value, linear(module.back))
-    >>> from rankrise import watch
-    >>> [tuple(layer.query.shape) for layer in watch.heads(nn.Sequential(Mine()))]
-    [(2, 8, 4)]
-    >>> remove_family(mine)
-    """
-    _added.insert(0, family)
-    return family
-
-
-def remove_family(family: Family) -> None:
-    """Forget a family that was added."""
-    _added.remove(family)
-
-
-def recognise(module: nn.Module) -> Attention | None:
-    """The first family's reading of this module; None if it looks like no attention that is known."""
-    for family in _added:
-        attention = family(module)
-        if attention is not None:
-            return attention
-    refuse(module)
-    for family in FAMILIES:
-        attention = family(module)
-        if attention is not None:
-            scale = roles.scale_of(module) if attention.scale is None else attention.scale
-            notes = (*_guess(module, attention), *attention.notes, *marks(module))
-            return replace(attention, scale=scale, notes=notes)
-    return None
-
-
-def is_guess(module: nn.Module, attention: Attention) -> bool:
-    """Whether the layout was assumed, and no forward pass has proved it."""
-    return bool(attention.guess) and module not in _proved
-
-
-def note_proof(module: nn.Module) -> None:
-    """A forward pass has proved the layout of this module."""
-    _proved.add(module)
-
-
-def _guess(module: nn.Module, attention: Attention) -> tuple[str, ...]:
-    if not attention.guess:
-        return ()
-    proof = "a forward pass agrees" if module in _proved else "not checked, see watch.check"
-    return (f"{attention.guess} ({proof})",)
-
-
-def looks_like_attention(module: nn.Module) -> bool:
-    """Whether a module that no family reads should be mentioned: by its class name, or by its projections."""
-    named = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
-    seeming = [name for name, child in module.named_children() if is_linear(child) and _INPUT.fullmatch(name)]
-    fused = any(roles.FUSED.fullmatch(name) for name in seeming)
-    return (named and any(True for _ in module.parameters())) or fused or len(seeming) > 1
-
-
-_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn")
 
 
 # Each family, the particular before the general.
@@ -128,8 +98,14 @@ def torch_multihead(module: Any) -> Attention | None:
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         parts = tuple(linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))
     query, key, value = (part.cut(module.num_heads) for part in parts)
-    notes = () if module.bias_k is None else ("a learned key and value stand beside those of the tokens",)
-    return Attention(query, key, value, linear(module.out_proj), notes=notes)
+    notes = ["a learned key and value stand beside those of the tokens"] * (module.bias_k is not None)
+    guess = ""
+    if type(module).forward is not nn.MultiheadAttention.forward:
+        guess = f"{type(module).__name__} is read as nn.MultiheadAttention, whose forward pass it replaces"
+        own = r"(in|[qkv])_proj_weight|in_proj_bias|bias_[kv]|out_proj"
+        further = [name for name in (*module._parameters, *module._modules) if not re.fullmatch(own, name)]
+        notes += [f"it has further weights that are not read: {', '.join(further)}"] * bool(further)
+    return Attention(query, key, value, linear(module.out_proj), notes=tuple(notes), guess=guess)
 
 
 def per_head(module: Any) -> Attention | None:
@@ -173,6 +149,8 @@ def codegen(module: Any) -> Attention | None:
 
 def xlnet(module: Any) -> Attention | None:
     """XLNet: bare parameters of shape [d_model, heads, d_head]."""
+    if not type(module).__name__.startswith("XLNet"):
+        return None
     weights: list[Any] = [getattr(module, name, None) for name in ("q", "k", "v", "o")]
     if not all(isinstance(weight, nn.Parameter) and weight.ndim == 3 for weight in weights):
         return None
@@ -211,12 +189,12 @@ def latent(module: Any) -> Attention | None:
     down, shared = linear(module.kv_a_proj_with_mqa).split(module.kv_lora_rank, turned)
     up = linear(module.kv_b_proj).cut(heads)
     weights = getattr(module, "mla_scale_kv_lora", 1.0) * module.kv_a_layernorm.weight  # a factor in LongCat
-    key, value = composed(down, weights, up).split(own, module.v_head_dim)
+    key, value = down.then(up, weights).split(own, module.v_head_dim)
     if getattr(module, "q_b_proj", None) is None:
         query, read = linear(module.q_proj).cut(heads), [module.q_proj]
     else:
         weights = getattr(module, "mla_scale_q_lora", 1.0) * module.q_a_layernorm.weight
-        query = composed(linear(module.q_a_proj), weights, linear(module.q_b_proj).cut(heads))
+        query = linear(module.q_a_proj).then(linear(module.q_b_proj).cut(heads), weights)
         read = [module.q_a_proj, module.q_a_layernorm, module.q_b_proj]
     read += [module.kv_a_proj_with_mqa, module.kv_a_layernorm, module.kv_b_proj, module.o_proj]
     notes = (
@@ -224,7 +202,7 @@ def latent(module: Any) -> Attention | None:
         "not its division by the size of each token",
         *unread_parts(module, tuple(read)),
     )
-    return Attention(query, joined(key, shared), value, linear(module.o_proj), notes=notes)
+    return Attention(query, key.with_shared(shared), value, linear(module.o_proj), notes=notes)
 
 
 def standard(module: Any) -> Attention | None:
@@ -278,13 +256,14 @@ def standard(module: Any) -> Attention | None:
 
 
 def _assumed(kind: str, layers: int, shared: bool) -> str:
-    """What is assumed of a module from elsewhere; where each head has a key of its own in a layer of its own,
-    nothing but the order of heads in the width."""
+    """What is assumed of a module from elsewhere."""
     if layers == 1:
         return f"the one projection of {kind} is read as all queries, all keys, all values"
     if layers == 2:
         return f"the projection of keys and values of {kind} is read as all keys, all values"
-    return f"the keys of {kind} are read as each shared by heads that follow one another" if shared else ""
+    if shared:
+        return f"the keys of {kind} are read as each shared by heads that follow one another"
+    return f"each projection of {kind} is read as heads of equal size that follow one another"
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -297,8 +276,6 @@ FAMILIES: tuple[Family, ...] = (
     latent,
     standard,
 )
-_added: list[Family] = []
-_proved: WeakSet[nn.Module] = WeakSet()
 
 
 def from_known_library(module: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
-from rankrise.watch._families import FAMILIES, Attention, is_guess, looks_like_attention, recognise
+from rankrise.watch._families import FAMILIES, Attention
+from rankrise.watch._linear import WRAPPERS, shapes_only
 from rankrise.watch._pretrained import Loaded, open_pretrained
-from rankrise.watch._projection import WRAPPERS, Unreadable, shapes_only
+from rankrise.watch._projection import Unreadable
+from rankrise.watch._recognise import is_guess, looks_like_attention, recognise, why_unknown
 from rankrise.watch._snippets import suggestion
 
 
@@ -167,7 +169,7 @@ def _layers(model: nn.Module, loaded: Loaded) -> Layers:
         {path: (type(model.get_submodule(path)).__name__, why) for path, why in reasons.items()}
     )
     if not found:
-        snippets = (suggestion(model.get_submodule(path)) for path in reasons)
+        snippets = (suggestion(model.get_submodule(path)) for path in _with_those_above(reasons))
         snippet = next(filter(None, snippets), "")
         raise RankriseError(
             f"No attention head of {kind} can be read (looked for the families "
@@ -203,7 +205,7 @@ def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]
                     _layer(path, attention)
                     found[path], inside = module, path
                 elif looks_like_attention(module):
-                    reasons[path] = "its projections are laid out in no way that is known here"
+                    reasons[path] = why_unknown(module)
         except Unreadable as refusal:
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
@@ -221,14 +223,13 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
             guesses.setdefault((type(module), attention.guess), []).append(path)
     for (kind, guess), paths in guesses.items():
         _announced.add(kind)
-        with shapes_only():
-            snippet = suggestion(found[paths[0]])
+        snippet = _another_layout(found[paths[0]])
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        otherwise = " If each head's parts lie side by side instead, this settles it:\n\n" if snippet else ""
+        otherwise = " If its forward pass is that of another one, such as this, this settles it:\n\n"
         warnings.warn(
             f"The layout of {_clean(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is wrong, "
             "so is every rank. Prove it by a forward pass: watch.check(model, batch), or RankTracker(..., "
-            f"check=batch).{otherwise}{snippet}",
+            f"check=batch).{otherwise + snippet if snippet else ''}",
             stacklevel=4,
         )
 
@@ -236,23 +237,24 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
 _announced: WeakSet[type] = WeakSet()
 
 
+def _another_layout(module: nn.Module) -> str:
+    """A family that reads the module in another way than it is read; "" where its weights have no values."""
+    try:
+        return suggestion(module, recognise(module))
+    except RankriseError:
+        return ""
+
+
 def _layer(name: str, attention: Attention) -> Layer:
     """The canonical form, with every shape checked."""
+    attention.refuse_misfit()
     query, key, value, output = attention.query, attention.key, attention.value, attention.output
-    count, groups = query.blocks, key.blocks
-    if value.blocks != groups or count % groups:
-        raise Unreadable(f"it has {count} query heads, {groups} key heads and {value.blocks} value heads")
-    if query.width != key.width:
-        raise Unreadable(f"its query heads have size {query.width} and its key heads {key.width}")
-    if output.blocks != 1 or output.weight.shape[1] != count * value.width:
-        takes = output.weight.shape[1]
-        raise Unreadable(
-            f"its {count} value heads of size {value.width} do not fit an output projection from {takes}"
-        )
-    group = tuple(head // (count // groups) for head in range(count))
+    count, groups, group = query.blocks, key.blocks, attention.group_of_head
 
     def repeated(shared: Tensor) -> Tensor:
         """A view where no group is repeated or there is only one; no strides can say it otherwise."""
+        if attention.group:
+            return shared[list(group)]
         return shared[:, None].expand(groups, count // groups, *shared.shape[1:]).flatten(0, 1)
 
     return Layer(
@@ -294,6 +296,13 @@ def _grouped(unread: dict[str, tuple[str, str]]) -> str:
     return "; ".join(
         f"{these[0]}{more[kind, reason]} ({kind}): {reason}" for (kind, reason), these in paths.items()
     )
+
+
+def _with_those_above(paths: Iterable[str]) -> dict[str, None]:
+    """The paths, and then those of the modules around them, such as one around a list of heads."""
+    above = {path: path.split(".") for path in paths}
+    outer = (".".join(parts[:length]) for parts in above.values() for length in range(len(parts) - 1, -1, -1))
+    return dict.fromkeys([*above, *outer])
 
 
 def _below(path: str, above: str) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import CONFIG
-from rankrise.watch._projection import is_conv1d
+from rankrise.watch._linear import is_conv1d
 
 ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."

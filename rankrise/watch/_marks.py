@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from rankrise.watch._projection import Unreadable
+from rankrise.watch._roles import KEY, QUERY
 
 # What has the parts of attention and means something else by them: by class name, or by a part that tells.
 _REFUSED_CLASSES = {
@@ -27,6 +28,9 @@ _QUERY_KEY_NORM = re.compile(
 _NOT_BETWEEN = re.compile(
     "bias|LayerNorm|layer_norm|rotary|rope"
 )  # added, after the output, or marked as such
+
+ROTARY = "rotary positions turn queries and keys: the product is the position-free one"
+NORMALISED = "queries and keys are normalised: the product is the one without the norms"
 
 
 def refuse(module: nn.Module) -> None:
@@ -51,18 +55,33 @@ def marks(module: Any) -> tuple[str, ...]:
     used = [name for name in names if getattr(module, name, ...) is not None]
     found = []
     if any(re.search("rotary|rope|freqs_cis", name) for name in used):
-        found.append("rotary positions turn queries and keys: the product is the position-free one")
-    if any(_QUERY_KEY_NORM.fullmatch(name) for name, _ in _parts(module)):
-        found.append("queries and keys are normalised: the product is the one without the norms")
+        found.append(ROTARY)
+    if any(is_norm(name) for name, _ in _parts(module)) or any(map(_normalises, module.named_children())):
+        found.append(NORMALISED)
     return tuple(found)
+
+
+def is_norm(name: str) -> bool:
+    """Whether a part of this name is a norm of queries or keys."""
+    return _QUERY_KEY_NORM.fullmatch(name.partition(".")[0]) is not None
+
+
+def stands_between(name: str) -> bool:
+    """Whether a weight of this name may stand between the tokens and what the heads give."""
+    return _NOT_BETWEEN.search(name) is None
+
+
+def _normalises(named: tuple[str, nn.Module]) -> bool:
+    """A query or key in a `Sequential` that ends with a norm."""
+    name, part = named
+    of_logits = QUERY.fullmatch(name) or KEY.fullmatch(name)
+    return bool(of_logits) and isinstance(part, nn.Sequential) and "Norm" in type(part[-1]).__name__
 
 
 def unread_parts(module: nn.Module, read: tuple[nn.Module, ...]) -> tuple[str, ...]:
     """What else the module applies: gates, relative positions, pooling, sinks, weights for global tokens."""
     further = [name for name, part in _parts(module) if all(part is not one for one in read)]
-    further = [
-        name for name in further if not _QUERY_KEY_NORM.fullmatch(name) and not _NOT_BETWEEN.search(name)
-    ]
+    further = [name for name in further if stands_between(name) and not is_norm(name)]
     return (f"it has further weights that are not read: {', '.join(further)}",) if further else ()
 
 

@@ -6,40 +6,44 @@ changes; if its key does too, nothing changes. The query of one token acts on th
 others. A layout for which all of this holds is the one that the module uses. No mask, position (rotary or
 added), softmax, gate or kernel has to be rebuilt for it, and signs are exact in any floating type.
 
-What it does not see is the order of dimensions within a head, which is taken to be one for query and key.
+Beside that, each layer that was read has to give what its weight gives, and what was not read must not stand
+between the tokens and what was. What signs do not see is told as a limit of the proof: further weights in the
+path, and whether a query meets its key, and a value its output, in their plain product.
 """
 
-import copy
-import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from rankrise.watch._families import Attention, Read
-from rankrise.watch._projection import Projection
-from rankrise.watch._twin import Unprovable, cast, numbered_heads, places, plain_copy
-
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
-"""What may differ where nothing should, as a share of the largest entry; a change is five times that."""
-HALF_TOLERANCE = 2e-2
-LONGER = "no token of the batch looks at another one: pass a batch of longer samples"
+from rankrise.watch._families import Read
+from rankrise.watch._linear import linear
+from rankrise.watch._path import before_and_beside
+from rankrise.watch._trial import LONGER, Refuted, Trial
+from rankrise.watch._twin import Unprovable
 
 
-class Refuted(Exception):
-    """What the module does that the layout says it does not."""
+@dataclass(frozen=True)
+class Limits:
+    """What a proof by signs does not cover."""
+
+    unread: tuple[str, ...]
+    """Weights that change what the module gives, and are not read."""
+    turned: bool
+    """Queries and keys do not meet in their plain product: rotary positions, norms, a difference of maps."""
+    bent: bool
+    """Values do not go to the output projection as they are: gates, norms."""
 
 
-def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read) -> None:
-    """Try whether `read(module)` is the layout by which `module(*args, **kwargs)` works, on a copy of it.
+class Partly(Refuted):
+    """What is read is right, and only a part of the way from the tokens."""
 
-    The copy gets random weights and random tokens, so that a trained, zero or tiny module is as good as any.
-    Raises `Refuted` or `Unprovable`.
-    """
+
+def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read) -> Limits:
+    """Try whether `read(module)` is the layout by which `module(*args, **kwargs)` works, on a copy of it, and
+    give the limits of the proof. Raises `Refuted` or `Unprovable`."""
     try:
         trial, base = _begun(module, args, kwargs, read, torch.float64)
     except Unprovable:
@@ -47,58 +51,107 @@ def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: 
     except Exception:  # some kernels take no float64
         try:
             trial, base = _begun(module, args, kwargs, read, None)
+        except Unprovable:
+            raise
         except Exception as error:
             raise Unprovable(f"a copy of it does not run by itself ({_sentence(error)})") from error
+    _probe_layers(trial)
     if trial.blocks is None:
         _probe_whole(trial, base)
     else:
         _probe_blocks(trial, base)
         _probe_tokens(trial, base)
+    before, beside = before_and_beside(trial)
+    if before:
+        raise Partly(
+            f"{', '.join(before)} stands between the tokens and what is read, so that the products are a "
+            "part of those that it works with"
+        )
+    return Limits(tuple(beside), not _meet_plainly(trial, base), not _leave_plainly(trial))
 
 
 def _begun(
     module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read, dtype: torch.dtype | None
-) -> tuple["_Trial", Tensor]:
-    trial = _Trial(module, args, kwargs, read, dtype)
+) -> tuple[Trial, Tensor]:
+    trial = Trial(module, args, kwargs, read, dtype)
     return trial, trial.run()
 
 
-def _probe_blocks(trial: "_Trial", base: Tensor) -> None:
+def _probe_layers(trial: Trial) -> None:
+    """Each layer that was read gives `x @ weight + bias`, whatever class it is of."""
+    layers = [layer for several in trial.layers.values() for layer in several if isinstance(layer, nn.Module)]
+    wrong: dict[str, None] = {}
+
+    def see(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:
+        given, found = (
+            tensor.movedim(1, -1) if isinstance(layer, (nn.Conv1d, nn.Conv2d)) else tensor
+            for tensor in (args[0], result)
+        )
+        read = linear(layer)
+        expected = given @ read.weight[0] + (0.0 if read.bias is None else read.bias[0])
+        comparable = expected.shape == found.shape  # not a convolution with strides
+        if comparable and (expected - found).abs().max() > trial.tolerance * expected.abs().max():
+            wrong[type(layer).__name__] = None
+
+    handles = [layer.register_forward_hook(see) for layer in dict.fromkeys(layers)]
+    try:
+        trial.call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if wrong:
+        raise Refuted(f"its {' and its '.join(wrong)} does not give what its weight and bias give")
+
+
+def _probe_blocks(trial: Trial, base: Tensor) -> None:
     """Head by head, at the input of the output projection: [..., heads, d_head]."""
-    heads, group = trial.heads, trial.group
-    for signs in _patterns(trial.groups):
-        own = torch.tensor([signs[group[head]] for head in range(heads)], dtype=base.dtype)
-        turned = base * own.to(base.device)[:, None]
+    for signs, own, paired in _pairs(trial):
+        turned = base * own.to(base)[:, None]
         trial.same(trial.run(value=signs), turned, "the values of heads go to other heads' outputs")
-        trial.same(trial.run(query=own, key=signs), base, "queries and keys are not paired in that way")
-        trial.only(trial.run(key=signs), base, own, "keys belong to other heads, or are not keys")
-    for signs in _patterns(heads):
-        trial.only(trial.run(query=signs), base, signs, "queries belong to other heads, or are not queries")
+        if trial.tied:
+            continue
+        trial.same(trial.run(**paired), base, "queries and keys are not paired in that way")
+        if trial.places["key"][0].numel():
+            trial.only(trial.run(key=signs), base, own, "keys belong to other heads, or are not keys")
+    for signs in _patterns(trial.heads):
+        factors = torch.where(signs < 0, 2.0, 1.0) if trial.tied else signs
+        trial.only(trial.run(query=factors), base, signs, "queries belong to other heads, or are not queries")
 
 
-def _probe_whole(trial: "_Trial", base: Tensor) -> None:
+def _probe_whole(trial: Trial, base: Tensor) -> None:
     """By the module's output alone, where its output projection is not a module that is called."""
-    group = trial.group
-    for signs in _patterns(trial.groups):
-        own = torch.tensor([signs[one] for one in group])
+    for signs, own, paired in _pairs(trial):
         trial.same(trial.run(value=signs, output=own), base, "values and outputs are not paired in that way")
-        trial.same(trial.run(query=own, key=signs), base, "queries and keys are not paired in that way")
-        for found in (trial.run(value=signs), trial.run(key=signs), trial.run(query=own)):
+        trial.same(trial.run(**paired), base, "queries and keys are not paired in that way")
+        factors = torch.where(own < 0, 2.0, 1.0) if trial.tied else own
+        for found in (trial.run(value=signs), trial.run(query=factors)):
             if not trial.differs(found, base):
                 raise Unprovable(LONGER)
 
 
-def _probe_tokens(trial: "_Trial", base: Tensor) -> None:
+def _pairs(trial: Trial) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
+    """Signs of keys, the same by head, and what has to be turned with them so that no product changes. A part
+    that the keys of all heads share is turned in all of them alone."""
+    for signs in _patterns(trial.groups):
+        own = torch.tensor([signs[group] for group in trial.group])
+        yield signs, own, {"query_own": own, "key": signs}
+    if trial.shared.any():
+        every, own = -torch.ones(trial.groups), -torch.ones(trial.heads)
+        yield every, own, {"query": own, "key": every, "key_shared": -torch.ones(1)}
+
+
+def _probe_tokens(trial: Trial, base: Tensor) -> None:
     """The query of a token acts on one row of the output, its key on several: else the two are exchanged."""
     queries, keys = trial.rows("query"), trial.rows("key")
-    if queries is None or keys is None:
+    if queries is None or keys is None or trial.tied:
         return
     if queries != keys:  # a class token's query, or one sequence that looks at another
         if queries != base[..., 0, 0].numel():
             raise Refuted("there are as many outputs as keys, not as queries")
         return
+    rows = {0, keys // 2, keys - 1}
     touched = {
-        role: max(trial.touched(trial.run(token=(role, row)), base) for row in {0, keys // 2, keys - 1})
+        role: max(trial.touched(trial.run_with(trial.weights, (role, row)), base) for row in rows)
         for role in ("query", "key")
     }
     if touched["query"] > 1:
@@ -115,180 +168,47 @@ def _patterns(count: int) -> Iterator[Tensor]:
         yield 1.0 - 2.0 * ((numbers >> bit) & 1)
 
 
-@dataclass
-class _Trial:
-    """A copy of the module, what it is called with, and where in its parameters each head's weights lie."""
+def _meet_plainly(trial: Trial, base: Tensor) -> bool:
+    """Where the dimensions of a query are turned into one another, and those of its key alike, their product
+    stays what it is; a part that all keys share is turned by itself."""
+    turn, shared = _turns(), trial.shared
+    common, turns = turn(int(shared.sum())), []
+    for _ in range(trial.groups):
+        one = torch.zeros(len(shared), len(shared), dtype=torch.float64)
+        one[~shared[:, None] & ~shared] = turn(int((~shared).sum())).flatten()
+        one[shared[:, None] & shared] = common.flatten()
+        turns.append(one)
+    weights = _turned(trial, trial.weights, "query", [turns[group] for group in trial.group])
+    weights = weights if trial.tied else _turned(trial, weights, "key", turns)
+    return trial.alike(trial.run_with(weights), base)
 
-    module: nn.Module
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    read: Read
-    dtype: torch.dtype | None
-    blocks: nn.Module | None = field(init=False)
-    """The output projection, if it is seen to be called."""
 
-    def __post_init__(self) -> None:
-        if any(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
-            raise Unprovable("its weights are sharded: check the model before it is sharded")
-        self.module = plain_copy(self.module, self.dtype)
-        self._parameters = list(dict.fromkeys(self.module.parameters()))
-        numbered = numbered_heads(self.module, self._parameters, self.read)
-        count = sum(parameter.numel() for parameter in self._parameters)
-        roles = ("query", "key", "value", "output")
-        self.places = {role: places(getattr(numbered, role), count) for role in roles}
-        self.heads, self.groups = numbered.query.blocks, numbered.key.blocks
-        self.group = [head // (self.heads // self.groups) for head in range(self.heads)]
-        self._first = {
-            role: getattr(numbered, role).weight[:, 0].flatten().long() for role in ("query", "key")
-        }
-        output = numbered.output.weight[0].unflatten(0, (self.heads, -1))
-        self.places["output"] = [place.flatten().long() for place in output]
-        self._randomise(numbered)
-        self._turn([])
-        widths = {numbered.query.weight.shape[1], numbered.key.weight.shape[1]}
-        self.args, self.kwargs = cast((tuple(self.args), self.kwargs), self.dtype, widths)
-        self.blocks = self._owner("output")
-        self._seen: Tensor | None = None
-        with ExitStack() as hooks:
-            self._watch_output(hooks)
-            self._call()
-        if self._seen is None:
-            self.blocks = None
+def _leave_plainly(trial: Trial) -> bool:
+    """The same for values and the output projection."""
+    turn, before = _turns(), trial.call()
+    turns = [turn(trial.numbers["value"].shape[-1]) for _ in range(trial.groups)]
+    weights = _turned(trial, trial.weights, "value", turns)
+    trial.set(_turned(trial, weights, "output", [turns[group].mT for group in trial.group]))
+    after = trial.call()
+    trial.set(trial.weights)
+    return bool((after - before).abs().max() <= trial.tolerance * before.abs().max())
 
-    def run(self, token: tuple[str, int] | None = None, **signs: Tensor) -> Tensor:
-        """What goes into the output projection [..., heads, d_head], or what the module gives, with the
-        signs of heads changed, or of one role at one token."""
-        turned = [
-            place - 1
-            for role, ones in signs.items()
-            for place, sign in zip(self.places[role], ones.tolist(), strict=True)
-            if sign < 0
-        ]
-        with ExitStack() as hooks:
-            self._turn(turned)
-            hooks.callback(self._turn, turned)
-            if token is not None:
-                hooks.callback(self._flip_token(*token).remove)
-            self._watch_output(hooks)
-            result = self._call()
-        if self.blocks is None:
-            return result
-        assert self._seen is not None
-        return self._seen.unflatten(-1, (self.heads, -1))
 
-    def same(self, found: Tensor, expected: Tensor, otherwise: str) -> None:
-        if self._size(found - expected).max() > self._tolerance * self._size(expected).max():
-            raise Refuted(otherwise)
+def _turns() -> Callable[[int], Tensor]:
+    """Gives random orthogonal matrices of a size."""
+    generator = torch.Generator().manual_seed(2)
+    return lambda size: torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
 
-    def only(self, found: Tensor, base: Tensor, signs: Tensor, otherwise: str) -> None:
-        """Only the heads with a changed sign may have changed, and have."""
-        change, least = self._size(found - base), self._tolerance * self._size(base).max()
-        if (change <= least).all():
-            raise Unprovable(LONGER)
-        kept = signs.to(change.device) > 0
-        if (change[kept] > least).any() or (change[~kept] <= 5 * least).any():
-            raise Refuted(otherwise)
 
-    def differs(self, found: Tensor, base: Tensor) -> bool:
-        return bool(self._size(found - base).max() > 5 * self._tolerance * self._size(base).max())
-
-    def touched(self, found: Tensor, base: Tensor) -> int:
-        """How many rows changed."""
-        change = (found - base).abs().flatten(-2).flatten(0, -2).amax(-1)
-        return int((change > self._tolerance * base.abs().max()).sum())
-
-    def rows(self, role: str) -> int | None:
-        """How many tokens that projection is given, if it is a layer that is called."""
-        owner = self._owner(role)
-        if owner is None or isinstance(owner, (nn.Conv1d, nn.Conv2d)):
-            return None
-        given: list[int] = []
-        with owner.register_forward_hook(lambda _, args, result: given.append(result[..., 0].numel())):
-            self._call()
-        return given[0] if given else None
-
-    def _size(self, difference: Tensor) -> Tensor:
-        """The largest entry of each head, or of all."""
-        size = difference.abs()
-        return size.amax()[None] if self.blocks is None else size.amax(-1).flatten(0, -2).amax(0)
-
-    @property
-    def _tolerance(self) -> float:
-        return TOLERANCE.get(self._weights.dtype, HALF_TOLERANCE)
-
-    def _call(self) -> Tensor:
-        self._seen = None
-        args, kwargs = copy.deepcopy((self.args, self.kwargs))  # a cache among them must not grow
-        with torch.no_grad():
-            result = self.module(*args, **kwargs)
-        while not isinstance(result, Tensor):
-            result = result[0]
-        return result
-
-    def _watch_output(self, hooks: ExitStack) -> None:
-        def see(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            convolves = isinstance(module, (nn.Conv1d, nn.Conv2d))
-            self._seen = args[0].movedim(1, -1) if convolves else args[0]
-
-        if self.blocks is not None:
-            hooks.callback(self.blocks.register_forward_pre_hook(see).remove)
-
-    def _flip_token(self, role: str, row: int) -> Any:
-        owner = self._owner(role)
-        assert owner is not None
-        columns = self._columns(owner, self._first[role])
-
-        def flip(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
-            rows = result.flatten(0, -2).clone()
-            rows[row, columns] *= -1
-            return rows.view_as(result)
-
-        return owner.register_forward_hook(flip)
-
-    def _columns(self, owner: nn.Module, places: Tensor) -> Tensor:
-        """Which outputs of a layer these entries of its weight make: rows of (out, in), columns of Conv1D."""
-        weight: Tensor = owner.weight  # type: ignore[assignment]
-        inside = places - self._start(weight) - 1
-        inside = inside[(inside >= 0) & (inside < weight.numel())]
-        return inside // weight.shape[1] if isinstance(owner, nn.Linear) else inside % weight.shape[1]
-
-    def _owner(self, role: str) -> nn.Module | None:
-        """The one layer whose weight these are."""
-        first = int(self.places[role][0][0])
-        for module in self.module.modules():
-            weight = module._parameters.get("weight")
-            if weight is not None and self._start(weight) < first <= self._start(weight) + weight.numel():
-                return module
-        return None
-
-    def _start(self, parameter: Tensor) -> int:
-        before = itertools.takewhile(lambda one: one is not parameter, self._parameters)
-        return sum(one.numel() for one in before)
-
-    def _randomise(self, numbered: Attention) -> None:
-        """Weights of projections are drawn anew, in a size that keeps queries and keys near 1."""
-        device = self._parameters[0].device
-        weights = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
-        generator = torch.Generator().manual_seed(0)
-        for role in ("query", "key", "value", "output"):
-            projection: Projection = getattr(numbered, role)
-            size = projection.weight.shape[1] ** -0.5
-            for numbers in (projection.weight, projection.bias):
-                if numbers is not None:
-                    places = numbers.flatten().long()
-                    drawn = size * torch.randn(places.shape, generator=generator)
-                    weights[places[places > 0].to(device) - 1] = drawn[places > 0].to(weights)
-        self._weights = weights
-
-    def _turn(self, places: list[Tensor]) -> None:
-        """Change the signs of these weights; once more changes them back."""
-        for place in places:
-            self._weights[place] *= -1
-        start = 0
-        for parameter in self._parameters:
-            part = self._weights[start : start + parameter.numel()]
-            parameter.data = part.view(parameter.shape).to(parameter.dtype)
-            start += parameter.numel()
+def _turned(trial: Trial, weights: Tensor, role: str, turns: list[Tensor]) -> Tensor:
+    """All weights, with the columns of each block (of the output, its rows) mixed by a matrix."""
+    result = weights.clone()
+    for numbers, turn in zip(trial.numbers[role], turns, strict=True):
+        there = (numbers > 0).to(weights.device)
+        block = torch.where(there, weights[numbers.clamp(min=1).to(weights.device) - 1], 0.0)
+        mixed = turn.to(block) @ block if role == "output" else block @ turn.to(block)
+        result[numbers.to(weights.device)[there] - 1] = mixed[there]
+    return result
 
 
 def _sentence(error: Exception) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from rankrise.foundations.counted import counted
-from rankrise.watch._projection import Projection, Unreadable, is_linear
+from rankrise.watch._linear import is_linear
+from rankrise.watch._projection import Projection, Unreadable
 
 
 def named(core: str, *others: str) -> re.Pattern[str]:
@@ -55,10 +56,9 @@ _SIZES = (
 
 def role(module: nn.Module, pattern: re.Pattern[str]) -> nn.Module | None:
     """The one linear layer of this module that goes by such a name; None if there is none."""
-    found = {
-        name: child for name, child in module.named_children() if pattern.fullmatch(name) and is_linear(child)
-    }
-    if len(found) > 1:
+    named_so = {name: child for name, child in module._modules.items() if pattern.fullmatch(name)}
+    found = {name: child for name, child in named_so.items() if is_linear(child)}
+    if len(set(found.values())) > 1:
         raise Unreadable(f"several of its layers could have the same role: {', '.join(found)}")
     return next(iter(found.values()), None)
 

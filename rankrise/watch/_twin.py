@@ -6,9 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from rankrise.watch._families import Attention, Read
-from rankrise.watch._projection import Projection, is_adapter, merged_adapter
+from rankrise.watch._linear import computed_weight, is_adapter, merged_adapter
+from rankrise.watch._projection import Projection
+
+SEVERAL = "its heads are put together from several weights"
 
 
 class Unprovable(Exception):
@@ -16,18 +20,49 @@ class Unprovable(Exception):
 
 
 def plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy in evaluation, with adapters merged, and norms without what they add, which keeps its sign."""
-    twin = copy.deepcopy(module)
+    """A copy in evaluation, with adapters merged, computed weights as plain ones, and norms without what they
+    add or take away, so that signs pass through them."""
+    memory: dict[int, Any] = {}
+    for part in module.modules():
+        kept = vars(part).get("weight")
+        if isinstance(kept, Tensor):  # computed by a hook: it is no leaf of the graph, and cannot be copied
+            memory[id(kept)] = kept.detach().clone()
+    twin = copy.deepcopy(module, memory)
     twin.eval()  # which gives nothing back in some classes
     for path, part in list(twin.named_modules()):
+        owner, _, name = path.rpartition(".")
         if path and is_adapter(part):
-            owner, _, name = path.rpartition(".")
             twin.get_submodule(owner)._modules[name] = merged_adapter(part)
+        elif path and type(part) is nn.LayerNorm:
+            norm = nn.RMSNorm(part.normalized_shape, part.eps, part.elementwise_affine)
+            norm._parameters["weight"] = part._parameters["weight"]
+            twin.get_submodule(owner)._modules[name] = norm
+        else:
+            _make_plain(part)
     for part in twin.modules():
         added = part._parameters.get("bias")
         if added is not None and "norm" in type(part).__name__.lower():
             added.data = torch.zeros_like(added)
     return twin if dtype is None else twin.to(dtype)
+
+
+def _make_plain(part: nn.Module) -> None:
+    """A weight that hooks or parametrizations compute becomes a parameter with that value."""
+    if parametrize.is_parametrized(part):
+        values = {name: getattr(part, name).detach() for name in part.parametrizations}  # type: ignore[union-attr]
+        del part._modules["parametrizations"]
+        part.__class__ = type(part).__bases__[
+            0
+        ]  # its own class has the computed weights, for the original too
+        for name, value in values.items():
+            part.register_parameter(name, nn.Parameter(value.clone()))
+    elif "weight" in vars(part) and "weight" not in part._parameters:
+        weight = computed_weight(part)
+        part._forward_pre_hooks.clear()
+        for name in [name for name in part._parameters if name.startswith("weight_")]:
+            del part._parameters[name]
+        delattr(part, "weight")
+        part.register_parameter("weight", nn.Parameter(weight.detach().clone()))
 
 
 def cast(given: Any, dtype: torch.dtype | None, widths: set[int]) -> Any:
@@ -73,15 +108,25 @@ def numbered_heads(module: nn.Module, parameters: Sequence[nn.Parameter], read: 
     return attention
 
 
-def places(projection: Projection, count: int) -> list[Tensor]:
-    """The numbers of each block's weights and biases; 0 is no parameter's."""
-    weights = projection.weight.flatten(1)
-    together = weights if projection.bias is None else torch.cat([weights, projection.bias], 1)
+def numbers(projection: Projection, count: int) -> Tensor:
+    """The numbers of the parameters by which each column of each block is turned, [blocks, d_in + 1, width]:
+    those of its last layer, and of the bias in the last row; 0 is no parameter's."""
+    last = projection.last or projection
+    bias = last.weight.new_zeros(last.blocks, last.width) if last.bias is None else last.bias
+    together = torch.cat([last.weight, bias[:, None]], 1)
     if (together != together.round()).any() or together.min() < 0 or together.max() > count:
-        raise Unprovable("its heads are put together from several weights")
-    found = [block[block > 0].long() for block in together]
-    seen = torch.zeros(count + 1, dtype=torch.bool)
-    seen[torch.cat(found)] = True
-    if seen.sum() < sum(map(len, found)):
-        raise Unprovable("its heads are put together from several weights")
-    return found
+        raise Unprovable(SEVERAL)
+    return together.long()
+
+
+def shared_columns(numbered: Tensor) -> Tensor:
+    """Which columns all blocks have in common, [width]; an error if blocks share weights in another way."""
+    same = (numbered == numbered[:1]).all(1).all(0)
+    if len(numbered) == 1:
+        same = torch.zeros_like(same)
+    own = numbered[..., ~same]
+    once = torch.cat([own.flatten(), numbered[0][:, same].flatten()])
+    once = once[once > 0]
+    if len(once.unique()) < len(once):
+        raise Unprovable(SEVERAL)
+    return same

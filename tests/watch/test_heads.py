@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from rankrise import watch
-from rankrise.watch._families import remove_family
+from rankrise.watch._recognise import remove_family
 
 # The mistakes of earlier code, each as a test that it would fail.
 

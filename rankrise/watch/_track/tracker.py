@@ -20,8 +20,7 @@ from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.run_file import write_run
 from rankrise.foundations.record.shapes import LARGEST
-from rankrise.watch._check import Batch
-from rankrise.watch._check import check as check_layout
+from rankrise.watch._check import Batch, check_and_warn
 from rankrise.watch._heads import unwrap
 from rankrise.watch._track.adapter import adapter_of
 from rankrise.watch._track.begin import begin
@@ -106,7 +105,7 @@ class RankTracker:
         self._on = self._closed = False
         self._off = ""  # why nothing is recorded, if something should be
         if check is not None:
-            check_layout(model, check)
+            check_and_warn(model, check)
         self._units = find_units(model, choice)
         if _rank() != 0:
             self._take_part()

@@ -11,9 +11,10 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._families import Attention, recognise
+from rankrise.watch._families import Attention
 from rankrise.watch._heads import heads, unwrap
-from rankrise.watch._projection import WRAPPERS, is_linear, linear, shapes_only
+from rankrise.watch._linear import WRAPPERS, is_linear, linear, shapes_only
+from rankrise.watch._recognise import recognise
 
 PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 """The left and the right factor of each product."""
@@ -197,7 +198,7 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         if not 0 <= chosen[0] <= chosen[-1] < count:
             has = counted(count, "head")
             raise RankriseError(f"heads is {list(chosen)}, but {name} has {has}, counted from 0.")
-        group = tuple(head // (count // attention.key.blocks) for head in chosen)
+        group = tuple(attention.group_of_head[head] for head in chosen)
         yield Unit(
             name,
             root,
@@ -237,7 +238,7 @@ def _by_head(attention: Attention, role: str) -> Tensor:
 
 def _rows(tensor: Tensor, numbers: tuple[int, ...]) -> Tensor:
     """Those rows: a view where they follow one another."""
-    if numbers[-1] - numbers[0] == len(numbers) - 1:
+    if numbers == tuple(range(numbers[0], numbers[-1] + 1)):
         return tensor[numbers[0] : numbers[-1] + 1]
     return torch.stack([tensor[number] for number in numbers])
 

@@ -40,16 +40,58 @@ def test_a_guess_is_announced_and_stays_visible(tmp_path, capsys):
 
     with pytest.warns(UserWarning, match="is a GUESS"):
         tracker = watch.RankTracker(nn.Sequential(Unproved()), tmp_path)
+    for text in told(tracker, tmp_path, capsys):
+        assert "all queries, all keys, all values (not checked, see watch.check)" in text
+
+
+def told(tracker, folder, capsys):
+    """What is said of a run in its repr, in `watch`, in the page and in its record."""
     with tracker:
         tracker.step(1, loss=1.0)
-    seen = [repr(tracker), repr(watch.load(tmp_path))]
-    main(["watch", str(tmp_path)])
-    seen.append(" ".join(capsys.readouterr().out.split()))
-    main(["watch", str(tmp_path), "--json"])
-    seen.append(capsys.readouterr().out)
-    seen.append(chapters([watch.load(tmp_path)])[0].done)
-    for text in seen:
-        assert "all queries, all keys, all values (not checked, see watch.check) (0)" in text
+    yield from (repr(tracker), repr(watch.load(folder)), (folder / "run.json").read_text())
+    for flags in ([], ["--json"]):
+        main(["watch", str(folder), *flags])
+        yield " ".join(capsys.readouterr().out.split())
+    yield chapters([watch.load(folder)])[0].done
+
+
+class Gated(Thirds):
+    """It has a weight in its path that is not read."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return super().forward(x) * self.gate(x).sigmoid()
+
+
+class Convolved(Thirds):
+    """Tokens are mixed before they are projected, by what no family reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixer = nn.Conv1d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return super().forward(self.mixer(x.mT).mT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            Gated,
+            "a forward pass agrees about what is read, within limits: in its path and not read: gate",
+        ),
+        (Convolved, "a forward pass does not prove it: mixer stands between the tokens and what is read"),
+    ],
+)
+def test_the_limits_of_a_proof_are_told_everywhere(kind, words, tmp_path, capsys):
+    with pytest.warns(UserWarning, match="Of the heads that are tracked, . of 1 layout proved"):
+        tracker = watch.RankTracker(nn.Sequential(kind()), tmp_path, check=torch.randn(1, 5, 8))
+    for text in told(tracker, tmp_path, capsys):
+        assert words in text
 
 
 def test_a_proof_is_recorded(tmp_path, recwarn):

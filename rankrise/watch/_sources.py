@@ -1,0 +1,203 @@
+"""What of a module could be read as a projection: its layers, one after another or one for each head, and its
+bare weights; each as the code that reads it."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from rankrise.watch import _roles as roles
+from rankrise.watch._linear import is_linear, linear, shapes_only
+from rankrise.watch._projection import Unreadable
+
+_ROLES = {
+    "query": roles.QUERY,
+    "key": roles.KEY,
+    "value": roles.VALUE,
+    "key and value": roles.KEY_VALUE,
+    "fused": roles.FUSED,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Code for a projection from `takes` to `gives` dimensions, and the parts of the module that are in it.
+
+    Of two layers in a row, `first` is the code of the first, `after` what follows it, `between` the width
+    between them, and `left` how much more than that the first one gives.
+    """
+
+    code: str
+    takes: int
+    gives: int
+    paths: tuple[str, ...]
+    first: str = ""
+    after: str = ""
+    between: int = 0
+    left: int = 0
+
+    def may_be(self, role: str) -> bool:
+        """Whether its name says so, or nothing."""
+        name = self.paths[-1].removesuffix("_weight").rpartition(".")[2].lower()
+        name = re.sub(r"_?(up|b)$|^w", "", name) if self.first else name
+        said = {one for one, pattern in _ROLES.items() if pattern.fullmatch(name)}
+        return role in said or not said
+
+
+def sources(module: nn.Module) -> list[Source]:
+    """All of them."""
+    single = [*_layers(module), *_weights(module), *_lists(module)]
+    return [*single, *_in_a_row(module, single)]
+
+
+def outputs(module: nn.Module, found: list[Source]) -> list[Source]:
+    """Which of them could be the output projection: by name, or else the last layer."""
+    single = [one for one in found if not one.first]
+    named = [one for one in single if roles.OUTPUT.fullmatch(_name(one).removeprefix("w_"))]
+    return [one for one in named if one.paths == named[-1].paths] or single[-1:]
+
+
+def counts(module: nn.Module, inside: int) -> list[tuple[str, int]]:
+    """Where the module says how many heads it has, and how many; where no name says so, the lengths of its
+    lists and every number of its own that the width of all heads can be cut into."""
+    said = [name for name in vars(module) if "head" in name and name.isidentifier()]
+    for name in (*roles.HEADS, *said):
+        for above in ("", "config."):
+            owner = getattr(module, "config", None) if above else module
+            if number := roles.number(owner, (name,)):
+                return [(f"module.{above}{name}", number)] if number > 0 and inside % number == 0 else []
+    lists = [(f"len(module.{name})", len(child)) for name, child in _module_lists(module)]
+    numbers = [
+        (f"module.{name}", roles.number(module, (name,)) or 0) for name in vars(module) if name.isidentifier()
+    ]
+    several = {number: (code, number) for code, number in reversed([*lists, *numbers])}
+    sizes = {
+        weight.shape[0] for weight in module._parameters.values() if weight is not None and weight.ndim == 3
+    }
+    several |= {number: (str(number), number) for number in sizes if number not in several}
+    return [one for one in reversed(several.values()) if 0 < one[1] < inside and inside % one[1] == 0]
+
+
+def _layers(module: nn.Module) -> Iterator[Source]:
+    """The linear layers, also inside other parts; one that is there under several names counts once."""
+    found: list[str] = []
+    for path, layer in module.named_modules():
+        inside = any(path.startswith(f"{above}.") for above in found)
+        if not path or inside or not is_linear(layer) or (code := _attribute(path)) is None:
+            continue
+        if any(map(_does_more, _around(module, path))):
+            continue
+        found.append(path)
+        with shapes_only():
+            try:
+                read = linear(layer)
+            except Unreadable:
+                continue
+        yield Source(f"watch.linear({code})", read.weight.shape[1], read.width, (path,))
+
+
+def _around(module: nn.Module, path: str) -> list[nn.Module]:
+    """The parts between a module and one in it."""
+    parts = path.split(".")
+    return [module.get_submodule(".".join(parts[:length])) for length in range(1, len(parts))]
+
+
+def _does_more(part: nn.Module) -> bool:
+    """Whether a part does more than a layer in it: it has an activation, or a weight of its own."""
+    if isinstance(part, nn.Sequential):
+        known = (nn.Dropout, nn.Identity)
+        return not all(
+            is_linear(one) or isinstance(one, known) or "norm" in type(one).__name__.lower() for one in part
+        )
+    return any(weight is not None and weight.ndim > 1 for weight in part._parameters.values())
+
+
+def _weights(module: nn.Module) -> Iterator[Source]:
+    """Parameters of its own: (in, out) or (out, in); (heads, d_model, d_head) or (d_model, heads, d_head), of
+    an output (heads, d_head, d_model)."""
+    for name, weight in module._parameters.items():
+        if weight is None or (code := _attribute(name)) is None:
+            continue
+        shape = tuple(weight.shape)
+        if len(shape) == 2:
+            yield Source(f"watch.linear({code}.T)", shape[0], shape[1], (name,))
+            yield Source(f"watch.linear({code})", shape[1], shape[0], (name,))
+        elif len(shape) == 3:
+            yield Source(f"watch.linear({code}.mT.flatten(0, 1))", shape[1], shape[0] * shape[2], (name,))
+            yield Source(f"watch.linear({code}.flatten(1).T)", shape[0], shape[1] * shape[2], (name,))
+            yield Source(f"watch.linear({code}.flatten(0, 1).T)", shape[0] * shape[1], shape[2], (name,))
+            yield Source(f"watch.linear({code}.flatten(1))", shape[1] * shape[2], shape[0], (name,))
+
+
+def _lists(module: nn.Module) -> Iterator[Source]:
+    """A layer for each head, in lists of layers or in a list of heads that each have some."""
+    for name, children in _module_lists(module):
+        inner = [path for path, _ in children[0].named_children()]
+        for path in [""] if is_linear(children[0]) else inner:
+            layers = [child.get_submodule(path) if path else child for child in children]
+            linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+            if len(linears) < len(layers):
+                continue
+            one = f"one.{path}" if path else "one"
+            whole = f"torch.cat([{one}.weight for one in module.{name}])"
+            if linears[0].bias is not None:
+                whole += f", torch.cat([{one}.bias for one in module.{name}])"
+            paths = tuple(f"{name}.{place}.{path}".rstrip(".") for place in range(len(layers)))
+            gives = sum(layer.out_features for layer in linears)
+            yield Source(
+                f"watch.linear({whole})",
+                linears[0].in_features,
+                gives,
+                paths if path else (*paths, name),
+            )
+
+
+def _module_lists(module: nn.Module) -> list[tuple[str, list[nn.Module]]]:
+    return [
+        (name, list(child))
+        for name, child in module.named_children()
+        if isinstance(child, nn.ModuleList) and name.isidentifier() and len(child) > 1
+    ]
+
+
+def _in_a_row(module: nn.Module, single: list[Source]) -> Iterator[Source]:
+    """Two of them one after the other, with the weights of a norm of that width between them or without."""
+    norms = [
+        (path, part.weight)
+        for path, part in module.named_modules()
+        if "norm" in type(part).__name__.lower() and isinstance(getattr(part, "weight", None), Tensor)
+    ]
+    for down, up in itertools.permutations(single, 2):
+        if down.paths == up.paths or down.gives < up.takes:
+            continue
+        fitting = [path for path, weight in norms if weight.shape == (up.takes,)]
+        for norm in (*fitting, None):
+            scale = "" if norm is None else f", {_attribute(norm)}.weight"
+            after = f"then({up.code}{scale})"
+            paths = (*down.paths, *up.paths)
+            left = down.gives - up.takes
+            if not left or up.takes < down.gives < 2 * up.takes:
+                yield Source(
+                    f"{down.code}.{after}" if not left else "",
+                    down.takes,
+                    up.gives,
+                    paths,
+                    down.code,
+                    after,
+                    up.takes,
+                    left,
+                )
+
+
+def _name(source: Source) -> str:
+    return source.paths[-1].rpartition(".")[2]
+
+
+def _attribute(path: str) -> str | None:
+    """The code for a part of the module; None if a name in it is not an identifier."""
+    parts = path.split(".")
+    if not all(part.isidentifier() or part.isdigit() for part in parts):
+        return None
+    return "module" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
