@@ -10,6 +10,7 @@ from torch import nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline
 from rankrise.watch._heads import unwrap
@@ -25,7 +26,14 @@ def load_model(source: str | Path) -> nn.Module:
         raise RankriseError(
             f"{str(source)!r} is not a checkpoint of transformers: load the model and give it."
         )
-    folder = Checkpoint.open(source).folder
+    checkpoint = Checkpoint.open(source)
+    folder, wanted = checkpoint.folder, sum(weight.numel() for weight in empty.parameters())
+    held = sum(map(checkpoint.size, checkpoint.names))
+    if wanted > 2 * held:  # more than with 4 bits each: transformers would make up all others at once
+        raise RankriseError(
+            f"{str(source)!r} is by its {CONFIG} a model of {wanted:,} weights, and holds {held:,} bytes of "
+            "them: restore it."
+        )
     if (folder / ADAPTER_CONFIG).exists():  # which transformers would follow to another base
         raise RankriseError(
             f"{str(source)!r} holds {ADAPTER_CONFIG} beside a model, so that it is not clear which is meant: "

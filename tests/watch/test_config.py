@@ -165,3 +165,12 @@ def test_an_index_names_files_beside_it_alone(
         main(["compare", str(checkpoint), str(checkpoint)])
     assert left.value.code == 2
     assert str(index) in capsys.readouterr().err
+
+
+def test_a_config_of_a_model_that_is_much_larger_than_its_weights(checkpoint: Path) -> None:
+    """What is missing would be made up at random, and fill the memory, before it is known to be missing."""
+    change(checkpoint, n_embd=65536, n_layer=500)
+    with pytest.raises(
+        RankriseError, match=r"a model of [\d,]{15,} weights, and holds [\d,]{3,7} bytes of them"
+    ):
+        load_model(checkpoint)
