@@ -138,11 +138,11 @@ def weight_files(path: Path) -> list[Path]:
                 f"{path.name!r} is not a checkpoint: expected one of {expected}, or a folder with them."
             )
         return [path]
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if (path / index).exists():
-            return _shards(path / index)
-        if (path / index.removesuffix(".index.json")).exists():
-            return [path / index.removesuffix(".index.json")]
+    for whole in ("model.safetensors", "pytorch_model.bin"):  # of several, transformers takes the first, too
+        if (path / whole).exists():
+            return [path / whole]
+        if (path / f"{whole}.index.json").exists():
+            return _shards(path / f"{whole}.index.json")
     found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in PICKLES)
     found = [file for file in found if not file.name.startswith("adapter_")]
     if not found and (path / "adapter_config.json").exists():

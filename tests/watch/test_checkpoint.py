@@ -331,3 +331,17 @@ def test_folder_without_checkpoint(tmp_path):
     assert "holds a PEFT adapter alone" in refusal(tmp_path)
     (tmp_path / "notes.txt").write_text("")
     assert "'notes.txt' is not a checkpoint" in refusal(tmp_path / "notes.txt")
+
+
+def test_of_a_whole_file_and_shards_it_reads_what_transformers_does(tmp_path):
+    """A model that was saved again into its folder, by another library or in other shards, leaves both."""
+    old, new = tiny(), tiny()
+    with torch.no_grad():
+        new.model.layers[0].self_attn.q_proj.weight.add_(1.0)
+    old.save_pretrained(tmp_path / "old", max_shard_size="20KB")
+    new.save_pretrained(tmp_path / "both")
+    for path in (tmp_path / "old").glob("model*"):
+        path.rename(tmp_path / "both" / path.name)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "both")
+    assert_same(watch.heads(tmp_path / "both"), watch.heads(loaded))
+    assert_same(watch.heads(tmp_path / "both"), watch.heads(new))

@@ -159,6 +159,7 @@ def test_an_index_names_files_beside_it_alone(
     (checkpoint.parent / "secret.safetensors").write_bytes(weights)
     (checkpoint / "sub").mkdir()
     (checkpoint / "sub" / "one.safetensors").write_bytes(weights)
+    (checkpoint / "model.safetensors").unlink()
     index = checkpoint / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"wte.weight": shard}}))
     with pytest.raises(SystemExit) as left:

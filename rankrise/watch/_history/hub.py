@@ -120,6 +120,8 @@ class HubRevision:
     def _weights(self) -> list[str]:
         """The files that hold the tensors."""
         for whole in ("model.safetensors", "pytorch_model.bin"):
+            if whole in self._files:
+                return [whole]
             index = f"{whole}.index.json"
             if index in self._files:
                 with self._whole(index):
@@ -132,8 +134,6 @@ class HubRevision:
                         "beside it: leave this revision out."
                     )
                 return shards
-            if whole in self._files:
-                return [whole]
         raise RankriseError(
             f"{self.repository} at {self.name} has neither model.safetensors nor pytorch_model.bin: leave "
             "this revision out, with a pattern for the steps."
