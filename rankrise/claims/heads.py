@@ -1,6 +1,6 @@
 """Heads of tracked runs as samples, by layer and seed: those that training has changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -33,10 +33,25 @@ def at_the_end(runs: Sequence[TrackedRun], product: str, kind: str = STABLE) -> 
     """The rank of the change at the end, of heads whose change is not noise there."""
 
     def last(run: TrackedRun) -> list[np.ndarray]:
-        ranks, noise = last_ranks(run, product, kind), run.below_noise(product)[run.finite][-1]
-        return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
+        return _telling(last_ranks(run, product, kind), run, product, -1)
 
     return heads_of(runs, last, product)
+
+
+def at_steps(steps: Mapping[TrackedRun, int], runs: Sequence[TrackedRun], product: str) -> Heads:
+    """The stable rank of the change at a measured step of each run, as `at_the_end` has it."""
+
+    def then(run: TrackedRun) -> list[np.ndarray]:
+        place = int(np.searchsorted(run.finite_steps, steps[run]))
+        return _telling(run.ranks[product][place], run, product, place)
+
+    return heads_of(runs, then, product)
+
+
+def _telling(ranks: np.ndarray, run: TrackedRun, product: str, place: int) -> list[np.ndarray]:
+    """Ranks at one of the finite steps, nan for heads that have not changed, or by no more than noise."""
+    noise = run.below_noise(product)[run.finite][place]
+    return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
 
 
 def judged_at(study: Study) -> list[Measure]:

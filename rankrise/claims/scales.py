@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
-from rankrise.claims.heads import at_the_end
+from rankrise.claims.equal_loss import steps_of_equal_loss
+from rankrise.claims.heads import at_steps, at_the_end
 from rankrise.claims.learned import losses
 from rankrise.claims.ranks import OTHERS, STABLE
 from rankrise.claims.statistics import (
@@ -23,6 +24,7 @@ from rankrise.runs import NotRecorded, Study
 MOST_PAIRS = 0.75
 POWER = "power of the scale with which the stable rank grows"
 CHOICES: dict[str, dict[str, Any]] = {
+    "equal training losses": {"equal_loss": True},
     "the worst layer": {"worst_layer": True},
     "chance as the threshold": {"most": 0.5},
     **{kind: {"kind": kind} for kind in OTHERS},
@@ -56,9 +58,14 @@ def falls_with_scale(study: Study) -> list[Measure]:
 
 
 def _deciding(
-    study: Study, product: str, kind: str = STABLE, worst_layer: bool = False, most: float = MOST_PAIRS
+    study: Study,
+    product: str,
+    kind: str = STABLE,
+    equal_loss: bool = False,
+    worst_layer: bool = False,
+    most: float = MOST_PAIRS,
 ) -> list[Measure]:
-    ends = _ends(study, product, kind)
+    ends = _at_equal_loss(study, product) if equal_loss else _ends(study, product, kind)
     slopes, slope = _slope(ends)
     return [
         at_least(
@@ -80,6 +87,12 @@ def _deciding(
 
 def _ends(study: Study, product: str, kind: str = STABLE) -> dict[float, Heads]:
     return {scale: at_the_end(runs, product, kind) for scale, runs in study.scales.items()}
+
+
+def _at_equal_loss(study: Study, product: str) -> dict[float, Heads]:
+    """Not at the end, but when each run had learned as much as the one that learned least."""
+    steps = steps_of_equal_loss([run for runs in study.scales.values() for run in runs])
+    return {scale: at_steps(steps, runs, product) for scale, runs in study.scales.items()}
 
 
 def _slope(ends: dict[float, Heads]) -> tuple[dict[int, Estimate], Estimate]:

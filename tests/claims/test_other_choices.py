@@ -73,7 +73,9 @@ def courses(seed: int, slope: float = 1.0) -> Course:
     }
 
 
-def record(folder: Path, course: Course, ranks_recorded: bool = True, **recipe: Any) -> Path:
+def record(
+    folder: Path, course: Course, ranks_recorded: bool = True, loss: float = 0.5, **recipe: Any
+) -> Path:
     """A run that took this course; without the other ranks, they are in its last spectrum alone."""
     layers = [
         {"name": f"l{number}", "heads": 2, "tracked_heads": [0, 1], "d_model": 40, "d_head": SIZE}
@@ -85,7 +87,7 @@ def record(folder: Path, course: Course, ranks_recorded: bool = True, **recipe: 
     write_run(folder, "tracked", about | {"finished": "now"})
     steps, ranks = Lines(folder / STEPS), Lines(folder / RANKS)
     for place, step in enumerate(MEASURED):
-        steps.append(step, {"loss": 2.0 if step == 1 else 0.5 / step})
+        steps.append(step, {"loss": 2.0 if step == 1 else loss / step})
         ranks.append(
             step, {product: _row(changes[place], ranks_recorded) for product, changes in course.items()}
         )
@@ -115,9 +117,9 @@ def _row(changes: Sequence[Change], ranks_recorded: bool) -> dict[str, Any]:
     return row
 
 
-def ends(course: Course, product: str, kind: str = "") -> np.ndarray:
-    """By layer."""
-    return np.array([one.rank(kind) for one in course[product][-1]])
+def ends(course: Course, product: str, kind: str = "", step: int = MEASURED[-1]) -> np.ndarray:
+    """By layer, at the end or another step."""
+    return np.array([one.rank(kind) for one in course[product][MEASURED.index(step)]])
 
 
 def judged(name: str, *folders: Path) -> dict[str, Claim]:
@@ -267,16 +269,23 @@ def test_products_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
 
 def test_scales_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
     scales = {1.0: courses(6, 1.2), 0.5: courses(7, 0.8), 0.1: courses(8, 0.6)}
+    losses = (0.5, 0.24, 0.12)  # over the step: the first one's last, 0.5 / 64, is passed at 32 and at 16
     folders = [
-        record(tmp_path / f"{scale}", course, initialisation_scale=scale) for scale, course in scales.items()
+        record(tmp_path / f"{scale}", course, loss=loss, initialisation_scale=scale)
+        for (scale, course), loss in zip(scales.items(), losses, strict=True)
     ]
     logs = np.log(list(scales))
     for product, claim in judged("initialisation scale", *folders).items():
 
         def numbers(
-            kind: str = "", over: Any = np.mean, most: str = ">= 0.75", product: str = product
+            kind: str = "",
+            over: Any = np.mean,
+            most: str = ">= 0.75",
+            steps: Sequence[int] = (64, 64, 64),
+            product: str = product,
         ) -> list[tuple[float, str]]:
-            ranks = np.array([ends(course, product, kind) for course in scales.values()])
+            courses = zip(scales.values(), steps, strict=True)
+            ranks = np.array([ends(course, product, kind, step) for course, step in courses])
             pairs = np.array([ranks[one] > ranks[two] for one, two in ((0, 1), (0, 2), (1, 2))])
             slopes = [np.polyfit(logs, np.log(layer), 1)[0] for layer in ranks.T]
             return [(float(over(pairs.mean(0))), most), (float(over(slopes)), ">= 0")]
@@ -284,6 +293,7 @@ def test_scales_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
         compare(
             claim,
             {
+                "equal training losses": numbers(steps=(64, 32, 16)),
                 "the worst layer": numbers(over=np.min),
                 "chance as the threshold": numbers(most=">= 0.5"),
                 **{kind: numbers(kind) for kind in KINDS},
