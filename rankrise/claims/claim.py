@@ -199,6 +199,13 @@ def by_each_choice(
     return measures
 
 
+TOLERANCES: dict[str, dict[str, float]] = {
+    "half the tolerance": {"tolerance": 0.5},
+    "twice the tolerance": {"tolerance": 2.0},
+}
+"""Other thresholds, where nothing says how far from the ideal they are to be."""
+
+
 def worst_seed(same: Sequence[Measure]) -> Measure:
     """Of one measure on several seeds the one that fails, else one not known, else the nearest to failing."""
     sign = -1 if same[0].needed.startswith(">=") else 1
@@ -270,7 +277,7 @@ def _by_choice(measures: Sequence[Measure]) -> dict[str, Verdict | None]:
     found: dict[str, Verdict | None] = {}
     for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
         chosen = {one.name: one for one in measures if one.choice == choice}
-        known = all(one.value is not None for one in chosen.values())
+        known = all(one.value is not None or deciding[name].value is None for name, one in chosen.items())
         found[choice] = _of(list((deciding | chosen).values())) if known else None
     return found
 

@@ -2,9 +2,11 @@
 drops.
 """
 
+from functools import partial
+
 import numpy as np
 
-from rankrise.claims.claim import Measure, at_least, at_most, noted
+from rankrise.claims.claim import TOLERANCES, Measure, at_least, at_most, by_each_choice, noted
 from rankrise.runs import FullWeights, NotRecorded, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 
@@ -17,6 +19,12 @@ EARLY_RANK = 0.5
 DROPS = 2
 PREDICTED = 5.0
 """In units of 1/log(1/scale): stages at a finite scale are late or early by a few of these."""
+
+PREDICTION = "error of a predicted stage time, as a fraction of that time"
+CHOICES: dict[str, dict[str, float]] = {
+    **{f"values above {least:g} of the largest": {"least": least} for least in (0.01, 0.2)},
+    **TOLERANCES,
+}
 
 LATE_FALL = 0.1
 """Where more of the loss's fall is in the last tenth of the time, it was stopped in the middle of it."""
@@ -38,72 +46,75 @@ def full_weights(run: ToyRun) -> list[Measure]:
         raise NotRecorded(
             "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step."
         )
-    order, loss = {"part": "one after another"}, {"part": "plateaus and drops"}
     together, count = max((in_transition(curve), int(learned(curve).sum())) for curve in curves)
+    measures = by_each_choice(partial(_deciding, curves), CHOICES)
+    predicted = [error for curve in curves for error in prediction_errors(curve)]
+    if predicted:
+        middle = float(np.median(predicted))
+        measures.append(noted(f"median {PREDICTION}", middle, "", part="when predicted"))
     return [
+        *measures,
+        noted(
+            "most singular values being learned at the same time, as a fraction of all that are learned",
+            together / count,
+            "1: all at once",
+            part="one after another",
+        ),
+        noted("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
+    ]
+
+
+def _deciding(curves: list[FullWeights], least: float = LEARNED, tolerance: float = 1.0) -> list[Measure]:
+    order, count = {"part": "one after another"}, max(int(learned(curve, least).sum()) for curve in curves)
+    measures = [
         at_most(
             "most singular values that are being learned at the same time",
-            float(together),
-            AT_ONCE,
+            float(max(in_transition(curve, least) for curve in curves)),
+            tolerance * AT_ONCE,
             "between a tenth and nine tenths of their end; one after another leaves one, or two where one "
             f"ends as the next begins; all at once would be {count}, which were learned",
             **order,
         ),
         at_most(
             "mean time to learn a singular value, as a fraction of the time to learn all",
-            max(map(overlap, curves)),
-            OVERLAP,
+            max(overlap(curve, least) for curve in curves),
+            tolerance * OVERLAP,
             "values learned together take about as long as all of them (1); "
             "one after another, each takes its share, a quarter at most",
             **order,
         ),
-        noted(
-            "most singular values being learned at the same time, as a fraction of all that are learned",
-            together / count,
-            "1: all at once",
-            **order,
-        ),
         at_most(
             "rank when half the fall of the loss is over, as a fraction of the final rank",
-            max(map(early_rank, curves)),
-            EARLY_RANK,
+            max(early_rank(curve, least) for curve in curves),
+            tolerance * EARLY_RANK,
             "rank that grows during training is below half then; weights that start large have all of it",
             part="rank grows",
         ),
         at_least(
             "drops of the loss after a plateau",
             float(min(map(drops, curves))),
-            DROPS,
+            DROPS / tolerance,
             "any training may have one; stages show at least two, each after a plateau of half its slope",
-            **loss,
+            part="plateaus and drops",
         ),
-        *_when_predicted(curves),
-        noted("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
     ]
+    errors = [error for curve in curves for error in prediction_errors(curve, least)]
+    if errors:
+        allowed = tolerance * PREDICTED
+        measures.append(
+            at_most(
+                f"largest {PREDICTION}",
+                float(max(errors)),
+                allowed / (-curves[0].log10_scale * np.log(10)),
+                f"{allowed:g} / log(1/scale) at the scale 1e{curves[0].log10_scale:g}: a prediction for a "
+                "vanishing scale is off by a few times 1/log(1/scale) at a finite one",
+                part="when predicted",
+            )
+        )
+    return measures
 
 
-def _when_predicted(curves: list[FullWeights]) -> list[Measure]:
-    """Whether values are learned when predicted, where the run has a prediction."""
-    errors = [error for curve in curves for error in prediction_errors(curve)]
-    if not errors:
-        return []
-    name = "error of a predicted stage time, as a fraction of that time"
-    scale = f"1e{curves[0].log10_scale:g}"
-    allowed = PREDICTED / (-curves[0].log10_scale * np.log(10))
-    return [
-        at_most(
-            f"largest {name}",
-            float(max(errors)),
-            allowed,
-            f"{PREDICTED:g} / log(1/scale) at the scale {scale}: a prediction for a vanishing scale is off "
-            "by a few times 1/log(1/scale) at a finite one",
-            part="when predicted",
-        ),
-        noted(f"median {name}", float(np.median(errors)), "", part="when predicted"),
-    ]
-
-
-def prediction_errors(curve: FullWeights) -> list[float]:
+def prediction_errors(curve: FullWeights, least: float = LEARNED) -> list[float]:
     """The relative error of each predicted time: to when the value rises above 1e-3, as `predict` counts."""
     times = curve.rescaled_times.numpy()
     found = []
@@ -112,15 +123,15 @@ def prediction_errors(curve: FullWeights) -> list[float]:
         (curve.singular_values_vo.numpy(), curve.predicted_vo.tolist()),
     ):
         for number, time in enumerate(predicted):
-            if values[-1, number] >= LEARNED * values[-1].max():
+            if values[-1, number] >= least * values[-1].max():
                 reached = float(times[(values[:, number] > ACTIVE).argmax()])
                 found.append(abs(reached - time) / time)
     return found
 
 
-def in_transition(curve: FullWeights) -> int:
+def in_transition(curve: FullWeights, least: float = LEARNED) -> int:
     """The most learned values that are at the same time between a tenth and nine tenths of their end."""
-    values = _values(curve)[:, learned(curve)]
+    values = _values(curve)[:, learned(curve, least)]
     begun, done = (values >= part * values[-1] for part in (0.1, 0.9))
     rising = np.logical_or.accumulate(begun) & ~np.logical_or.accumulate(done)
     return int(rising.sum(axis=1).max())
@@ -139,25 +150,25 @@ def late_fall(curve: FullWeights) -> float:
     return float((late - losses[-1]) / max(losses[0] - losses[-1], 1e-300))
 
 
-def learned(curve: FullWeights) -> np.ndarray:
+def learned(curve: FullWeights, least: float = LEARNED) -> np.ndarray:
     """Which singular values (of both products, in a row) are learned by the end."""
     last = _values(curve)[-1]
-    return last >= LEARNED * last.max()
+    return last >= least * last.max()
 
 
-def overlap(curve: FullWeights) -> float:
+def overlap(curve: FullWeights, least: float = LEARNED) -> float:
     """The mean time a learned value takes from a tenth to nine tenths of its end, over that of all."""
-    values, times = _values(curve)[:, learned(curve)], curve.times.numpy()
+    values, times = _values(curve)[:, learned(curve, least)], curve.times.numpy()
     reached = [times[(values >= part * values[-1]).argmax(0)] for part in (0.1, 0.9)]
     whole = reached[1].max() - reached[0].min()
     return float((reached[1] - reached[0]).mean() / whole) if whole > 0 else 1.0
 
 
-def early_rank(curve: FullWeights) -> float:
+def early_rank(curve: FullWeights, least: float = LEARNED) -> float:
     """The fraction of the final rank that is there when half of the loss's fall is over."""
     values, losses = _values(curve), curve.losses.numpy()
     half = int((losses <= (losses[0] + losses[-1]) / 2).argmax())
-    rank = (values >= LEARNED * values[-1].max()).sum(1)
+    rank = (values >= least * values[-1].max()).sum(1)
     return float(rank[half] / rank[-1])
 
 

@@ -15,7 +15,15 @@ from rankrise import RankriseError
 from rankrise.claims import STATEMENTS, Claim, check_claims
 from rankrise.claims.claim import at_least, at_most, worst_seed
 from rankrise.claims.convergence import exponent
-from rankrise.claims.full_weights import drops, early_rank, in_transition, late_fall, overlap, rise
+from rankrise.claims.full_weights import (
+    drops,
+    early_rank,
+    in_transition,
+    late_fall,
+    learned,
+    overlap,
+    rise,
+)
 from rankrise.claims.perturbations import remaining
 from rankrise.claims.statements import each_toy_run
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
@@ -54,6 +62,25 @@ def test_every_claim_holds_on_an_ordinary_run(tiny: ToyRun, name: str) -> None:
     if name == "noise robustness":  # a small kick may grow with the stage that it meets
         assert claims.pop("of the kick").verdict == "does not hold"
     assert {claim.verdict for claim in claims.values()} == {"holds"}
+
+
+def test_other_choices_give_verdicts_of_their_own(tiny: ToyRun) -> None:
+    robust = verdict(tiny.folder, "noise robustness", "of the kick")
+    left = [remaining(one) for one in tiny.perturbations(6, "noise-robustness")]
+    shares = sorted(parts[0] for parts in left if parts)
+    chosen = {one.choice: one for one in robust.choices}
+    assert chosen["the median perturbation"].value == shares[len(shares) // 2]
+    assert {one.value for name, one in chosen.items() if "threshold" in name} == {shares[-1]}
+    assert robust.by_choice["the median perturbation"] == "holds"
+    for claim in check_claims([tiny]):
+        numbers = {one.name: one for one in claim.deciding}
+        for one in claim.choices:
+            if "the tolerance" in one.choice:
+                strict = one.choice == "half the tolerance"
+                least = one.needed.startswith(">=")
+                ours, theirs = (float(each.needed[2:]) for each in (numbers[one.name], one))
+                assert one.value == numbers[one.name].value
+                assert ours == theirs == 0 or (theirs > ours) == (strict == least)
 
 
 def test_no_convergence_from_a_large_initialisation(folder: Path, tiny: ToyRun) -> None:
@@ -200,6 +227,11 @@ def test_full_weight_measures_on_curves_known_by_hand() -> None:
     rising = 0.005 * math.log(81)
     assert overlap(stagewise) == pytest.approx(rising / (0.6 + rising), abs=0.002)
     assert early_rank(stagewise) == pytest.approx(2 / 3)
+    heights = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
+    uneven = curve(4 - staircase.sum(1), staircase * heights)
+    assert [int(learned(uneven, least).sum()) for least in (0.05, 0.2, 0.6)] == [3, 2, 1]
+    assert overlap(uneven, 0.2) == pytest.approx(rising / (0.3 + rising), abs=0.004)
+    assert early_rank(uneven, 0.2) == 1.0
     assert rise(stagewise) == 0.0
     together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
     assert drops(together) == 0
