@@ -7,7 +7,7 @@ numerical evidence, not a theorem.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from torch import Tensor
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._matrices.loss import (
+    MatrixLoss,
     MatrixLossFunction,
     Shape,
     check_until,
     checked_columns,
     checked_matrix_loss,
 )
-from rankrise.predict._matrices.plateau import plateau_at_zero
+from rankrise.predict._matrices.plateau import Plateau, plateau_at_zero
 
 _FLAT = 1e-9
 _COLUMNS = ("time", "product", "rank", "loss", "gap", "runner_up", "tied", "mixing")
@@ -152,91 +153,114 @@ def greedy_matrices(
     checked = checked_matrix_loss(loss, shapes, device)
     inner = checked_columns(columns, checked.shapes)
     plateau = plateau_at_zero(checked, one_block=mixing == "ordered")
-    initial_loss = plateau.rest.value
+    initial_loss, found = plateau.rest.value, list[MatrixStage]()
+    ending, message = _follow(plateau, checked, inner, until, max_stages, found, progress)
+    measured: Mixing = "tracked" if plateau.separate else "ordered"
+    return MatrixStages(
+        stages=tuple(found),
+        initial_loss=initial_loss,
+        ending=ending,
+        message=message,
+        mixing=mixing or measured,
+        notes=_notes(found, mixing, measured),
+        shapes=checked.shapes,
+        columns=inner,
+        gradients=checked.gradients,
+        hessian_columns=checked.hessian_columns,
+    )
+
+
+def _follow(
+    plateau: Plateau,
+    loss: MatrixLoss,
+    columns: Sequence[int],
+    until: float,
+    max_stages: int,
+    found: list[MatrixStage],
+    progress: Callable[[int], None] | None,
+) -> tuple[MatrixEnding, str]:
+    """Move the plateau from stage to stage, each of which is put into `found`; says why there are no more."""
     largest = max(float(modes.rates[0]) for modes in plateau.modes)
-    time, found = 0.0, list[MatrixStage]()
-
-    def end(ending: MatrixEnding, message: str) -> MatrixStages:
-        measured: Mixing = "tracked" if plateau.separate else "ordered"
-        return MatrixStages(
-            stages=tuple(found),
-            initial_loss=initial_loss,
-            ending=ending,
-            message=message,
-            mixing=mixing or measured,
-            notes=_notes(found, mixing, measured),
-            shapes=checked.shapes,
-            columns=inner,
-            gradients=checked.gradients,
-            hessian_columns=checked.hessian_columns,
-        )
-
-    if largest <= _FLAT * max(1.0, abs(initial_loss)):
-        return end(
-            "flat at zero",
+    if largest <= _FLAT * max(1.0, abs(plateau.rest.value)):
+        return "flat at zero", (
             "The gradient at zero vanishes: the network leaves at a time of order 1/alpha^2 that depends on "
             "the start, and has no stages; add a term of first order to the loss, a constant part of the "
-            "attention for example.",
+            "attention for example."
         )
+    time = 0.0
     while True:
-        waits = [
-            modes.waiting(_FLAT * largest)
-            if modes.rank < columns_here
-            else torch.full_like(modes.rates, math.inf)
-            for modes, columns_here in zip(plateau.modes, inner, strict=True)
-        ]
-        queue = sorted(
-            (float(wait), product, mode)
-            for product, many in enumerate(waits)
-            for mode, wait in enumerate(many)
-        )
-        wait, product, mode = queue[0] if queue else (math.inf, 0, 0)
-        if wait == math.inf:
-            return end("nothing moves", "Every direction is active or at rest: nothing can move any more.")
-        if time + wait > until:
-            return end("until", f"The next stage begins after rescaled time {until:g}.")
+        due = _due(plateau, columns, flat=_FLAT * largest)
+        if due is None:
+            return "nothing moves", "Every direction is active or at rest: nothing can move any more."
+        if time + due.wait > until:
+            return "until", f"The next stage begins after rescaled time {until:g}."
         if len(found) >= max_stages:
-            return end(
-                "max stages", f"Stopped after {counted(max_stages, 'stage')}: raise max_stages for more."
+            return (
+                "max stages",
+                f"Stopped after {counted(max_stages, 'stage')}: raise max_stages for more.",
             )
-        runner_up = time + queue[1][0] if len(queue) > 1 else math.inf
-        time += wait
-        plateau.modes = [modes.wait(wait) for modes in plateau.modes]
-        where = f"Stage {len(found) + 1}, product {product} at rescaled time {time:.6g},"
-        moved = plateau.move_on(product, mode)
+        runner_up = time + due.runner_up
+        time += due.wait
+        where = f"Stage {len(found) + 1}, product {due.product} at rescaled time {time:.6g},"
+        plateau.modes = [modes.wait(due.wait) for modes in plateau.modes]
+        moved = plateau.move_on(due.product, due.mode)
         if moved is None:
-            return end(
-                "not converged",
+            return "not converged", (
                 f"{where} has no point of rest: the loss may have an exponential tail or a flat valley "
-                "there; add a little weight decay to it, or use the stages before.",
+                "there; add a little weight decay to it, or use the stages before."
             )
         clear, weakest = moved
-        found.append(
-            MatrixStage(
-                time=time,
-                product=product,
-                rank=plateau.modes[product].rank,
-                loss=plateau.rest.value,
-                points=tuple(checked.split(plateau.rest.products)),
-                rates=tuple(modes.rates for modes in plateau.modes),
-                exponents=tuple(modes.exponents for modes in plateau.modes),
-                gap=runner_up - time,
-                runner_up=runner_up,
-                tied=runner_up - time <= _TIE * wait,
-                dropped=plateau.rest.dropped,
-                mixing=weakest,
-            )
-        )
+        found.append(_reached(plateau, loss, due, time, runner_up, weakest))
         if progress is not None:
             progress(len(found))
         if not clear:
-            return end(
-                "assumption fails",
+            return "assumption fails", (
                 f"{where} drops a direction although others wait, so that its point of rest is not a strict "
                 "minimum on the matrices of its rank, or moves one into another block: the rule does not say "
-                "what follows; pass mixing='tracked' if the loss falls into blocks, or use the stages so "
-                "far.",
+                "what follows; pass mixing='tracked' if the loss falls into blocks, or use the stages so far."
             )
+
+
+class _Due(NamedTuple):
+    """The direction that becomes active next, after `wait`, and how long the one after it would wait."""
+
+    wait: float
+    product: int
+    mode: int
+    runner_up: float
+
+
+def _due(plateau: Plateau, columns: Sequence[int], flat: float) -> _Due | None:
+    """The next direction of a product with columns left, of those whose rate is above `flat`."""
+    queue = sorted(
+        (float(wait), product, mode)
+        for product, (modes, most) in enumerate(zip(plateau.modes, columns, strict=True))
+        if modes.rank < most
+        for mode, wait in enumerate(modes.waiting(flat))
+    )
+    if not queue or queue[0][0] == math.inf:
+        return None
+    return _Due(*queue[0], runner_up=queue[1][0] if len(queue) > 1 else math.inf)
+
+
+def _reached(
+    plateau: Plateau, loss: MatrixLoss, due: _Due, time: float, runner_up: float, mixing: float
+) -> MatrixStage:
+    """The stage that led to this plateau."""
+    return MatrixStage(
+        time=time,
+        product=due.product,
+        rank=plateau.modes[due.product].rank,
+        loss=plateau.rest.value,
+        points=tuple(loss.split(plateau.rest.products)),
+        rates=tuple(modes.rates for modes in plateau.modes),
+        exponents=tuple(modes.exponents for modes in plateau.modes),
+        gap=runner_up - time,
+        runner_up=runner_up,
+        tied=runner_up - time <= _TIE * due.wait,
+        dropped=plateau.rest.dropped,
+        mixing=mixing,
+    )
 
 
 def _notes(found: list[MatrixStage], asked: Mixing | None, measured: Mixing) -> tuple[str, ...]:
