@@ -1,6 +1,5 @@
 """`watch.load`: a tracked run read back as arrays and tables, also while it is being written."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.truncation import read_truncation
 from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
+from rankrise.watch._track.run_info import RunInfo
 from rankrise.watch._track.spectra_read import read_spectra
 from rankrise.watch._track.tables import ranks_table, spectra_table, steps_table
 
@@ -30,20 +30,16 @@ NOISE_LIMIT = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class TrackedRun:
+class TrackedRun(RunInfo):
     """The folder of a tracked run, open for reading. What was read is kept: `load` again to see what came
     since.
 
     `which` is a product, "KQ" or "VO", or the name of another matrix in `matrices`. Of a product, curves are
     [measured steps, layers, heads], with nan where a layer has fewer heads; of a matrix, [measured steps].
-    What `rankrise train` keeps in `extra` (recipe, data, steps in an epoch) has defaults for other runs.
     """
 
     energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
     """The shares of a change's energy whose directions `energy_rank` counts."""
-    folder: Path
-    info: dict[str, Any]
-    """What run.json holds."""
     _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
     _read: dict[tuple[str, str], Array] = field(default_factory=dict, init=False)
 
@@ -72,91 +68,6 @@ class TrackedRun:
         where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
         which = "heads" if self.products else "matrices"
         return [f"at {where}, the change of most {which} is rounding noise"]
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.resolve().name
-
-    @property
-    def finished(self) -> bool:
-        """Whether its tracker was closed."""
-        return bool(self.info.get("finished"))
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        """What the run's maker put beside the record."""
-        return self.info.get("extra") or {}
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """All settings of the training; empty where the run's maker left none."""
-        recipe = self.extra.get("recipe")
-        return recipe if isinstance(recipe, dict) else {}
-
-    @property
-    def scale(self) -> float:
-        """The initialisation scale, 1 if not said."""
-        return float(self._told("initialisation_scale", self.recipe, 1.0))
-
-    @property
-    def seed(self) -> int:
-        """The seed, 0 if not said."""
-        return int(self._told("seed", self.recipe, 0))
-
-    @property
-    def data(self) -> str | None:
-        """The name of the data set, where known."""
-        name = self.extra.get("data") or self.recipe.get("data")
-        return str(name) if name else None
-
-    @property
-    def base(self) -> str | None:
-        """The model that a fine-tuning or an adapter began from, where the run's maker left its name."""
-        name = self.extra.get("base")
-        return str(name) if name else None
-
-    @property
-    def since(self) -> str | None:
-        """The checkpoint that changes of a history are measured against; None where they are measured since
-        initialisation."""
-        history = self.extra.get("history")
-        told = history.get("since") if isinstance(history, dict) else None
-        return str(told) if told else None
-
-    @property
-    def adapter_rank(self) -> int | None:
-        """The rank of an adapter, where the run's maker left it: no change of a matrix has a higher one."""
-        return int(self._told("adapter_rank", self.extra, 0, least=0)) or None
-
-    @property
-    def epoch_steps(self) -> int | None:
-        """Steps in an epoch, where known."""
-        return int(self._told("epoch_steps", self.extra, 0, least=0)) or None
-
-    @property
-    def clock(self) -> str:
-        """What training time is told in."""
-        return "epoch" if self.epoch_steps else "step"
-
-    def at(self, steps: Any) -> Array:
-        """Steps on that clock."""
-        return numpy.asarray(steps, dtype=float) / (self.epoch_steps or 1)
-
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """Of each tracked layer: its name, heads, sizes and notes."""
-        return list(self.info["layers"])
-
-    @property
-    def matrices(self) -> list[str]:
-        """The names of the other matrices that are tracked."""
-        return [matrix["name"] for matrix in self.info["matrices"]]
-
-    @property
-    def products(self) -> tuple[str, ...]:
-        """Those of "KQ" and "VO" that are tracked."""
-        return tuple(self.info["settings"]["products"])
 
     @cached_property
     def measured(self) -> Array:
@@ -337,16 +248,6 @@ class TrackedRun:
             finite = step is None or step in self.finite_spectra_steps
             self._spectra[step] = read_spectra(path, has_checksums(self.info), heads, like, finite)
         return self._spectra[step]
-
-    def _told(
-        self, name: str, where: dict[str, Any], default: float, least: float = -sys.float_info.max
-    ) -> float:
-        """A number that the run's maker left."""
-        value = where.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (number and least <= value <= sys.float_info.max):
-            raise RankriseError(f"{self.folder} has {name} {value!r:.30} in its extra: record a number.")
-        return default if value is None else value
 
     @cached_property
     def _ranks(self) -> list[dict[str, Any]]:
