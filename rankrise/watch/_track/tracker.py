@@ -12,27 +12,23 @@ from typing import Any, Literal, Self
 import torch
 from torch import distributed, nn
 
-from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.notes import gathered
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.run_file import write_run
 from rankrise.foundations.record.shapes import LARGEST
 from rankrise.watch._check import Batch, check_and_warn
-from rankrise.watch._heads import unwrap
-from rankrise.watch._track.adapter import adapter_of
 from rankrise.watch._track.begin import begin
+from rankrise.watch._track.described import described, in_words, notes_on
 from rankrise.watch._track.jobs import Jobs
 from rankrise.watch._track.record import Record
-from rankrise.watch._track.rows import DIGITS
 from rankrise.watch._track.scalars import Number, Scalars
 from rankrise.watch._track.schedule import Schedule, step_number
 from rankrise.watch._track.staging import Reading, Staging, first_reading
 from rankrise.watch._track.streams import Stream, Streams
 from rankrise.watch._track.troubles import Troubles, log
-from rankrise.watch._track.weights import PRODUCTS, Choice, find_units, listed
+from rankrise.watch._track.weights import Choice, find_units, listed
 from rankrise.watch._track.worker import Worker, spare_cores
 
 
@@ -111,20 +107,17 @@ class RankTracker:
             self._take_part()
         else:
             reading = first_reading(self._units, keep)
-            about = {
-                "model": type(unwrap(model)).__name__,
-                "settings": {
-                    "schedule": schedule.to_dict(),
-                    "products": [product for product in PRODUCTS if product in choice.products],
-                    "top": top,
-                    "keep": keep,
-                    "digits": DIGITS,
-                },
-                "device": reading.devices[self._units[0].name],
-                "note": note,
-                "extra": dict(extra or {}),
-                "adapter": adapter_of(model, self._units),
-            }
+            about = described(
+                model,
+                self._units,
+                choice.products,
+                schedule,
+                top=top,
+                keep=keep,
+                device=reading.devices[self._units[0].name],
+                note=note,
+                extra=extra or {},
+            )
             self._open(reading, keep, about, overwrite)
 
     @property
@@ -187,17 +180,10 @@ class RankTracker:
             self._troubles.check()
 
     def __repr__(self) -> str:
-        layers = [unit for unit in self._units if unit.is_layer]
-        products = " and ".join(dict.fromkeys(name for unit in layers for name, _ in unit.products))
-        heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
-        parts = [f"{products} of {counted(heads, 'head')} in {counted(len(layers), 'layer')}"] * bool(layers)
-        parts += [counted(others, "other matrix", "other matrices")] * bool(others)
-        model = type(unwrap(self._model)).__name__
         off = self._off or (self._on and self._record.gone)
         state = f", off: {off}" if off else ", closed" * self._closed
-        notes = gathered((unit.name, note) for unit in layers for note in unit.notes)
-        about = "; ".join([f"{' and '.join(parts)} of {model}, in {self.folder}{state}", *notes])
-        return f"RankTracker({about})"
+        about = f"{in_words(self._model, self._units)}, in {self.folder}{state}"
+        return f"RankTracker({'; '.join([about, *notes_on(self._units)])})"
 
     def _open(self, reading: Reading, keep: str, about: dict[str, Any], overwrite: bool) -> None:
         """Everything that only the process which writes needs."""
