@@ -15,10 +15,13 @@ def steps_of_equal_loss(runs: Sequence[TrackedRun]) -> dict[TrackedRun, int]:
     losses = {run: smoothed(run) for run in runs}
     level = max(loss[-1] for _, loss in losses.values())
     reached = {run: int(steps[np.argmax(loss <= level)]) for run, (steps, loss) in losses.items()}
-    return {
-        run: int(run.finite_steps[min(np.searchsorted(run.finite_steps, step), len(run.finite_steps) - 1)])
-        for run, step in reached.items()
-    }
+    return {run: _measured(run, step) for run, step in reached.items()}
+
+
+def _measured(run: TrackedRun, step: int) -> int:
+    """The first measured step from a step on, or the last."""
+    place = int(np.searchsorted(run.finite_steps, step))
+    return int(run.finite_steps[min(place, len(run.finite_steps) - 1)])
 
 
 def smoothed(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
