@@ -47,22 +47,39 @@ def greedy(
     if not until > 0:
         raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0.")
     checked = checked_loss(loss, size, device)
-    size = checked.size
-    given = [1.0] * size if scales is None else scales
-    half = as_tensor("scales", given, device).double()
-    if half.shape != (size,) or not ((half > 0) & torch.isfinite(half)).all():
+    half = _checked_scales(scales, checked.size, device)
+    start = torch.zeros(checked.size, dtype=torch.float64, device=device)
+    value, gradient = checked.value_and_gradient(start)
+    found = list[Stage]()
+    ending, message = _follow(checked, start, gradient, half, until, max_stages, found, progress)
+    return Stages(tuple(found), float(value), ending, message)
+
+
+def _checked_scales(scales: Array | None, size: int, device: torch.device | str) -> Tensor:
+    """`log(alpha_i) / log(alpha)` of each coordinate (size,): halfway between its two active exponents."""
+    given = as_tensor("scales", [1.0] * size if scales is None else scales, device).double()
+    if given.shape != (size,) or not ((given > 0) & torch.isfinite(given)).all():
         raise RankriseError(
             f"scales is {scales!r}: pass {size} positive numbers, log(alpha_i)/log(alpha) of each coordinate."
         )
+    return given
 
-    time, point = 0.0, torch.zeros(size, dtype=torch.float64, device=device)
-    value, gradient = checked.value_and_gradient(point)
-    initial_loss = float(value)
+
+def _follow(
+    loss: Loss,
+    point: Tensor,
+    gradient: Tensor,
+    half: Tensor,
+    until: float,
+    max_stages: int,
+    found: list[Stage],
+    progress: Callable[[int], None] | None,
+) -> tuple[Ending, str]:
+    """Go from `point` from stage to stage, each of which is put into `found`; says why there are no more."""
     flat = _FLAT * float(gradient.abs().max())
     # b of Eq. 8, the exponent of alpha in u + v: a coordinate is active at 0 (positive) or 2 (negative), and
     # starts at 1.
-    b = half.clone()
-    found: list[Stage] = []
+    time, b = 0.0, half.clone()
     while True:
         inactive = point == 0
         force = torch.where(inactive & (gradient.abs() > flat), -gradient, 0.0)
@@ -70,38 +87,30 @@ def greedy(
         order = torch.argsort(waiting, stable=True)
         winner, wait = int(order[0]), float(waiting[order[0]])
         if wait == math.inf:
-            return _end(
-                found,
-                initial_loss,
-                "nothing moves",
-                "Every coordinate is active or at rest: nothing can move any more.",
-            )
+            return "nothing moves", "Every coordinate is active or at rest: nothing can move any more."
         if time + wait > until:
-            return _end(found, initial_loss, "until", f"The next stage begins after rescaled time {until:g}.")
+            return "until", f"The next stage begins after rescaled time {until:g}."
         if len(found) >= max_stages:
-            return _end(
-                found,
-                initial_loss,
+            return (
                 "max stages",
                 f"Stopped after {counted(max_stages, 'stage')}: raise max_stages for more.",
             )
 
         close = (waiting <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()
-        runner_up = time + float(waiting[order[1]]) if size > 1 else math.inf
+        runner_up = time + float(waiting[order[1]]) if len(order) > 1 else math.inf
         time, b = time + wait, torch.where(inactive, b - force * wait, b)
         sign = int(force[winner].sign())
         b[winner] = half[winner] * (1 - sign)
-        limit = _settle(checked, point, winner, sign)
+        limit = _settle(loss, point, winner, sign)
         if limit is None:
-            reason = (
+            return "not converged", (
                 f"Stage {len(found) + 1}, coordinate {winner} at rescaled time {time:.6g}, has no "
                 "point of rest: the loss may have an exponential tail or a flat valley there; add a little "
                 "weight decay to it, or use the stages before."
             )
-            return _end(found, initial_loss, "not converged", reason)
         left = tuple(((point != 0) & (limit == 0)).nonzero()[:, 0].tolist())
         point = limit
-        value, gradient = checked.value_and_gradient(point)
+        value, gradient = loss.value_and_gradient(point)
         tied = tuple(other for other in close if other != winner)
         found.append(Stage(time, winner, sign, float(value), point, left, runner_up, tied))
         if progress is not None:
@@ -117,7 +126,3 @@ def _settle(loss: Loss, point: Tensor, winner: int, sign: int) -> Tensor | None:
     support = start.nonzero()[:, 0]
     limit = land(loss.restricted(support), start[support])
     return None if limit is None else torch.zeros_like(point).index_put((support,), limit)
-
-
-def _end(found: list[Stage], initial_loss: float, ending: Ending, message: str) -> Stages:
-    return Stages(tuple(found), initial_loss, ending, message)
