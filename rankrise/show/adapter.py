@@ -1,7 +1,7 @@
 """An adapter in the terminal: ranks by kind of matrix, what it keeps, and what was measured."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,41 @@ def described(
 ) -> Iterator[Any]:
     """A table with a line per kind of matrix, then a line per fact; `rank` is the budget that was asked, and
     `what` the thing that was cut: a change or an adapter."""
+    numbers = adapter.to_dict()
+    yield _table(numbers["matrices"])
+    of = (
+        "of the change's square kept, weighted by what it does to the loss"
+        if adapter.weighted
+        else "of the change's energy (its plain square) kept"
+    )
+    yield (
+        f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
+        f"{100 * numbers['kept']:.1f} % {of}; singular values up to 'noise' could be rounding."
+    )
+    if rank is not None:
+        yield from _of_the_budget(adapter, rank, what)
+    if numbers["rest"]:
+        how = (
+            f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"
+        )
+        yield f"A low rank cannot hold {_listed(numbers['rest'])}: {how}."
+    if numbers["rest_kept"] and adapter.rest.modules:
+        yield "vLLM refuses adapters with whole modules: for it, pass --leave_rest and --padded."
+    if (measured := numbers["measured"]) is not None:
+        losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
+        gain = measured["gain"]
+        share = "there is no gain" if gain is None else f"{100 * gain:.1f} % of the gain kept"
+        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}."
+
+
+def _table(matrices: Sequence[Mapping[str, Any]]) -> Any:
+    """A line per kind of matrix: those whose names differ in numbers alone."""
     from rich.table import Table
 
     from rankrise.show.table import Fitting
 
-    numbers = adapter.to_dict()
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for row in numbers["matrices"]:
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in matrices:
         kinds.setdefault(re.sub(r"\d+", "*", row["name"]), []).append(row)
     table = Table(box=None, padding=(0, 1, 0, 0))
     for title in ("matrix", "number", "shape", "rank", "kept", "noise"):
@@ -38,40 +66,23 @@ def described(
         kept = sum(row["kept"] * row["square"] for row in rows) / square if square else 1.0
         noise = max(row["noise"] for row in rows)
         table.add_row(kind, str(len(rows)), shape, span, f"{kept:.1%}", f"{noise:.1e}")
-    yield Fitting(table)
-    of = (
-        "of the change's square kept, weighted by what it does to the loss"
-        if adapter.weighted
-        else "of the change's energy (its plain square) kept"
-    )
-    yield (
-        f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
-        f"{100 * numbers['kept']:.1f} % {of}; singular values up to 'noise' could be rounding."
-    )
+    return Fitting(table)
+
+
+def _of_the_budget(adapter: "Adapter", rank: int, what: str) -> Iterator[str]:
+    """Why ranks are not all the one that was asked for."""
     ranks = list(adapter.ranks.values())
-    if rank is not None and max(ranks) > rank:
+    most = max(len(cut.spectrum.squares) for cut in adapter.cuts.values())
+    if max(ranks) > rank:
         yield (
             f"Rank {rank} is a budget: the {adapter.parameters_at(rank):,} parameters of rank {rank} in "
             f"every matrix. It is spent where it keeps most, on ranks from {min(ranks)} to {max(ranks)}; "
             "--uniform gives every matrix the same rank."
         )
-    elif rank is not None and (most := max(row["found"] for row in numbers["matrices"])) < rank:
+    elif most < rank:
         yield f"The {what} holds no more than rank {most} beyond noise, so rank {rank} cuts nothing of it."
-    elif rank is not None and min(ranks) < rank:
+    elif min(ranks) < rank:
         yield f"Matrices below rank {rank} have no more directions that stand out from the noise."
-    if numbers["rest"]:
-        how = (
-            f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"
-        )
-        yield f"A low rank cannot hold {_listed(numbers['rest'])}: {how}."
-    if numbers["rest_kept"] and adapter.rest.modules:
-        yield "vLLM refuses adapters with whole modules: for it, pass --leave_rest and --padded."
-    measured = numbers["measured"]
-    if measured is not None:
-        losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
-        gain = measured["gain"]
-        share = "there is no gain" if gain is None else f"{100 * gain:.1f} % of the gain kept"
-        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {share}."
 
 
 def print_adapter(

@@ -85,30 +85,40 @@ def _plain(path: Path, value: Any, where: str, deepest: int) -> Any:
     kept = {}
     for key, item in value.items():
         name = f"{where}.{key}".lstrip(".")
-        if _ATTENTION.fullmatch(key):
-            names = item.values() if isinstance(item, dict) else (item,)
-            if not all(one is None or one in _ATTENTIONS for one in names):
-                raise _refused(path, name, item)
+        _refuse_reaching(path, key, name, item)
+        if key in _LEFT_OUT or _ATTENTION.fullmatch(key):
             continue
-        if key in _LEFT_OUT:
-            continue
-        reaches = key == "architecture" and not re.fullmatch(r"[\w.-]+", str(item))
-        if reaches or (key in _REACHING and item is not None):
-            raise _refused(path, name, item)
-        if key == "model_args" and item is not None:
-            _refuse_beyond_timm(path, name, item)
-        numbers = item if isinstance(item, list) else [item]
-        count = len(item) if isinstance(item, dict | list) else item if key in _CLASSES else 0
-        if isinstance(count, int | float) and count > _MOST:
-            raise RankriseError(
-                f"{str(path)!r} has {name} of {count:,}, more than the {_MOST:,} that are read: restore it."
-            )
-        if _COUNTS.fullmatch(key) and any(isinstance(one, int | float) and one > _MANY for one in numbers):
-            raise RankriseError(
-                f"{str(path)!r} has {name} {item!r:.60}, more than the {_MANY} that are built: restore it."
-            )
+        _refuse_too_many(path, key, name, item)
         kept[key] = _plain(path, item, name, deepest - 1)
     return kept
+
+
+def _refuse_reaching(path: Path, key: str, name: str, item: Any) -> None:
+    """Refuse a value by which a config would have code or files read from elsewhere."""
+    if _ATTENTION.fullmatch(key):
+        names = item.values() if isinstance(item, dict) else (item,)
+        if not all(one is None or one in _ATTENTIONS for one in names):
+            raise _refused(path, name, item)
+    if key == "architecture" and not re.fullmatch(r"[\w.-]+", str(item)):
+        raise _refused(path, name, item)
+    if key in _REACHING and item is not None:
+        raise _refused(path, name, item)
+    if key == "model_args" and item is not None:
+        _refuse_beyond_timm(path, name, item)
+
+
+def _refuse_too_many(path: Path, key: str, name: str, item: Any) -> None:
+    """Refuse more classes or layers than any model has, for which there would be no memory."""
+    count = len(item) if isinstance(item, dict | list) else item if key in _CLASSES else 0
+    if isinstance(count, int | float) and count > _MOST:
+        raise RankriseError(
+            f"{str(path)!r} has {name} of {count:,}, more than the {_MOST:,} that are read: restore it."
+        )
+    numbers = item if isinstance(item, list) else [item]
+    if _COUNTS.fullmatch(key) and any(isinstance(one, int | float) and one > _MANY for one in numbers):
+        raise RankriseError(
+            f"{str(path)!r} has {name} {item!r:.60}, more than the {_MANY} that are built: restore it."
+        )
 
 
 def _refuse_beyond_timm(path: Path, where: str, arguments: Any) -> None:
