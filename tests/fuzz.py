@@ -25,8 +25,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hostile_calls import KINDS
+from hostile_data import CACHE
 from hostile_subjects import Subjects
 
 HERE = Path(__file__).parent
@@ -66,7 +68,8 @@ def hostile_call(subjects: Subjects, seed: int, kind: str | None = None, apart: 
     with tempfile.TemporaryDirectory() as place:
         work = Path(place) / "a" / "b" / "work"  # so that ../.. is still a place of ours
         work.mkdir(parents=True)
-        with contextlib.chdir(work):
+        cache = patch.dict(os.environ, XDG_CACHE_HOME=str(Path(place) / "a" / CACHE))
+        with contextlib.chdir(work), cache:
             words = KINDS[kind][0](subjects.folder, work, chance)
             how = (_call_apart if apart else _call)(words)
     return Outcome(seed, kind, words, *how)

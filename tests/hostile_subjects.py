@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy
+import torch
 import yaml
 
 CIFAR_NOWHERE = {"data": "cifar10", "data_folder": "nowhere", "epochs": 1, "seed": 0, "batch_size": 4}
@@ -44,6 +47,8 @@ class Subjects:
         self._make_training()
         self._make_sweep()
         self._make_records()
+        self._make_data()
+        self._make_classifiers()
 
     def _make_checkpoints(self) -> None:
         import tiny_models
@@ -112,6 +117,80 @@ class Subjects:
             few = ["--groups", "all,q", "--ranks", "1,2", "--examples", "20"]
             main(["truncate", "truncated", *few, "--out", "truncated"])
             main(["watch", "truncated", "--keep_stages"])
+
+    def _make_data(self) -> None:
+        """Data sets to train on, a recipe for each, and what training keeps of them in the user's cache."""
+        from python2_pickles import as_python2_pickled
+        from tiny_text import TINY_TEXT, write_stories
+        from tiny_training import TINY, recipe_file
+
+        from rankrise.train import train
+        from rankrise.train._data.cifar import FILES
+
+        folder, random = write_stories(self.folder / "data sets"), numpy.random.default_rng(0)
+        for name, version in (("cifar10", "cifar-10-batches-bin"), ("cifar100", "cifar-100-python")):
+            (folder / version).mkdir()
+            for file in FILES[name][version]:
+                pixels = random.integers(0, 256, (4, 3072), dtype=numpy.uint8)
+                batch = {b"fine_labels": [0, 1, 2, 99], b"data": pixels}
+                records = b"".join(bytes([place]) + image.tobytes() for place, image in enumerate(pixels))
+                content = records if name == "cifar10" else as_python2_pickled(batch)
+                (folder / version / file).write_bytes(content)
+        save_pictures(folder / "pictures" / "train", 4)
+        save_pictures(folder / "pictures" / "val", 2)
+        small = {"data_folder": "data sets", "epochs": 1, "batch_size": 4, "warm_up_epochs": 0.0}
+        images = replace(TINY, **small, check_data=False, patch_size=4)
+        recipes = {
+            "cifar10": replace(images, data="cifar10", image_size=32, patch_size=16),
+            "cifar100": replace(images, data="cifar100", image_size=32, patch_size=16),
+            "pictures": replace(images, data="image-folder", data_name="pictures"),
+            "streamed": replace(images, data="image-folder", data_name="pictures", stream=True),
+            "stories": replace(TINY_TEXT, data_folder="data sets", epochs=0.1, warm_up_epochs=0.0),
+            "regression": replace(TINY, data="regression", epochs=1, batch_size=512, head_size=8),
+        }
+        with chdir(self.folder), patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache")):
+            Path("recipes").mkdir()
+            for name, settings in recipes.items():
+                recipe_file(settings, Path("recipes", f"{name}.yaml"))
+                train(settings, Path("made", name))
+            (tokens,) = Path("cache").glob("rankrise/stories-train-*")
+            for part in ("train", "valid"):
+                (folder / "tokens").mkdir(exist_ok=True)
+                shutil.copy(tokens, folder / "tokens" / f"tokens.{part}.safetensors")
+            recipe_file(replace(recipes["stories"], data_name="tokens"), Path("recipes", "tokens.yaml"))
+
+    def _make_classifiers(self) -> None:
+        """Models of texts and of images with classes, and examples of them."""
+        import tiny_models
+        import transformers
+        from tiny_words import save_tokenizer, sentences
+
+        torch.manual_seed(0)
+        pictures = transformers.ViTConfig(**tiny_models.SMALL, image_size=8, patch_size=4, num_labels=2)
+        for name, model in (
+            ("bert", tiny_models.made("bert")),
+            ("vit", transformers.ViTForImageClassification(pictures)),
+        ):
+            for part, each in (("base", tiny_models.changed(model, 0.5)), ("tuned", model)):
+                each.save_pretrained(self.folder / name / part)
+        for part in ("base", "tuned"):
+            save_tokenizer(self.folder / "bert" / part)
+            processor = transformers.ViTImageProcessor(size={"height": 8, "width": 8})
+            processor.save_pretrained(self.folder / "vit" / part)
+        rows = [json.dumps({"text": text, "label": place % 3}) for place, text in enumerate(sentences(12))]
+        (self.folder / "bert" / "data.jsonl").write_text("\n".join(rows))
+        save_pictures(self.folder / "vit" / "images", 4)
+
+
+def save_pictures(folder: Path, count: int) -> None:
+    """Images of two classes."""
+    from PIL import Image
+
+    for place, name in enumerate(("cat", "dog")):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = numpy.random.default_rng(10 * number + place).integers(0, 256, (8, 8, 3))
+            Image.fromarray(pixels.astype(numpy.uint8)).save(folder / name / f"{number}.png")
 
 
 def _stop(reached: object) -> None:
