@@ -33,6 +33,7 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
         *(("tracked", seed) for seed in (4, 21, 36, 184, 953, 4400001827)),
         *(("toy", seed) for seed in (47, 64, 75, 271, 317, 50131, 50419, 1100000084, 1400000131, 4400000754)),
         *(("checkpoints", seed) for seed in (313, 824, 947, 1200000837, 1700000823, 1700001021)),
+        ("overlaps", 9800001136),
         ("series", 5029),
         ("sweep", 5100010981),
         ("toy work", 5100011441),

@@ -180,8 +180,11 @@ class StreamedImages:
             num_workers=self._settings.workers,
             pin_memory=self._device.type == "cuda",
         )
-        for images, labels in loader:
-            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+        try:
+            for images, labels in loader:
+                yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+        except RankriseError as error:  # of a worker: torch puts the trace before the sentence
+            raise RankriseError(str(error).rstrip().rpartition("RankriseError: ")[2]) from error
 
 
 class Opened(Dataset[tuple[Tensor, int]]):

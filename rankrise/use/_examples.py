@@ -14,7 +14,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
 from rankrise.use._models import is_causal
-from rankrise.use._sampled import IGNORED
+from rankrise.use._sampled import IGNORED, labelled
 from rankrise.watch._config import offline
 
 Example = dict[str, Tensor]
@@ -51,7 +51,32 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
         found = list(_blocks(path, model, checkpoint, at_most))
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: at least 2 are needed.")
+    _refuse_unusable(found, model, checkpoint)
     return found
+
+
+def _refuse_unusable(examples: Sequence[Example], model: Any, checkpoint: str | Path) -> None:
+    """Refuse examples that the model cannot take, as where its tokenizer is another model's."""
+    if "input_ids" in examples[0]:
+        known = model.get_input_embeddings().num_embeddings
+        most = max(int(example["input_ids"].max()) for example in examples)
+        if most >= known:
+            raise RankriseError(
+                f"{str(checkpoint)!r} has a tokenizer with a token {most}, and a model of {known}: save the "
+                "model's own tokenizer beside it."
+            )
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad():
+            labelled(model, next(batched(examples[:1], 1, device)))
+    except RankriseError:
+        raise
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RankriseError(
+            f"{type(model).__name__} of {str(checkpoint)!r} cannot take the data ({first}): save the model's "
+            "own tokenizer or image processor beside it."
+        ) from error
 
 
 def unknown_share(examples: Sequence[Example], checkpoint: str | Path) -> float:

@@ -79,18 +79,22 @@ class AdaptedWeights:
     def of(self, name: str, weight: Tensor) -> Tensor:
         """A weight of the base as the adapter makes it: in float32 at least where factors change it."""
         if name in self.replaced:
+            self._refuse_other_shape(name, "replaces it by", self.replaced[name], weight)
             return self.replaced[name]
         module, _, leaf = name.rpartition(".")
         if module not in self.factors or leaf != "weight":
             return weight
         left, right = self.factors[module]
         change = (left @ right).mT if module in self.transposed else left @ right
-        if change.shape != weight.shape:
-            raise RankriseError(
-                f"The adapter in {self.folder!r} changes {name} by {list(change.shape)}, which is "
-                f"{list(weight.shape)} in the base: pass the base that it was trained on."
-            )
+        self._refuse_other_shape(name, "changes it by", change, weight)
         return weight.to(torch.promote_types(weight.dtype, torch.float32)) + change
+
+    def _refuse_other_shape(self, name: str, does: str, its: Tensor, weight: Tensor) -> None:
+        if its.shape != weight.shape:
+            raise RankriseError(
+                f"{name} is {list(weight.shape)} in the base, and the adapter in {self.folder!r} {does} "
+                f"{list(its.shape)}: pass the base that it was trained on."
+            )
 
 
 def is_adapter_folder(source: object) -> bool:

@@ -84,6 +84,26 @@ def test_a_tokenised_file_stands_in_for_its_text(stories, cache):
         read_text_folder(stories / "stories", ["train"], pairs)
 
 
+@pytest.mark.parametrize(
+    ("values", "facts"),
+    [
+        (torch.tensor([[65, 66]]), {}),
+        (torch.tensor([65, 256]), {}),
+        (torch.tensor([65, 66]), {"words": "many"}),
+        (torch.tensor([65, 66]), {"words": None}),
+        (torch.tensor([65, 66]), {"vocabulary": "1000"}),
+        (torch.tensor([65, 66]), {"tokenizer": None}),
+    ],
+    ids=["a matrix", "a token beyond", "words", "no words", "vocabulary", "no tokenizer"],
+)
+def test_tokens_that_say_what_cannot_be_are_refused(tmp_path, values, facts):
+    told = {"format": tokens.FORMAT, "tokenizer": "bytes", "vocabulary": "256", "words": "0", **facts}
+    kept = {name: text for name, text in told.items() if text is not None}
+    save_file({"tokens": values.to(torch.uint16)}, tmp_path / "a.train.safetensors", metadata=kept)
+    with pytest.raises(RankriseError, match=r"a\.train\.safetensors (is damaged|is not|was made)"):
+        read_text_folder(tmp_path, ["train"], Bytes())
+
+
 @given(st.text(st.sampled_from("ab1.' \n\t"), max_size=60), st.integers(1, 12))
 @settings(max_examples=200, deadline=None)
 def test_pieces_have_the_tokens_of_the_whole(text, size):

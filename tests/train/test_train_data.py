@@ -23,6 +23,7 @@ from rankrise.train._data import (
     read_digits,
     read_image_folder,
 )
+from rankrise.train._data.cache import cache_folder
 from rankrise.train._sources import DeviceImages, StreamedImages
 from rankrise.train._task import task_of
 
@@ -189,6 +190,50 @@ def test_bad_image_folders_are_named(tmp_path, image_folder):
     (image_folder / "train" / "bee" / "1.png").write_bytes(b"no picture")
     with pytest.raises(RankriseError, match=r"1.png cannot be decoded"):
         decoded(read_image_folder(image_folder)[0], 16)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"no picture", None])
+def test_a_damaged_cache_of_pictures_is_named(image_folder, content):
+    part = read_image_folder(image_folder)[0]
+    decoded(part, 16)
+    (path,) = cache_folder().glob("*-train-16-*.npy")
+    if content is None:
+        numpy.save(path, numpy.zeros((1, 3, 16, 16), numpy.uint8))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(
+        RankriseError, match=r"npy is damaged: remove it, and the photographs are decoded again"
+    ):
+        decoded(part, 16)
+
+
+@pytest.mark.parametrize("version", ["cifar-10-batches-bin", "cifar-10-batches-py"])
+def test_labels_beyond_the_classes_are_refused(tmp_path, version):
+    write_cifar(tmp_path, version)
+    path = tmp_path / version / next(iter(cifar_module.FILES["cifar10"][version]))
+    content = bytearray(path.read_bytes())
+    content[0 if version.endswith("bin") else content.index(b"K\x00") + 1] = 77
+    path.write_bytes(content)
+    with pytest.raises(RankriseError, match="labels beyond the 10 classes: download it again"):
+        read_cifar("cifar10", tmp_path, check=False)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_picture_is_one_sentence_of_the_worker_too(image_folder, tiny, workers):
+    (image_folder / "train" / "bee" / "1.png").write_bytes(b"no picture")
+    settings = replace(
+        tiny,
+        data="image-folder",
+        data_folder=str(image_folder.parent),
+        data_name=image_folder.name,
+        image_size=16,
+        workers=workers,
+        stream=True,
+    )
+    source = task_of(settings, torch.device("cpu"))._source
+    with pytest.raises(RankriseError, match=r"1.png cannot be decoded") as refused:
+        list(source.batches(0, 0, 1, slice(None)))
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -224,6 +224,18 @@ def test_a_text_of_unknown_words_is_told(folders, capsys) -> None:
         assert ("86% of the tokens" in capsys.readouterr().err) == told
 
 
+def test_a_tokenizer_of_another_model_is_told(folders, tmp_path, capsys) -> None:
+    for part in ("base", "tuned"):
+        shutil.copytree(folders["gpt2"] / part, tmp_path / part)
+        path = tmp_path / part / "tokenizer.json"
+        path.write_text(path.read_text().replace('"w3": 5', '"w3": 50'))
+    words = [str(tmp_path / part) for part in ("base", "tuned")]
+    with pytest.raises(SystemExit, match="2"):
+        main(["advise", *words, "--rank", "1", "--data", str(folders["here"] / "gpt2.txt")])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "has a tokenizer with a token 50, and a model of 20: save the model's own" in said
+
+
 def test_images_in_folders(folders, capsys) -> None:
     here = folders["here"]
     model = transformers.ViTForImageClassification(
