@@ -18,8 +18,9 @@ PLAIN: dict[str, Any] = {"box": None, "padding": (0, 1, 0, 0), "title_justify": 
 LEGEND = (
     "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
     "90%, 95%, 99%: how many singular values hold that share of its energy. >: how many exceed that fraction "
-    "of the largest, of as many as there are (in a head up to twice its size, since the change is a "
-    "difference of two products). Layers and heads are counted from 1."
+    "of the largest, of as many as there can be (in a head up to twice its size, since the change is a "
+    "difference of two products; by an adapter up to the ranks of both factors together). Layers and heads "
+    "are counted from 1."
 )
 MEANS = "Numbers are means over heads; ±: standard deviation of the stable rank over heads."
 OVERLAP_LEGEND = (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankrise.foundations.counted import counted
+from rankrise.show.ceilings import ceiling_words
 from rankrise.show.layer_names import short_names
 from rankrise.show.quantities import duration
 from rankrise.show.rank_kinds import BOUND
@@ -61,6 +62,7 @@ class Snapshot:
     model: str
     base: str | None
     adapter_rank: int | None
+    ceilings: dict[str, int]
     since: str | None
     finished: str | None
     stopped: str | None
@@ -113,6 +115,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         model=str(run.info.get("model", "")),
         base=run.base,
         adapter_rank=run.adapter_rank,
+        ceilings=run.ceilings,
         since=run.since,
         finished=run.info.get("finished"),
         stopped=run.info.get("stopped"),
@@ -306,7 +309,9 @@ def _beginning(shot: Snapshot) -> str:
     """What a fine-tuning or an adapter began from."""
     base = "" if shot.base is None else f" {shot.base}"
     if shot.adapter_rank is not None:
-        return f", adapter of rank {shot.adapter_rank}{base and f' on{base}'}"
+        return (
+            f", adapter of rank {shot.adapter_rank} ({ceiling_words(shot.ceilings)}){base and f' on{base}'}"
+        )
     return base and f", fine-tuned from{base}"
 
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._factors import refuse_non_finite
 from rankrise.watch._gram import frobenius_norm
-from rankrise.watch._heads import Layer, heads, unwrap
+from rankrise.watch._heads import Layer, Layers, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
 from rankrise.watch._pretrained import open_weights
 from rankrise.watch._ranks import effective_rank, energy_rank, normalised_spectrum, rank_above
@@ -26,10 +27,8 @@ from rankrise.watch._spectra import singular_values
 
 Source = nn.Module | str | Path
 Read = Callable[[], Tensor]
-Matrices = dict[str, tuple[tuple[int, ...], Read]]
-"""Shapes and readers of weight matrices by name."""
-PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
-"""The left and the right factor of each product of a head."""
+Matrices = dict[str, tuple[tuple[int, ...], Read, int | None]]
+"""Shapes and readers of weight matrices by name, and the highest rank of their change where it is known."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ class MatrixChange:
     rank_above: int
     """How many singular values exceed the comparison's threshold times the largest."""
     full_rank: int
-    """The most that any of these ranks could be."""
+    """The most that any of these ranks could be: by the sizes, and by an adapter's ranks where that made the
+    change."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,14 @@ def compare(
     for index, name in enumerate(first.names):
         old, new = first[index], second[index]
         numbers = head_numbers(first, index)
+        ceilings = second.ceilings(index) if isinstance(second, Layers) else {}
         for matrix in PRODUCTS:
-            rows += _head_rows(old, new, matrix, threshold, device, numbers)
+            rows += _head_rows(old, new, matrix, threshold, device, numbers, ceilings.get(matrix))
         notes |= dict.fromkeys(f"{name}: {note}" for note in new.notes)
         progress((index + 1) / total)
-    for index, (name, read_old, read_new) in enumerate(weights):
-        rows.append(_weight_row(name, _placed(read_old(), device), _placed(read_new(), device), threshold))
+    for index, (name, read_old, read_new, ceiling) in enumerate(weights):
+        both = _placed(read_old(), device), _placed(read_new(), device)
+        rows.append(_weight_row(name, *both, threshold, ceiling))
         progress((len(first) + index + 1) / total)
     return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
 
@@ -173,26 +175,33 @@ def _head_rows(
     threshold: float,
     device: str | torch.device | None,
     numbers: Sequence[int] | None,
+    ceiling: int | None,
 ) -> list[MatrixChange]:
-    """One row per head, for one of the products."""
+    """One row per head, for one of the products; `ceiling` is the highest rank that its change can have."""
     learned = head_change(old, new, matrix, device, numbers)
     values = singular_values(learned).cpu()
     norms = frobenius_norm(*learned.before).cpu()
     return [
-        _row(old.name, matrix, head, values[place], float(norms[place]), threshold)
+        _row(old.name, matrix, head, values[place], float(norms[place]), threshold, ceiling)
         for place, head in enumerate(numbers or range(values.shape[0]))
     ]
 
 
-def _weight_row(name: str, old: Tensor, new: Tensor, threshold: float) -> MatrixChange:
+def _weight_row(name: str, old: Tensor, new: Tensor, threshold: float, ceiling: int | None) -> MatrixChange:
     old, new = old.flatten(1), new.flatten(1)
     values = singular_values(change(old, new), name=name).cpu()
     norm = torch.linalg.vector_norm(torch.stack([part.double().norm() for part in old.split(4096)]))
-    return _row(name, "weight", None, values, float(norm), threshold)
+    return _row(name, "weight", None, values, float(norm), threshold, ceiling)
 
 
 def _row(
-    layer: str, matrix: str, head: int | None, values: Tensor, norm: float, threshold: float
+    layer: str,
+    matrix: str,
+    head: int | None,
+    values: Tensor,
+    norm: float,
+    threshold: float,
+    ceiling: int | None,
 ) -> MatrixChange:
     size = float(torch.linalg.vector_norm(values))
     return MatrixChange(
@@ -207,19 +216,20 @@ def _row(
         energy_rank_95=int(energy_rank(values, 0.95)),
         energy_rank_99=int(energy_rank(values, 0.99)),
         rank_above=int(rank_above(values, threshold)),
-        full_rank=len(values),
+        full_rank=len(values) if ceiling is None else min(ceiling, len(values)),
     )
 
 
-def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Read]]:
-    """Every weight matrix by name, with functions that read it; both sides must have the same."""
+def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Read, int | None]]:
+    """Every weight matrix by name, with functions that read it and its ceiling; both sides must have the
+    same."""
     old = _matrices(before)
     new = _adapted(before, after, old) if is_adapter_folder(after) else _matrices(after)
     _same("weight matrix", tuple(old), tuple(new))
-    for name, (shape, _) in old.items():
+    for name, (shape, _, _) in old.items():
         if shape != new[name][0]:
             raise _different(f"{name} is {list(shape)}", list(new[name][0]))
-    return [(name, old[name][1], new[name][1]) for name in old]
+    return [(name, old[name][1], *new[name][1:]) for name in old]
 
 
 def _matrices(source: Source) -> Matrices:
@@ -232,13 +242,13 @@ def _matrices(source: Source) -> Matrices:
     if isinstance(source, nn.Module):
         parameters = dict(unwrap(source).named_parameters())
         return {
-            name: (tuple(weight.shape), partial(Tensor.detach, weight))
+            name: (tuple(weight.shape), partial(Tensor.detach, weight), None)
             for name, weight in parameters.items()
             if weight.ndim >= 2
         }
     checkpoint = Checkpoint.open(source)
     return {
-        name: (checkpoint.shape(name), partial(checkpoint.read, name))
+        name: (checkpoint.shape(name), partial(checkpoint.read, name), None)
         for name in checkpoint.names
         if len(checkpoint.shape(name)) >= 2
     }
@@ -259,7 +269,11 @@ def _adapted(base: Source, adapter: Source, old: Matrices) -> Matrices:
     def reader(name: str, read: Read) -> Read:
         return lambda: adapted.of(name, read())
 
-    return {name: (shape, reader(name, read)) for name, (shape, read) in old.items()}
+    def ceiling(name: str) -> int | None:
+        module, _, leaf = name.rpartition(".")
+        return None if name in adapted.replaced else adapted.rank_of(module) if leaf == "weight" else 0
+
+    return {name: (shape, reader(name, read), ceiling(name)) for name, (shape, read, _) in old.items()}
 
 
 def _same(kind: str, old: tuple[str, ...], new: tuple[str, ...]) -> None:

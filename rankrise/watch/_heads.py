@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
+from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import FAMILIES, Attention
 from rankrise.watch._linear import WRAPPERS, shapes_only
+from rankrise.watch._lora import AdaptedWeights
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._projection import Unreadable
 from rankrise.watch._recognise import is_guess, looks_like_attention, recognise, why_unknown
@@ -63,6 +65,7 @@ class Layers(Sequence[Layer]):
     names: tuple[str, ...]
     _modules: tuple[nn.Module, ...]
     _loaded: Loaded
+    _adapted: AdaptedWeights | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -82,7 +85,7 @@ class Layers(Sequence[Layer]):
     def __getitem__(self, index: slice) -> "Layers": ...
     def __getitem__(self, index: int | slice) -> "Layer | Layers":
         if isinstance(index, slice):
-            return Layers(self.names[index], self._modules[index], self._loaded)
+            return Layers(self.names[index], self._modules[index], self._loaded, self._adapted)
         name, module = self.names[index], self._modules[index]
         try:
             with _naming(name), self._loaded(module, name):
@@ -94,6 +97,19 @@ class Layers(Sequence[Layer]):
                 f"{name} cannot be read, since its values are not of the model's shapes: {refusal}. Restore "
                 "the checkpoint, or the adapter."
             ) from refusal
+
+    def ceilings(self, index: int) -> dict[str, int]:
+        """By product, the highest rank that the change can have that the adapter on disk makes to a head of
+        this layer; {} where none was passed."""
+        if self._adapted is None:
+            return {}
+        name, module = self.names[index], self._modules[index]
+        paths = {part: f"{name}.{path}".lstrip(".") for path, part in module.named_modules()}
+        with shapes_only():
+            attention = recognise(module)
+        assert attention is not None
+        rank_of = self._adapted.rank_of
+        return product_ceilings(attention, lambda layer: rank_of(paths[layer]) if layer in paths else 0)
 
 
 def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:
@@ -161,7 +177,7 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {_clean(path): module for path, module in found.items()}
 
 
-def _layers(model: nn.Module, loaded: Loaded) -> Layers:
+def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = None) -> Layers:
     """The attention layers of a model. What is not read is accounted for, and what is guessed announced."""
     found, reasons = _recognised(model)
     kind = type(model).__name__
@@ -187,7 +203,7 @@ def _layers(model: nn.Module, loaded: Loaded) -> Layers:
             stacklevel=3,
         )
     _announce_guesses(found)
-    return Layers(tuple(map(_clean, found)), tuple(found.values()), loaded)
+    return Layers(tuple(map(_clean, found)), tuple(found.values()), loaded, adapted)
 
 
 def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:

@@ -76,6 +76,12 @@ class AdaptedWeights:
     transposed: frozenset[str]
     """Modules that keep their weight as (in, out)."""
 
+    def rank_of(self, module: str) -> int | None:
+        """The highest rank that the change of a module's weight can have; None where it is replaced."""
+        if f"{module}.weight" in self.replaced:
+            return None
+        return self.factors[module][1].shape[0] if module in self.factors else 0
+
     def of(self, name: str, weight: Tensor) -> Tensor:
         """A weight of the base as the adapter makes it: in float32 at least where factors change it."""
         if name in self.replaced:

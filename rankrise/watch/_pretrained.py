@@ -55,16 +55,18 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
     return architecture_of(_config(source, architecture or checkpoint.folder)).bind(checkpoint)
 
 
-def open_pretrained(source: str | Path, adapter: str | Path | None = None) -> tuple[nn.Module, Loaded]:
+def open_pretrained(
+    source: str | Path, adapter: str | Path | None = None
+) -> tuple[nn.Module, Loaded, AdaptedWeights | None]:
     """The model of a checkpoint, on the meta device, and a context in which one module has its weights; with
-    a PEFT adapter, those that the adapter makes of them."""
+    a PEFT adapter, those that the adapter makes of them, and the adapter by the model's names."""
     checkpoint = Checkpoint.open(source)
     opened = architecture_of(_config(source, checkpoint.folder)).bind(checkpoint)
     quantisation = getattr(getattr(opened.model, "config", None), "quantization_config", None)
     method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
     adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
     quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
-    return opened.model, loading(opened, source, quantised, adapted)
+    return opened.model, loading(opened, source, quantised, adapted), adapted
 
 
 def loading(

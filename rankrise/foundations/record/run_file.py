@@ -7,7 +7,7 @@ from typing import Any
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.record.names import RUN
-from rankrise.foundations.record.shapes import SIZE, check_shape
+from rankrise.foundations.record.shapes import COUNT, SIZE, check_shape
 
 FORMAT = "rankrise-run/2"
 EARLIER = "rankrise-run/1"
@@ -22,6 +22,7 @@ _LAYER = {
     "d_model": SIZE,
     "d_head": SIZE,
     "notes?": [str],
+    "ceilings?": {"KQ?": COUNT, "VO?": COUNT},
 }
 _SHAPES: dict[str, dict[str, Any]] = {
     "toy": {"settings": dict},

@@ -142,8 +142,17 @@ def _continue(
     kept = {name: info.get(name, "") for name in ("format", "id", "initial_sha256", "started")}
     kept["resumed"] = [*info.get("resumed", []), now()]
     kept |= {name: asked[name] or info.get(name, asked[name]) for name in ("note", "extra")}
-    kept["extra"] = told | kept["extra"]
+    kept["layers"] = [
+        _with_ceilings(new, old) for new, old in zip(asked["layers"], info["layers"], strict=True)
+    ]
+    kept["extra"] = {name: one for name, one in told.items() if name != "change_rank"} | kept["extra"]
     return Beginning(asked | kept, initial, same, resumed=True, finished=bool(info.get("finished")))
+
+
+def _with_ceilings(layer: dict[str, Any], of: dict[str, Any]) -> dict[str, Any]:
+    """A layer with the ceilings that it had at the run's beginning, from which its changes are measured."""
+    plain = {name: value for name, value in layer.items() if name != "ceilings"}
+    return plain | ({"ceilings": of["ceilings"]} if "ceilings" in of else {})
 
 
 def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:
@@ -194,4 +203,4 @@ def _layer(unit: Unit) -> dict[str, Any]:
         "d_model": unit.d_model,
         "d_head": unit.d_head,
         "notes": list(unit.notes),
-    }
+    } | ({"ceilings": unit.ceilings} if unit.ceilings else {})

@@ -9,6 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._track.adapter import of_products
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +76,15 @@ class RunInfo:
 
     @property
     def adapter_rank(self) -> int | None:
-        """The rank of an adapter, where the run's maker left it: no change of a matrix has a higher one."""
+        """The rank of an adapter, where the run's maker left it."""
         return int(self._told("adapter_rank", self.extra, 0, least=0)) or None
+
+    @property
+    def ceilings(self) -> dict[str, int]:
+        """The highest rank that an adapter's change can have, of a "matrix" and of a head's products; {}
+        without an adapter."""
+        most = int(self._told("change_rank", self.extra, 0, least=0)) or self.adapter_rank
+        return {"matrix": most} | of_products(self.info, most) if most else {}
 
     @property
     def epoch_steps(self) -> int | None:

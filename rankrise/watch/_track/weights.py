@@ -11,13 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._ceilings import PRODUCTS as PRODUCTS
+from rankrise.watch._ceilings import adapter_ceilings
 from rankrise.watch._families import Attention
 from rankrise.watch._heads import heads, unwrap
 from rankrise.watch._linear import WRAPPERS, is_linear, linear, shapes_only
 from rankrise.watch._recognise import recognise
 
-PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
-"""The left and the right factor of each product."""
 Tensors = dict[str, Tensor]
 
 
@@ -66,6 +66,8 @@ class Unit:
     d_model: int = 0
     d_head: int = 0
     notes: tuple[str, ...] = ()
+    ceilings: dict[str, int] = field(default_factory=dict)
+    """By product, the highest rank that its change can have; {} if it may be any."""
     _views: Tensors = field(default_factory=dict)
     _owners: list["_Owner"] = field(default_factory=list)
 
@@ -212,6 +214,7 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
             d_model=attention.query.weight.shape[1],
             d_head=attention.query.width,
             notes=tuple(dict.fromkeys(attention.notes)),
+            ceilings=adapter_ceilings(attention),
         )
 
 

@@ -19,6 +19,7 @@ def _settings(member: TrackedRun) -> dict[str, object]:
         "other matrices": member.matrices,
         "base": member.base,
         "adapter rank": member.adapter_rank,
+        "highest rank of a change": member.ceilings or None,
     }
     return {**tracked, **member.recipe}
 

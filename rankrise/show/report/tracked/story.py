@@ -7,6 +7,7 @@ from html import escape
 import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
+from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
 from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
@@ -57,11 +58,13 @@ def _shape(member: TrackedRun) -> str:
 
 
 def _kind_of_training(member: TrackedRun) -> str:
-    """Trained, fine-tuned from a base, or an adapter of some rank, which none of its changes exceeds."""
+    """Trained, fine-tuned from a base, or an adapter of some rank, with how far its changes can go."""
     base = "" if member.base is None else f" {escape(member.base)}"
     if member.adapter_rank is not None:
-        ceiling = f"of rank {member.adapter_rank}, which no change of a matrix exceeds,"
-        return f"an adapter {ceiling} trained{base and f' on top of{base}'}"
+        return (
+            f"an adapter of rank {member.adapter_rank} ({ceiling_words(member.ceilings)}) trained"
+            f"{base and f' on top of{base}'}"
+        )
     return f"fine-tuned from{base}" if base else "trained"
 
 

@@ -1,0 +1,152 @@
+"""The highest rank that an adapter's change can have: never exceeded, and reached by random adapters."""
+
+import copy
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_heads import tiny
+from torch import nn
+
+from rankrise import watch
+from rankrise.commands import main
+from rankrise.show.report.tracked.story import chapters
+
+peft = pytest.importorskip("peft")
+SIZES = {"q_proj": 3, "k_proj": 2, "v_proj": 1, "o_proj": 2}
+
+
+def rank(matrix):
+    """An independent rank in float64."""
+    values = torch.linalg.svdvals(matrix.double())
+    return int((values > 1e-9 * values[0]).sum()) if values[0] > 0 else 0
+
+
+def product_changes(before, after):
+    """By product, the change of every head of every layer."""
+    for old, new in zip(before, after, strict=True):
+        yield "KQ", new.key @ new.query.mT - old.key @ old.query.mT
+        yield "VO", new.value @ new.output.mT - old.value @ old.output.mT
+
+
+def read(model):
+    return [copy.deepcopy(layer) for layer in watch.heads(model)]
+
+
+def adapted(model, targets, sizes=None, **more):
+    config = peft.LoraConfig(r=4, target_modules=list(targets), rank_pattern=sizes or {}, **more)
+    return peft.get_peft_model(model, config)
+
+
+def fill(model):
+    """Adapters at random, as after training."""
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.dictionaries(st.sampled_from(sorted(SIZES)), st.integers(1, 5), min_size=1))
+def test_a_product_has_the_ranks_of_both_factors(sizes):
+    model = adapted(tiny(hidden_size=40).double(), sizes, sizes)
+    before = read(model)
+    [unit, _] = watch._track.weights.find_units(model, watch._track.weights.Choice())
+    expected = {
+        "KQ": sizes.get("k_proj", 0) + sizes.get("q_proj", 0),
+        "VO": sizes.get("v_proj", 0) + sizes.get("o_proj", 0),
+    }
+    assert unit.ceilings == expected
+    fill(model)
+    for product, changes in product_changes(before, read(model)):
+        assert {rank(change) for change in changes} == {expected[product]}
+
+
+def test_one_adapter_on_a_fused_projection_counts_for_both_factors():
+    model = adapted(tiny("gpt2", n_embd=24).double(), ["c_attn"], fan_in_fan_out=True)
+    before = read(model)
+    [unit, _] = watch._track.weights.find_units(model, watch._track.weights.Choice())
+    fill(model)
+    ranks = {name: {rank(one) for one in changes} for name, changes in product_changes(before, read(model))}
+    assert unit.ceilings == {"KQ": 8, "VO": 4}
+    assert ranks == {"KQ": {8}, "VO": {4}}
+
+
+def test_heads_smaller_than_the_adapter_bound_it(tmp_path):
+    model = adapted(tiny(hidden_size=64).double(), SIZES, dict.fromkeys(SIZES, 20))
+    before = read(model)
+    [unit, _] = watch._track.weights.find_units(model, watch._track.weights.Choice())
+    fill(model)
+    ranks = {name: {rank(one) for one in changes} for name, changes in product_changes(before, read(model))}
+    assert unit.ceilings == {"KQ": 16, "VO": 16}
+    assert ranks == {"KQ": {16}, "VO": {16}}
+
+
+def test_an_adapter_that_had_been_trained_before_may_change_by_twice_its_rank(tmp_path):
+    model = adapted(tiny(hidden_size=64).double(), ["q_proj"])
+    fill(model)
+    before = read(model)
+    with watch.RankTracker(model, tmp_path) as tracker:
+        tracker.step(0)
+        fill(model)
+        tracker.step(1)
+    run = watch.load(tmp_path)
+    assert (run.adapter_rank, run.ceilings) == (4, {"matrix": 8, "KQ": 8, "VO": 0})
+    for product, changes in product_changes(before, read(model)):
+        assert {rank(change) for change in changes} == {run.ceilings[product]}
+
+
+def test_the_record_of_a_run_that_goes_on_keeps_the_ceilings_of_its_beginning(tmp_path):
+    model = adapted(tiny(), ["q_proj", "k_proj"])
+    for step in (0, 1):
+        with watch.RankTracker(model, tmp_path) as tracker:
+            tracker.step(step)
+            fill(model)
+            tracker.close(finished=False)
+    assert watch.load(tmp_path).ceilings == {"matrix": 4, "KQ": 8, "VO": 0}
+
+
+@pytest.mark.parametrize("what", ["dora", "unfrozen", "none"])
+def test_nothing_is_said_where_nothing_bounds_a_change(what):
+    model = tiny() if what == "none" else adapted(tiny(), ["q_proj"], use_dora=what == "dora")
+    if what == "unfrozen":
+        model.requires_grad_(True)
+    units = watch._track.weights.find_units(model, watch._track.weights.Choice())
+    assert [unit.ceilings for unit in units] == [{}, {}]
+
+
+def test_runs_of_earlier_versions_and_of_other_makers(tmp_path):
+    """The record has the adapter's rank alone."""
+    watch.RankTracker(tiny(), tmp_path, extra={"adapter_rank": 3}).close()
+    assert watch.load(tmp_path).ceilings == {"matrix": 3, "KQ": 6, "VO": 6}
+
+
+def test_compare_counts_out_of_what_the_adapter_can_reach(tmp_path):
+    base = tiny(hidden_size=40)
+    base.save_pretrained(tmp_path / "base")
+    model = adapted(base, SIZES, SIZES)
+    fill(model)
+    model.save_pretrained(tmp_path / "adapter")
+    found = watch.compare(tmp_path / "base", tmp_path / "adapter", all_matrices=True, threshold=1e-6)
+    assert {(row.matrix, row.full_rank, row.rank_above) for row in found.rows if row.head is not None} == {
+        ("KQ", 5, 5),
+        ("VO", 3, 3),
+    }
+    for row in found.select("weight"):
+        expected = SIZES.get(row.layer.split(".")[-2], 0)
+        assert (row.full_rank, row.rank_above) == (expected, expected), row
+
+
+def test_page_terminal_and_json_tell_them(tmp_path, capsys):
+    model = adapted(tiny(), ["q_proj", "k_proj", "v_proj"])
+    with watch.RankTracker(model, tmp_path) as tracker:
+        tracker.step(0)
+        fill(model)
+        tracker.step(1)
+    words = "adapter of rank 4 (a change has at most rank 4 in a matrix, 8 in KQ, 4 in VO)"
+    assert words in chapters([watch.load(tmp_path)])[0].done
+    main(["watch", str(tmp_path)])
+    assert words in " ".join(capsys.readouterr().out.split())
+    main(["watch", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["ceilings"] == {"matrix": 4, "KQ": 8, "VO": 4}
