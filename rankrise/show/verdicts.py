@@ -37,7 +37,7 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
             console.print(Fitting(_verdicts([claim for claim in judged if claim.source == source])))
         for reason, same in _not_judged(ours).items():
             console.print(_text(f"\nNot judged on {subject}: {', '.join(same)}. {reason}"))
-        if left_out := _left_out(ours):
+        if left_out := runs_left_out(ours):
             console.print(_text(f"\n{left_out}"))
     console.print(_text(f"\n{MORE}", style="dim"))
 
@@ -62,7 +62,7 @@ def print_measures(console: "Console", claims: Sequence[Claim], why: bool = Fals
                 console.print(Padding(Fitting(_measures(claim, why)), (0, 0, 0, 2)))
     if any(claim.measures for claim in claims):
         console.print(_text(f"\n{LEGEND}{'' if why else f' {WHY}'}", style="dim"))
-    if left_out := _left_out(claims):
+    if left_out := runs_left_out(claims):
         console.print(_text(left_out))
 
 
@@ -96,8 +96,9 @@ def _not_judged(claims: Sequence[Claim]) -> dict[str, list[str]]:
     return found
 
 
-def _left_out(claims: Sequence[Claim]) -> str:
-    """The runs that no claim was judged on, and what tells each from those that were."""
+def runs_left_out(claims: Sequence[Claim]) -> str:
+    """The sentence on runs that no claim was judged on, and what tells each from those that were; empty
+    where there are none."""
     used = {run for claim in claims for run in claim.runs}
     found = {run: how for claim in claims for run, how in claim.left_out.items() if run not in used}
     if not found:

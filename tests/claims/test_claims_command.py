@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from tracked_runs import changed
 
+from rankrise.claims import check_claims
 from rankrise.claims.statements import STATEMENTS, each_study
 from rankrise.commands import main
+from rankrise.runs import open as open_runs
+from rankrise.show.report.claims_section import claims_section
 
 
 def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
@@ -83,7 +86,9 @@ def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
     words = " ".join(printed.split())
     assert words.count("Not judged on wander: low rank, rank grows, initialisation scale, spectra") == 1
     assert words.count("Trained without a recipe") == 1
-    assert re.search(r"Left out: other \(learning_rate 0.5 instead of [\d.e-]+\)\. ", words)
+    left_out = re.search(r"Left out: other \(learning_rate 0.5 instead of [\d.e-]+\)\. ", words)
+    assert left_out
+    assert left_out[0] in claims_section(check_claims(open_runs(runs)))
     kept = json.loads((tmp_path / "kept.json").read_text())["claims"]
     turned = [claim["turned"] for claim in kept if claim["turned"].startswith("Another choice turns it: ")]
     assert turned

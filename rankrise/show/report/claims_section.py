@@ -6,6 +6,7 @@ from html import escape
 from itertools import groupby
 
 from rankrise.claims import INTERVALS, Claim, Measure
+from rankrise.show.verdicts import runs_left_out
 
 VERDICTS = {
     "holds": ("holds", "✓"),
@@ -43,6 +44,8 @@ def claims_section(claims: Sequence[Claim]) -> str:
     opening = f"<summary>{escape(summary[:1].upper() + summary[1:])}</summary>"
     if any(one.interval for claim in claims for one in claim.measures):
         opening += f"<p>Brackets are {INTERVALS}.</p>"
+    if left_out := runs_left_out(claims):
+        opening += f"<p>{escape(left_out)}</p>"
     return f"<details>{opening}{''.join(parts)}</details>"
 
 
