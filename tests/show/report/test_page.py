@@ -93,7 +93,7 @@ def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(
     measures = [one for claim in claims for one in (*claim.deciding, *claim.choices, *claim.beside)]
     assert len(rows) == len(measures)
     for (name, value, needed, why), measure in zip(rows, measures, strict=True):
-        assert (name, why) == (measure.name, measure.why)
+        assert (name, why) == (measure.label, measure.why)
         assert needed == measure.needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
         assert plain(value.split()[0]) == pytest.approx(
             math.nan if measure.value is None else measure.value, rel=6e-3, nan_ok=True
