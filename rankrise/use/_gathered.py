@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankrise.use._moment import Moment
 from rankrise.use._weights import Matrix
 
 DIAGONAL_ABOVE = 32768
@@ -104,6 +105,27 @@ class Gathered:
         for read in self._reads.values():
             self._add(read)
         self._reads.clear()
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """At how many tokens the inputs of each layer were seen, by module name; without those never used."""
+        return {name: self.inputs[name].tokens for name in self._layers if self._used(name)}
+
+    def means(self, examples: int) -> tuple[dict[str, Moment], dict[str, Moment]]:
+        """The sums of the inputs over their tokens, those that layers share once, and of the outputs over the
+        examples; both take the sums' memory."""
+        means: dict[int, Moment] = {}
+        for each in self.inputs.values():
+            if each.tokens and id(each) not in means:
+                means[id(each)] = Moment(tuple(block.div_(each.tokens) for block in each.blocks))
+        used = [name for name in self._layers if self._used(name)]
+        outputs = {
+            name: Moment(tuple(block.div_(examples) for block in self.outputs[name].blocks)) for name in used
+        }
+        return {name: means[id(self.inputs[name])] for name in used}, outputs
+
+    def _used(self, name: str) -> bool:
+        return name in self.inputs and self.inputs[name].tokens > 0
 
     def _forward(
         self, name: str, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Tensor

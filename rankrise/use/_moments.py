@@ -197,46 +197,47 @@ def moments(
     """
     network = unwrap(model)
     layers = {matrix.name: matrix for matrix in linear_layers(network) if only(matrix.name)}
-    gathered, examples = Gathered(layers, block), 0
+    gathered = Gathered(layers, block)
     with gathered.listening(network):
-        for batch in batches:
-            count = _examples(batch)
-            gathered.begin(count)
-            with torch.enable_grad():
-                value = loss(model, batch)
-                if not torch.isfinite(value):
-                    raise RankriseError(
-                        f"The loss of a batch is {float(value.detach())}: check the data and the model."
-                    )
-                if value.requires_grad:
-                    value.backward()
-            gathered.end()
-            examples += count
-            progress(examples)
+        examples = _differentiated(model, batches, loss, gathered, progress)
     if not examples:
         raise RankriseError("There was no batch to measure moments on: give some.")
-    if not any(each.tokens for each in gathered.inputs.values()):
+    tokens = gathered.tokens
+    if not tokens:
         raise RankriseError(
             "No linear layer took part in the loss: measure moments on the plain model of its library."
         )
-    means: dict[int, Moment] = {}
-    for each in gathered.inputs.values():
-        if each.tokens and id(each) not in means:
-            means[id(each)] = Moment(tuple(block.div_(each.tokens) for block in each.blocks))
-    seen = {name: each.tokens for name, each in gathered.inputs.items() if each.tokens}
-    found = Moments(
-        {name: means[id(gathered.inputs[name])] for name in layers if name in seen},
-        {
-            name: Moment(tuple(block.div_(examples) for block in gathered.outputs[name].blocks))
-            for name in layers
-            if name in seen
-        },
-        examples,
-        {"model": fingerprint(open_source(network)), "block": block, **(about or {})},
-        seen,
-    )
+    inputs, outputs = gathered.means(examples)
+    about = {"model": fingerprint(open_source(network)), "block": block, **(about or {})}
+    found = Moments(inputs, outputs, examples, about, tokens)
     _warn(found)
     return found
+
+
+def _differentiated(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Callable[[Any, Any], Tensor],
+    gathered: Gathered,
+    progress: Callable[[int], None],
+) -> int:
+    """Differentiate the loss of every batch, while sums are gathered; the number of examples."""
+    examples = 0
+    for batch in batches:
+        count = _examples(batch)
+        gathered.begin(count)
+        with torch.enable_grad():
+            value = loss(model, batch)
+            if not torch.isfinite(value):
+                raise RankriseError(
+                    f"The loss of a batch is {float(value.detach())}: check the data and the model."
+                )
+            if value.requires_grad:
+                value.backward()
+        gathered.end()
+        examples += count
+        progress(examples)
+    return examples
 
 
 def _warn(found: Moments) -> None:
