@@ -47,7 +47,7 @@ class Adapter:
     rest: Rest
     """What a low rank cannot hold."""
     base: str
-    """The base model: a path, or its name on the Hub."""
+    """The base model: a path, or its name on the Hub; empty of one that was loaded from neither."""
     dtype: torch.dtype
     """In which the tuned weights are stored."""
     task: str | None = None

@@ -79,7 +79,7 @@ def extract(
         cuts=cuts,
         ranks=dict.fromkeys(cuts, 0),
         rest=remaining,
-        base=both.base.name,
+        base=both.base.origin,
         dtype=max(dtypes, key=lambda dtype: dtypes[dtype]),
         task="CAUSAL_LM" if is_causal(both.tuned.model) else None,
         module_names=tuple(name for name, _ in both.tuned.model.named_modules()),

@@ -86,7 +86,7 @@ def _config(adapter: "Adapter", padded: bool) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": adapter.task,
-        "base_model_name_or_path": adapter.base,
+        "base_model_name_or_path": adapter.base or None,
         "inference_mode": True,
         **lora_config(adapter.ranks, adapter.module_names, padded),
         "modules_to_save": sorted(adapter.rest.modules) or None,

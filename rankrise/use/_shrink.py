@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +92,7 @@ def _matrices(stored: StoredAdapter) -> tuple[Matrix, ...]:
 
 def _checked(stored: StoredAdapter, model: nn.Module) -> tuple[Matrix, ...]:
     """The adapter's layers in the base, in the base's order; a base that is another model is refused."""
-    wanted, found = str(stored.config.get("base_model_name_or_path") or ""), _name(model)
+    wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(model).origin
     if wanted and found and Path(wanted).name != Path(found).name:
         raise RankriseError(
             f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own."
@@ -163,7 +162,3 @@ def _with_adapter(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Mod
 def _pair(model: nn.Module, tuned: nn.Module, matrices: tuple[Matrix, ...], rest: Rest) -> Pair:
     others = [name for name in own_tensors(model) if name in rest.changed]
     return Pair(open_source(model), open_source(tuned), matrices, (), tuple(others))
-
-
-def _name(model: Any) -> str:
-    return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")

@@ -1,5 +1,6 @@
 """The weights of two models side by side, one at a time: which can be cut, and what else has changed."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,6 +19,9 @@ from rankrise.watch._pretrained import open_weights
 Source = nn.Module | str | Path
 """A model; or a checkpoint, by its folder or its name on the Hugging Face Hub."""
 
+_INSIDE = re.compile(r"(^|\.)\d+\.")
+"""In the name of a module that lies in one of many layers that are alike."""
+
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -27,7 +31,9 @@ class Weights:
     read: Callable[[str], Tensor | None]
     shape: Callable[[str], tuple[int, ...] | None]
     name: str
-    """Where the model comes from."""
+    """Where the model comes from; its class, of one that comes from nowhere."""
+    origin: str
+    """The folder, or the name on the Hub, that it was loaded from; empty if it was not."""
 
     def held(self) -> "Weights":
         """The same, each tensor read at most once and kept in memory."""
@@ -103,6 +109,7 @@ def pair(base: Source, tuned: Source) -> Pair:
     """
     after = open_source(tuned)
     before = open_source(base, _folder_of(tuned))
+    _refuse_other_depth(_own_model(base), after.model)
     if isinstance(base, nn.Module) and isinstance(tuned, nn.Module) and _same_storage(base, tuned):
         raise RankriseError(
             "The base and the tuned model share their weights, so nothing can have changed: keep a copy of "
@@ -144,9 +151,12 @@ def open_source(source: Source, like: str | Path | None = None) -> Weights:
     if isinstance(source, nn.Module):
         model = unwrap(source)
         tensors = model.state_dict()
-        return Weights(model, tensors.get, lambda name: _shape(tensors.get(name)), _name_of(model))
+        origin = _origin_of(model)
+        name = origin or type(model).__name__
+        return Weights(model, tensors.get, lambda name: _shape(tensors.get(name)), name, origin)
     opened = open_weights(source, Checkpoint.open(like).folder if like is not None else None)
-    return Weights(opened.model, lambda name: opened.read(name).get(name), opened.shape, str(source))
+    origin = str(source)
+    return Weights(opened.model, lambda name: opened.read(name).get(name), opened.shape, origin, origin)
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
@@ -206,11 +216,38 @@ def _equal(before: Tensor, after: Tensor) -> bool:
 
 
 def _is_new_head(matrix: Matrix, found: tuple[int, ...]) -> bool:
-    """Whether a layer has as many inputs as before and other outputs: another number of classes."""
-    if len(found) != 2:
+    """Whether a layer has as many inputs as before and other outputs: another number of classes. One of many
+    layers that are alike is no head: the keys of `layers.0` may be fewer in another architecture."""
+    if len(found) != 2 or _INSIDE.search(matrix.name):
         return False
     out, into = found[::-1] if matrix.transposed else found
     return into == matrix.into and out != matrix.out
+
+
+def _own_model(source: Source) -> nn.Module | None:
+    """A model, or the empty one that a checkpoint's own config describes; None where it has no config."""
+    if isinstance(source, nn.Module):
+        return unwrap(source)
+    folder = Checkpoint.open(source).folder
+    return open_weights(source).model if (folder / CONFIG).is_file() else None
+
+
+def _refuse_other_depth(base: nn.Module | None, tuned: nn.Module) -> None:
+    """Refuse two models of which one has more of the layers that both have; heads may differ."""
+    if base is None:
+        return
+    has, wanted = (
+        {matrix.name for matrix in linear_layers(getattr(model, "base_model", model))}
+        for model in (base, tuned)
+    )
+    kinds = {_INSIDE.sub(".#.", name) for name in has & wanted}
+    for name in sorted(has ^ wanted):
+        if _INSIDE.sub(".#.", name) in kinds:
+            which, lacking = ("base", "tuned model") if name in has else ("tuned model", "base")
+            raise RankriseError(
+                f"The two are of different architectures: the {which} has {name}, which the {lacking} lacks; "
+                "give two moments of one model."
+            )
 
 
 def _refuse_other_shape(name: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
@@ -225,13 +262,12 @@ def _folder_of(source: Source) -> str | Path | None:
     """The checkpoint that names the model class; None of a model that was not loaded from one."""
     if not isinstance(source, nn.Module):
         return source
-    name = getattr(getattr(unwrap(source), "config", None), "_name_or_path", "")
+    name = _origin_of(unwrap(source))
     return name if name and (Path(name) / CONFIG).is_file() else None
 
 
-def _name_of(model: Any) -> str:
-    name = getattr(getattr(model, "config", None), "_name_or_path", "")
-    return name or type(model).__name__
+def _origin_of(model: Any) -> str:
+    return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
 
 
 def _same_storage(one: nn.Module, other: nn.Module) -> bool:

@@ -1,5 +1,6 @@
 """Adapters from two models: loaded by PEFT and merged, they are the base and the cut change."""
 
+import json
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import MODELS, changed, inputs, made
+from tiny_models import MODELS, changed, inputs, llama, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
@@ -270,3 +271,34 @@ def test_bad_pairs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full/file").touch()
     with pytest.raises(RankriseError, match="exists"):
         use.extract(base, changed(base), rank=1).save(tmp_path / "full")
+
+
+@pytest.mark.parametrize("as_folders", [False, True])
+@pytest.mark.parametrize(
+    ("base", "tuned", "message"),
+    [
+        ({"num_hidden_layers": 3}, {}, r"the base has layers\.2\.\S+, which the tuned model lacks"),
+        ({}, {"num_hidden_layers": 3}, r"the tuned model has layers\.2\.\S+, which the base lacks"),
+        ({"num_key_value_heads": 2}, {}, r"layers\.0\.self_attn\.k_proj\.weight is \[16, 16\] in the base"),
+    ],
+)
+def test_models_of_other_depth_or_other_heads_are_refused(
+    base: dict[str, Any], tuned: dict[str, Any], message: str, as_folders: bool, tmp_path: Path
+) -> None:
+    pair: list[Any] = [llama(**base), llama(**tuned)]
+    if as_folders:
+        for place, model in enumerate(pair):
+            model.save_pretrained(tmp_path / str(place))
+            pair[place] = tmp_path / str(place)
+    with pytest.raises(RankriseError, match=message):
+        use.extract(*pair, rank=1)
+
+
+def test_an_adapter_of_a_model_from_nowhere_names_no_base(tmp_path: Path) -> None:
+    base = made("llama")
+    use.extract(base, changed(base), rank=2, rest="leave").save(tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] is None
+    base.save_pretrained(tmp_path / "base")
+    loaded = type(base).from_pretrained(tmp_path / "base")
+    assert set(use.shrink(tmp_path / "adapter", rank=1, base=loaded).ranks.values()) == {1}

@@ -11,10 +11,9 @@ from torch import nn
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 
-def llama() -> Any:
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**SMALL, num_key_value_heads=1, vocab_size=20, tie_word_embeddings=False)
-    )
+def llama(**others: Any) -> Any:
+    given = {**SMALL, "num_key_value_heads": 1, "vocab_size": 20, "tie_word_embeddings": False, **others}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**given))
 
 
 def gpt2() -> Any:
