@@ -22,9 +22,15 @@ class Rest:
     """Modules that are kept as a whole, by name: all their tensors by the name within the module."""
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What is kept, by the name in the model."""
+        biases = {f"{name}.bias": bias for name, bias in self.biases.items()}
+        inside = {f"{name}.{leaf}": t for name, module in self.modules.items() for leaf, t in module.items()}
+        return biases | inside
+
+    @property
     def parameters(self) -> int:
-        tensors = [*self.biases.values(), *(t for module in self.modules.values() for t in module.values())]
-        return sum(tensor.numel() for tensor in tensors)
+        return sum(tensor.numel() for tensor in self.tensors.values())
 
 
 def rest_of(pair: Pair, keep: bool) -> Rest:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -109,6 +110,14 @@ def _checked(stored: StoredAdapter, model: nn.Module) -> tuple[Matrix, ...]:
                 f"{stored.folder} is not an adapter of this base: {name} is {list(shape)} in the adapter and "
                 f"{list(has)} in the base."
             )
+    tensors = model.state_dict()
+    for name, tensor in _rest(stored).tensors.items():
+        if name not in tensors or tensor.shape != tensors[name].shape:
+            there = list(tensors[name].shape) if name in tensors else "missing"
+            raise RankriseError(
+                f"{stored.folder} is not an adapter of this base: {name} is {list(tensor.shape)} in the "
+                f"adapter and {there} in the base."
+            )
     return tuple(matrix for name, matrix in layers.items() if name in stored.factors)
 
 
@@ -131,9 +140,8 @@ def _rest(stored: StoredAdapter) -> Rest:
             raise RankriseError(
                 f"{stored.folder} holds {key}, which no plain LoRA adapter has: merge it instead."
             )
-    changed = [f"{name}.bias" for name in biases]
-    changed += [f"{name}.{leaf}" for name, module in modules.items() for leaf in module]
-    return Rest(tuple(changed), True, biases, modules)
+    found = Rest((), True, biases, modules)
+    return replace(found, changed=tuple(found.tensors))
 
 
 def _prefixes(name: str) -> list[str]:
@@ -154,11 +162,12 @@ def _with_adapter(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Mod
         for name, bias in rest.biases.items():
             tensors[f"{name}.bias"].copy_(bias)
         for name, module in rest.modules.items():
-            for leaf, tensor in module.items():
-                tensors[f"{name}.{leaf}"].copy_(tensor)
+            own = deepcopy(tuned.get_submodule(name))  # as in PEFT, what was tied to it stays as it was
+            own.load_state_dict(module, strict=False)
+            tuned.set_submodule(name, own)
     return tuned
 
 
 def _pair(model: nn.Module, tuned: nn.Module, matrices: tuple[Matrix, ...], rest: Rest) -> Pair:
-    others = [name for name in own_tensors(model) if name in rest.changed]
+    others = [name for name in own_tensors(tuned) if name in rest.changed]
     return Pair(open_source(model), open_source(tuned), matrices, (), tuple(others))

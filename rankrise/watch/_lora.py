@@ -18,6 +18,16 @@ ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
 """Initialisations (LoRA-GA the last) after which the base is not the one on disk."""
+UNPLAIN = (
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "layer_replication",
+    "alora_invocation_tokens",
+    "lora_bias",
+    "target_parameters",
+)
+"""Settings by which the change of a linear layer is not the product of its two factors, or not of a layer."""
 
 LONGEST_NAME = 300
 """Characters in the name of a module."""
@@ -117,11 +127,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {ADAPTER_CONFIG}.")
     config = read_json(folder / ADAPTER_CONFIG)
     kind = config.get("peft_type")
-    unplain = [
-        name
-        for name in ("use_dora", "use_qalora", "layer_replication", "alora_invocation_tokens", "lora_bias")
-        if config.get(name)
-    ]
+    unplain = [name for name in UNPLAIN if config.get(name)]
     scales = _scales(folder / ADAPTER_CONFIG, config)
     start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
     if start in MOVES_THE_BASE:

@@ -76,6 +76,30 @@ def test_a_gain_is_kept_with_fewer_directions(tmp_path: Path) -> None:
     assert len(set(free.ranks.values())) > 1
 
 
+@pytest.mark.parametrize("whole", [["wte"], ["wte", "lm_head"]])
+def test_a_kept_module_that_was_tied_is_measured_as_peft_loads_it(whole: list[str], tmp_path: Path) -> None:
+    base = made("gpt2")
+    settings = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "modules_to_save": whole}
+    model = peft.get_peft_model(made("gpt2"), peft.LoraConfig(r=2, init_lora_weights=False, **settings))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "modules_to_save" in name:
+                parameter.add_(torch.randn_like(parameter))
+    model.save_pretrained(tmp_path / "large")
+    loaded = peft.PeftModel.from_pretrained(made("gpt2"), tmp_path / "large").eval()
+
+    def evaluate(model: Any) -> float:
+        return float(model(**inputs(base)).logits.square().mean())
+
+    with torch.no_grad():
+        losses = evaluate(base), evaluate(loaded)
+    measured = use.shrink(tmp_path / "large", rank=2, base=base, evaluate=evaluate).measured
+    assert measured is not None
+    assert (measured.base["loss"], measured.tuned["loss"]) == pytest.approx(losses)
+    assert measured.adapter["loss"] == pytest.approx(losses[1])
+
+
 def test_bad_adapters_are_refused(tmp_path: Path) -> None:
     trained("llama", tmp_path / "large")
     config = json.loads((tmp_path / "large/adapter_config.json").read_text())
@@ -96,6 +120,8 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
     refused("is an adapter of 'a/b', and the base is 'another/model'", base=other)
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
     refused("is a LORA with use_dora adapter")
+    (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"target_parameters": ["a.b"]}))
+    refused("is a LORA with target_parameters adapter")
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config))
     path = tmp_path / "large/adapter_model.safetensors"
     tensors = load_file(path)
@@ -103,6 +129,17 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
     refused("holds no two factors")
     path.unlink()
     refused("nothing is unpickled")
+
+
+def test_whole_modules_and_biases_of_another_base_are_refused(tmp_path: Path) -> None:
+    trained("bert", tmp_path / "large", bias="all", modules_to_save=["classifier"], target_modules=["query"])
+    fewer = made("bert")
+    fewer.classifier = torch.nn.Linear(16, 2)
+    with pytest.raises(RankriseError, match=r"classifier.\S+ is \[3.*\] in the adapter and \[2"):
+        use.shrink(tmp_path / "large", rank=2, base=fewer)
+    del fewer.classifier
+    with pytest.raises(RankriseError, match=r"classifier.\S+ is \[3.*\] in the adapter and missing"):
+        use.shrink(tmp_path / "large", rank=2, base=fewer)
 
 
 @pytest.mark.parametrize(
