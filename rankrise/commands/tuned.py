@@ -198,36 +198,41 @@ def _data(model: Any, checkpoint: str, measuring: Measuring, judged: Judged) -> 
     data, examples, batch_size = measuring.data, measuring.examples, measuring.batch_size
     if data in names() or Path(data).suffix in (".yaml", ".yml"):
         from rankrise.recipes.train_settings import read_recipe
+        from rankrise.use._examples import refuse_untakable
 
         settings = read_recipe(data)
         _refuse_regression(settings, f"the recipe {data}")
-        return _of_settings(settings, model, measuring, judged)
+        found = _of_settings(settings, model, measuring, judged)
+        with found.precision(model):
+            advice = "pass the recipe that it was trained by"
+            refuse_untakable(model, next(iter(found.batches())), f"the recipe {data}", advice)
+        return found
     import torch
 
     from rankrise import use
-    from rankrise.use._examples import batched, read_examples, unknown_share
+    from rankrise.use._examples import batched, predictions, read_examples, unknown_share
 
-    found = read_examples(data, model, checkpoint, at_most=2 * examples)
-    unknown = unknown_share(found, checkpoint)
+    own = read_examples(data, model, checkpoint, at_most=2 * examples, at_once=batch_size)
+    unknown = unknown_share(own, checkpoint)
     if unknown > 0.5:
         print(
             f"Warning: {unknown:.0%} of the tokens of {data} are unknown to the tokenizer of {checkpoint}: "
             "is this the text that the model is for?",
             file=sys.stderr,
         )
-    half = min(examples, len(found) // 2)
-    measured, held_out = found[:half], found[half:]
-    device = next(model.parameters()).device
+    half = min(examples, len(own) // 2)
+    measured, held_out = own[:half], own[half:]
 
     def evaluate(model: Any) -> dict[str, float]:
-        total = 0.0
+        total, count = 0.0, 0
         with torch.no_grad():
-            for batch in batched(held_out, batch_size, device):
-                total += float(use.labelled(model, batch)) * len(next(iter(batch.values())))
-        return {"loss": total / len(held_out)}
+            for batch in batched(held_out, batch_size, model):
+                total += float(use.labelled(model, batch)) * predictions(batch, model)
+                count += predictions(batch, model)
+        return {"loss": total / count}
 
     on = counted(len(held_out), "held-out example")
-    return Data(lambda: batched(measured, batch_size, device), len(measured), evaluate, on)
+    return Data(lambda: batched(measured, batch_size, model), len(measured), evaluate, on)
 
 
 def _of_settings(settings: Any, model: Any, measuring: Measuring, judged: Judged) -> Data:

@@ -24,6 +24,12 @@ as `SPREAD` times the rank that the budget gives to each."""
 SPREAD = 8
 
 
+def check_share(name: str, share: float) -> None:
+    """Refuse what is no share."""
+    if not 0 < share <= 1:
+        raise RankriseError(f"{name} is {share}: pass a share above 0 and at most 1.")
+
+
 @dataclass(frozen=True)
 class Budget:
     """One of the four is given; with `uniform`, every matrix has the same rank."""
@@ -54,8 +60,8 @@ class Budget:
             if count is not None and count < 1:
                 raise RankriseError(f"{name} is {count}: pass 1 or more.")
         for name, share in (("keep", keep), ("gain", gain)):
-            if share is not None and not 0 < share <= 1:
-                raise RankriseError(f"{name} is {share}: pass a share above 0 and at most 1.")
+            if share is not None:
+                check_share(name, share)
         if gain is not None and not evaluated:
             raise RankriseError("gain is a share of a measured loss: pass evaluate, a function of the model.")
         return cls(rank, parameters, keep, gain, uniform)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ LONGEST = 512
 PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 
 
-def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most: int) -> list[Example]:
+def read_examples(
+    path: str | Path, model: Any, checkpoint: str | Path, at_most: int, at_once: int
+) -> list[Example]:
     """Up to `at_most` examples from a file or folder, prepared as the checkpoint's own tokenizer or image
-    processor does.
+    processor does; the model is tried on the first `at_once` of them.
 
     A `.jsonl` file has a "text" per line, and a "label" for a classifier: its number, or its name in the
     model's config. Any other file is a text for a causal model. A folder has one folder of images per class.
@@ -51,11 +54,13 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
         found = list(_blocks(path, model, checkpoint, at_most))
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: at least 2 are needed.")
-    _refuse_unusable(found, model, checkpoint)
+    _refuse_unusable(found, path, model, checkpoint, at_once)
     return found
 
 
-def _refuse_unusable(examples: Sequence[Example], model: Any, checkpoint: str | Path) -> None:
+def _refuse_unusable(
+    examples: Sequence[Example], path: Path, model: Any, checkpoint: str | Path, at_once: int
+) -> None:
     """Refuse examples that the model cannot take, as where its tokenizer is another model's."""
     if "input_ids" in examples[0]:
         known = model.get_input_embeddings().num_embeddings
@@ -65,17 +70,23 @@ def _refuse_unusable(examples: Sequence[Example], model: Any, checkpoint: str | 
                 f"{str(checkpoint)!r} has a tokenizer with a token {most}, and a model of {known}: save the "
                 "model's own tokenizer beside it."
             )
-    device = next(model.parameters()).device
+    advice = f"save the model's own tokenizer or image processor in {str(checkpoint)!r}"
+    if at_once > 1 and "input_ids" in examples[0] and model.config.pad_token_id is None:
+        advice += ", give its config a pad_token_id, or take one example at a time (--batch_size 1)"
+    refuse_untakable(model, next(batched(examples, at_once, model)), repr(str(path)), advice)
+
+
+def refuse_untakable(model: Any, batch: Example, said: str, advice: str) -> None:
+    """Refuse a batch that the model cannot take; `said` is where it comes from."""
     try:
         with torch.no_grad():
-            labelled(model, next(batched(examples[:1], 1, device)))
+            labelled(model, batch)
     except RankriseError:
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
+        first = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise RankriseError(
-            f"{type(model).__name__} of {str(checkpoint)!r} cannot take the data ({first}): save the model's "
-            "own tokenizer or image processor beside it."
+            f"{type(model).__name__} cannot take the data of {said} ({first}): {advice}."
         ) from error
 
 
@@ -88,22 +99,35 @@ def unknown_share(examples: Sequence[Example], checkpoint: str | Path) -> float:
     return 0.0 if unknown is None else float((tokens == unknown).float().mean())
 
 
-def batched(examples: Sequence[Example], size: int, device: Any) -> Iterator[Example]:
-    """Batches on the device; shorter texts are filled up and masked."""
+def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Example]:
+    """Batches on the model's device; shorter texts are masked and filled up with its padding token, by which
+    a classifier that reads from left to right knows where a text ends."""
+    device, filling = next(model.parameters()).device, {"labels": IGNORED}
+    padding = getattr(model.config, "pad_token_id", None)
+    if padding is not None and 0 <= padding < model.get_input_embeddings().num_embeddings:
+        filling["input_ids"] = padding
     for start in range(0, len(examples), size):
         part = examples[start : start + size]
         longest = max(len(each["input_ids"]) for each in part) if "input_ids" in part[0] else 0
         batch = {}
         for name in part[0]:
-            filling = IGNORED if name == "labels" else 0
             rows = [
-                torch.nn.functional.pad(each[name], (0, longest - len(each[name])), value=filling)
+                torch.nn.functional.pad(
+                    each[name], (0, longest - len(each[name])), value=filling.get(name, 0)
+                )
                 if each[name].ndim == 1
                 else each[name]
                 for each in part
             ]
             batch[name] = torch.stack(rows).to(device)
         yield batch
+
+
+def predictions(batch: Example, model: Any) -> int:
+    """How many predictions the mean loss of a batch is of."""
+    if is_causal(model):
+        return int(batch["attention_mask"][:, 1:].sum())
+    return len(next(iter(batch.values())))
 
 
 def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
@@ -123,9 +147,9 @@ def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Ite
 def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
     tokenizer, length = _tokenizer(checkpoint), _length(model)
     classes = {str(name): number for name, number in (model.config.label2id or {}).items()}
-    for number, line in enumerate(_text(path).splitlines()[:at_most], 1):
-        if not line.strip():
-            continue
+    # not splitlines: JSON may hold the other signs that end a line
+    lines = ((number, line) for number, line in enumerate(_text(path).split("\n"), 1) if line.strip())
+    for number, line in islice(lines, at_most):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -141,15 +165,16 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
             ) from error
         encoded = tokenizer(text, truncation=True, max_length=length)
-        if not encoded["input_ids"]:
+        if len(encoded["input_ids"]) < (2 if is_causal(model) else 1):
+            what = "without a token to predict" if is_causal(model) else "without a token"
             raise RankriseError(
-                f"{str(path)!r} has a text without a token in line {number}, {text!r:.30}: give a longer one."
+                f"{str(path)!r} has a text {what} in line {number}, {text!r:.30}: give a longer one."
             )
         example = {name: torch.tensor(value) for name, value in encoded.items()}
         if not is_causal(model):
             label = row.get("label")
-            found = classes.get(str(label), label)
-            if not isinstance(found, int) or not 0 <= found < model.config.num_labels:
+            found = classes.get(label) if isinstance(label, str) else label
+            if type(found) is not int or not 0 <= found < model.config.num_labels:
                 raise RankriseError(
                     f"{str(path)!r} has the label {label!r} in line {number}: give a class of the model, "
                     f"0 to {model.config.num_labels - 1}."
@@ -239,6 +264,6 @@ def _length(model: Any) -> int:
 def _text(path: Path) -> str:
     refuse_special(path)
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise RankriseError(f"{str(path)!r} is not text ({error.reason}): give UTF-8.") from error

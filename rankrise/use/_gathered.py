@@ -141,7 +141,7 @@ class Gathered:
 
         def backward(gradient: Tensor) -> None:
             rows = gradient.flatten(0, -2).float()
-            reached = rows.abs().amax(1) > 0  # not padding, and not what nothing looks at
+            reached = rows.abs().amax(1) != 0  # not padding, nor what nothing looks at; what is undefined is
             outputs = self.outputs.setdefault(name, Sum(self._layers[name].out, self._block))
             outputs.add(rows[reached], float(self._examples) ** 2)
             read.reached.append((name, reached))

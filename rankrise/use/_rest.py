@@ -35,7 +35,11 @@ class Rest:
 
 def rest_of(pair: Pair, keep: bool) -> Rest:
     """What else has changed; with `keep`, with its values in the tuned model, as PEFT can hold them."""
-    changed = [name for name, _ in pair.changed()]
+    changed = []
+    for name, after in pair.changed():
+        if keep and after.is_floating_point() and not after.isfinite().all():
+            raise RankriseError(f"{name} holds infinite or undefined numbers: check the tuned model.")
+        changed.append(name)
     if not keep:
         return Rest(tuple(changed), kept=False)
     linear = {matrix.name for matrix in pair.matrices}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
+from rankrise.use._budget import check_share
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._gain import kept_gain, refuse_no_gain
 from rankrise.use._groups import GROUPS, PRODUCTS, Part, group, group_names, parts_of
@@ -129,6 +130,7 @@ def truncate(
     """
     if ranks is not None and min(ranks, default=0) < 1:
         raise RankriseError(f"ranks are {', '.join(map(str, ranks)) or 'none'}: pass some, each 1 or more.")
+    check_share("gain", gain)
     trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
     both = pair(base, trained)
     both = replace(both, base=both.base.held())

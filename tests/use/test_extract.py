@@ -302,3 +302,13 @@ def test_an_adapter_of_a_model_from_nowhere_names_no_base(tmp_path: Path) -> Non
     base.save_pretrained(tmp_path / "base")
     loaded = type(base).from_pretrained(tmp_path / "base")
     assert set(use.shrink(tmp_path / "adapter", rank=1, base=loaded).ranks.values()) == {1}
+
+
+def test_what_is_kept_whole_has_to_be_finite() -> None:
+    base = made("llama")
+    tuned = changed(base)
+    with torch.no_grad():
+        tuned.model.norm.weight[3] = float("nan")
+    with pytest.raises(RankriseError, match=r"model\.norm\.weight holds infinite or undefined numbers"):
+        use.extract(base, tuned, rank=1)
+    assert "model.norm.weight" in use.extract(base, tuned, rank=1, rest="leave").rest.changed

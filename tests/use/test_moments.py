@@ -331,5 +331,8 @@ def test_bad_losses_are_refused() -> None:
         use.moments(model, [], square_loss)
     with pytest.raises(RankriseError, match="is nan"):
         use.moments(model, [torch.ones(1, 2)], lambda model, batch: model(batch).mean() * float("nan"))
+    undefined = use.moments(model, [torch.ones(1, 2)], lambda model, batch: (model(batch) * 0).sqrt().mean())
+    with pytest.raises(RankriseError, match="mean eigenvalue nan: measure moments on finite losses"):
+        undefined.outputs["0"].root()
     with pytest.raises(RankriseError, match="No linear layer took part"):
         use.moments(model, [torch.ones(1, 2)], lambda model, batch: batch.sum())

@@ -351,14 +351,20 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "prose.jsonl"], "is not JSON in line 2"),
-        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "empty.jsonl"], "without a token in line 2, ''"),
+        (
+            ["truncate", "gpt2/base", "gpt2/tuned", "--data", "empty.jsonl"],
+            "a token to predict in line 2, ''",
+        ),
+        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "vit-digits"], "data of the recipe vit-digits"),
+        (["extract", "vit/base", "vit/tuned", "--out", "a", "--data", "vit-digits"], "is out of bounds"),
+        (["truncate", "bert/base", "bert/tuned", "--data", "bert.jsonl", "--gain", "2"], "gain is 2.0: pass"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "gpt2"], "is a folder, and GPT2LMHeadModel reads"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, capsys, monkeypatch) -> None:
     monkeypatch.chdir(folders["here"])
     Path("odd.jsonl").write_text('{"text": null}')
-    Path("prose.jsonl").write_text('{"text": "w1"}\nw2 w3')
+    Path("prose.jsonl").write_text('{"text": "w1 w2"}\nw2 w3')
     Path("empty.jsonl").write_text('{"text": "w1 w2"}\n{"text": ""}')
     shutil.copytree("gpt2/tuned", "odd")
     settings = json.loads(Path("odd/tokenizer_config.json").read_text())
