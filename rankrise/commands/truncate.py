@@ -45,8 +45,10 @@ def truncate(
     from rankrise.show.progress import bar
     from rankrise.show.table import Fitting
     from rankrise.show.truncation import draw_curves, notes, tables
+    from rankrise.use._fingerprint import fingerprint
     from rankrise.use._groups import PRODUCTS, group_names
     from rankrise.use._kept_curves import keep_curves, kept_curves
+    from rankrise.use._weights import open_source
 
     named = group_names(groups)
     asked = Measuring(**measuring)
@@ -55,6 +57,7 @@ def truncate(
         raise RankriseError("There is no data to measure a loss on: pass --data.")
     about = {
         "models": models,
+        "weights": [fingerprint(open_source(model)) for model in (both.base, both.tuned)],
         "data": asked.data,
         "ranks": list(ranks),
         "gain": gain,

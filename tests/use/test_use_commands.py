@@ -283,6 +283,11 @@ def test_images_in_folders(folders, capsys) -> None:
     with pytest.raises(SystemExit):
         main([*map(str, words), "--out", str(here / "curves"), "--ranks", "1"])
     assert "was measured with ranks" in capsys.readouterr().err
+    tuned = load_model(here / "pictures/tuned")
+    changed(tuned).save_pretrained(here / "pictures/tuned")
+    with pytest.raises(SystemExit):
+        main([*map(str, words), "--out", str(here / "curves")])
+    assert "was measured with weights" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*map(str, words[:-1]), "all,z"])
     said = capsys.readouterr().err
