@@ -96,7 +96,8 @@ def _checked(stored: StoredAdapter, model: nn.Module) -> tuple[Matrix, ...]:
     wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(model).origin
     if wanted and found and Path(wanted).name != Path(found).name:
         raise RankriseError(
-            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own."
+            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own, or if it "
+            f"is the same under another name, say so in {ADAPTER_CONFIG} (base_model_name_or_path)."
         )
     layers = {matrix.name: matrix for matrix in linear_layers(model)}
     for name, (left, right) in stored.factors.items():

@@ -262,12 +262,20 @@ def _folder_of(source: Source) -> str | Path | None:
     """The checkpoint that names the model class; None of a model that was not loaded from one."""
     if not isinstance(source, nn.Module):
         return source
-    name = _origin_of(unwrap(source))
+    name = _path_of(unwrap(source))
     return name if name and (Path(name) / CONFIG).is_file() else None
 
 
-def _origin_of(model: Any) -> str:
+def _path_of(model: Any) -> str:
+    """What a model of transformers was loaded from; empty if nothing."""
     return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+
+
+def _origin_of(model: Any) -> str:
+    """The same, of a model in the Hub's cache its name on the Hub."""
+    path = _path_of(model)
+    cached = re.search(r"models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+[/\\]?$", path)
+    return cached[1].replace("--", "/", 1) if cached else path
 
 
 def _same_storage(one: nn.Module, other: nn.Module) -> bool:

@@ -118,6 +118,10 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
         json.dumps(config | {"base_model_name_or_path": "a/b"})
     )
     refused("is an adapter of 'a/b', and the base is 'another/model'", base=other)
+    other.config._name_or_path = "/cache/models--a--c/snapshots/0123abcd"
+    refused("is an adapter of 'a/b', and the base is 'a/c'", base=other)
+    other.config._name_or_path = "/cache/models--a--b/snapshots/0123abcd"
+    assert use.shrink(tmp_path / "large", rank=2, base=other).base == "a/b"
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
     refused("is a LORA with use_dora adapter")
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"target_parameters": ["a.b"]}))
