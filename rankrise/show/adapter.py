@@ -37,8 +37,8 @@ def described(
             f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"
         )
         yield f"A low rank cannot hold {_listed(numbers['rest'])}: {how}."
-    if numbers["rest_kept"] and adapter.rest.modules:
-        yield "vLLM refuses adapters with whole modules: for it, pass --leave_rest and --padded."
+    if adapter.rest.parameters:
+        yield "vLLM refuses adapters with whole modules or biases: for it, pass --leave_rest and --padded."
     if (measured := numbers["measured"]) is not None:
         losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
         gain = measured["gain"]

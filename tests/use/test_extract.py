@@ -13,6 +13,7 @@ from tiny_models import MODELS, changed, inputs, llama, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
+from rankrise.show.adapter import described
 from rankrise.use.types import Adapter
 
 
@@ -312,3 +313,17 @@ def test_what_is_kept_whole_has_to_be_finite() -> None:
     with pytest.raises(RankriseError, match=r"model\.norm\.weight holds infinite or undefined numbers"):
         use.extract(base, tuned, rank=1)
     assert "model.norm.weight" in use.extract(base, tuned, rank=1, rest="leave").rest.changed
+
+
+@pytest.mark.parametrize("rest", ["keep", "leave"])
+def test_it_is_told_that_a_server_refuses_biases_too(rest: Any) -> None:
+    base = made("bert")
+    tuned = deepcopy(base)
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            if "query" in name:
+                parameter.add_(torch.randn_like(parameter))
+    adapter = use.extract(base, tuned, rank=2, rest=rest)
+    assert not adapter.rest.modules
+    told = [line for line in described(adapter, 2) if "vLLM refuses" in str(line)]
+    assert len(told) == (rest == "keep")
