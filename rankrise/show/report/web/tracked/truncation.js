@@ -9,7 +9,8 @@ import { here } from "./runs.js";
 
 const NOTE =
   "How much of the fall of the loss remains when the change of some weights is cut to its leading directions: " +
-  "of the products of all heads, and of groups of matrices. The rest of the network stays as trained.";
+  "of the products of all heads, and of groups of matrices. The rest of the network stays as trained. " +
+  "Dashed: weighted by what a direction does to the loss.";
 
 /** A plot of head products and one of matrices, below the spectra; nothing where no run was truncated. */
 export function remains(runs) {
@@ -49,10 +50,12 @@ function gainPlot(name, wanted) {
   });
   watch(["run"], () => {
     const curves = (here().truncation ?? []).filter((curve) => wanted(curve) && curve.ranks.length);
-    const lines = curves.map((curve, index) => ({
+    const groups = [...new Set(curves.map((curve) => curve.group))];
+    const lines = curves.map((curve) => ({
       name: nameOf(curve),
       label: nameOf(curve),
-      shade: spread(index, curves.length),
+      shade: spread(groups.indexOf(curve.group), groups.length),
+      style: curve.method === "plain" ? "" : "dashed",
       direct: true,
       xs: curve.ranks,
       ys: curve.gains,
