@@ -71,7 +71,7 @@ def _refuse_unusable(
                 "model's own tokenizer beside it."
             )
     advice = f"save the model's own tokenizer or image processor in {str(checkpoint)!r}"
-    if at_once > 1 and "input_ids" in examples[0] and model.config.pad_token_id is None:
+    if at_once > 1 and "input_ids" in examples[0] and _padding(model) is None:
         advice += ", give its config a pad_token_id, or take one example at a time (--batch_size 1)"
     refuse_untakable(model, next(batched(examples, at_once, model)), repr(str(path)), advice)
 
@@ -103,9 +103,10 @@ def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Exam
     """Batches on the model's device; shorter texts are masked and filled up with its padding token, by which
     a classifier that reads from left to right knows where a text ends."""
     device, filling = next(model.parameters()).device, {"labels": IGNORED}
-    padding = getattr(model.config, "pad_token_id", None)
-    if padding is not None and 0 <= padding < model.get_input_embeddings().num_embeddings:
-        filling["input_ids"] = padding
+    padding = _padding(model)
+    if padding is not None and "input_ids" in examples[0]:
+        known = 0 <= padding < model.get_input_embeddings().num_embeddings
+        filling["input_ids"] = padding if known else 0
     for start in range(0, len(examples), size):
         part = examples[start : start + size]
         longest = max(len(each["input_ids"]) for each in part) if "input_ids" in part[0] else 0
@@ -121,6 +122,11 @@ def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Exam
             ]
             batch[name] = torch.stack(rows).to(device)
         yield batch
+
+
+def _padding(model: Any) -> int | None:
+    found: int | None = getattr(model.config, "pad_token_id", None)
+    return found
 
 
 def predictions(batch: Example, model: Any) -> int:
