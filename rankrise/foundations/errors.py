@@ -12,4 +12,13 @@ class NotRecorded(RankriseError):
     """Something that a run does not hold: it was not asked for, or the run was cut off before it."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of another library says, or its kind where it says nothing.
+
+    >>> first_line(RuntimeError("did not converge\\nin 10 steps")), first_line(MemoryError())
+    ('did not converge', 'MemoryError')
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 RankriseError.__module__ = "rankrise"  # tracebacks name it as users import it

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.reading import read_bytes, refuse_special
 
 LARGEST_JSON = 100_000_000
@@ -161,7 +161,7 @@ def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
     except RankriseError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
+        raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
     if not isinstance(value, dict):
         raise RankriseError(f"{path} is damaged (it does not hold a JSON object): {advice}.")
     return value

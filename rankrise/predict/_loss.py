@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 
 LossFunction = Callable[[Tensor], Tensor]
 """A loss of `a` (size,): a twice differentiable scalar, in float64. It may say its `size`."""
@@ -126,9 +126,8 @@ def checked_loss(loss: LossFunction, size: int | None, device: torch.device | st
         with torch.enable_grad():
             value = loss(probe)
     except (RuntimeError, IndexError) as error:
-        first = str(error).splitlines()[0]
         raise RankriseError(
-            f"loss failed on a float64 tensor of size {size} on {device} ({first}): check size, "
+            f"loss failed on a float64 tensor of size {size} on {device} ({first_line(error)}): check size, "
             "and that loss takes one tensor."
         ) from error
     refuse_unfit(value, probe, "a")

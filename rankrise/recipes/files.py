@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.spelling import nearest
 
 FOLDER = Path(__file__).parent
@@ -116,9 +116,8 @@ def _read(path: Path) -> dict[Any, Any]:
     except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, RankriseError):
             raise
-        first = str(error).splitlines()[0]
         raise RankriseError(
-            f"the recipe {path} is not YAML ({first}): write one 'name: value' per line."
+            f"the recipe {path} is not YAML ({first_line(error)}): write one 'name: value' per line."
         ) from error
     if not isinstance(recipe, dict):
         raise RankriseError(f"the recipe {path} holds no settings: write one 'name: value' per line.")

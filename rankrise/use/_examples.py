@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.counted import counted
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
 from rankrise.use._models import is_causal
@@ -84,9 +84,8 @@ def refuse_untakable(model: Any, batch: Example, said: str, advice: str) -> None
     except RankriseError:
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise RankriseError(
-            f"{type(model).__name__} cannot take the data of {said} ({first}): {advice}."
+            f"{type(model).__name__} cannot take the data of {said} ({first_line(error).rstrip('.')}): {advice}."
         ) from error
 
 

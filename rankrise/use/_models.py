@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint
@@ -45,9 +45,8 @@ def load_model(source: str | Path) -> nn.Module:
                 folder, config=empty.config, local_files_only=True, output_loading_info=True
             )
         except Exception as error:  # a damaged configuration may break anything
-            first = next(iter(str(error).splitlines()), type(error).__name__)
             raise RankriseError(
-                f"{str(source)!r} cannot be loaded by transformers ({first:.200}): restore it."
+                f"{str(source)!r} cannot be loaded by transformers ({first_line(error):.200}): restore it."
             ) from error
     missing = sorted(about["missing_keys"])
     if missing:  # transformers draws them at random, and says so in a log alone

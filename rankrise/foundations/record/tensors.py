@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import replacing
 from rankrise.foundations.reading import refuse_special
 
@@ -49,7 +49,7 @@ def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[s
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             texts = dict(opened.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise RankriseError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}.") from error
+        raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
     if checked and CHECKSUM not in texts:
         raise RankriseError(f"{path} is damaged (it has no checksum): {advice}.")
     if texts.get(CHECKSUM) not in (None, checksum(tensors)):  # files of earlier versions have none

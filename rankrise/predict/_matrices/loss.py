@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.predict._loss import refuse_unfit
 
 MatrixLossFunction = Callable[..., Tensor]
@@ -122,9 +122,8 @@ def checked_matrix_loss(
         with torch.enable_grad():
             value = loss(*checked.split(probe))
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RankriseError(
-            f"loss failed on float64 matrices of shapes {checked.shapes} on {device} ({first}): "
+            f"loss failed on float64 matrices of shapes {checked.shapes} on {device} ({first_line(error)}): "
             "check shapes, and that loss takes one matrix per product."
         ) from error
     refuse_unfit(value, probe, "its products")

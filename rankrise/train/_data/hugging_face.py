@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 
 
@@ -37,10 +37,9 @@ def read_hugging_face(name: str) -> tuple[HubPictures, HubPictures, int]:
     try:
         parts = datasets.load_dataset(name)
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RankriseError(
-            f"the data set {name} cannot be loaded ({first}): go online, accept its terms on huggingface.co "
-            "if it has any, or pass data image-folder."
+            f"the data set {name} cannot be loaded ({first_line(error)}): go online, accept its terms on "
+            "huggingface.co if it has any, or pass data image-folder."
         ) from error
     held_out = next((split for split in ("validation", "val", "valid", "test") if split in parts), None)
     if "train" not in parts or held_out is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
 from rankrise.train._data.tokenizer import Tokenizer
@@ -83,10 +83,9 @@ def read_hugging_face_text(name: str) -> tuple[HubText, HubText]:
     try:
         parts = datasets.load_dataset(place, configuration or None)
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RankriseError(
-            f"the data set {name} cannot be loaded ({first}): go online, or pass data text with files of "
-            "your own."
+            f"the data set {name} cannot be loaded ({first_line(error)}): go online, or pass data text with "
+            "files of your own."
         ) from error
     if "train" not in parts or "validation" not in parts:
         raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation.")

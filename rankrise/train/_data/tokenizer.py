@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 
 LARGEST = 2**16
@@ -58,10 +58,9 @@ class BytePairs:
                 digest.update(path.read_bytes() + b"\0")
             tokenizer = transformers.GPT2TokenizerFast(vocab=str(files[0]), merges=str(files[1]))
         except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise RankriseError(
-                f"{folder} holds no tokenizer ({first}): put GPT-2's vocab.json and merges.txt there, or "
-                "pass --tokenizer bytes."
+                f"{folder} holds no tokenizer ({first_line(error)}): put GPT-2's vocab.json and merges.txt "
+                "there, or pass --tokenizer bytes."
             ) from error
         self.name, self.fingerprint, self.vocabulary = folder.name, digest.hexdigest(), len(tokenizer)
         if self.vocabulary > LARGEST:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 
 SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout")
@@ -33,10 +33,9 @@ def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor
             try:
                 client = distributed.Client(address, timeout=10)
             except (OSError, ValueError) as error:
-                first = str(error).splitlines()[0]
                 raise RankriseError(
-                    f"no Dask scheduler answers at {address!r} ({first}): pass its address, such as "
-                    "tcp://host:8786, or 'local'."
+                    f"no Dask scheduler answers at {address!r} ({first_line(error)}): pass its address, such "
+                    "as tcp://host:8786, or 'local'."
                 ) from error
         stack.enter_context(client)
         for worker, threads in client.nthreads().items():
@@ -65,7 +64,7 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
         jobs.update_parameters(**prefixed)
     except (NameError, ValueError, RuntimeError, AssertionError, TypeError) as error:
         raise RankriseError(
-            f"submitit refuses --slurm {options} ({str(error).splitlines()[0]}): pass its options as "
+            f"submitit refuses --slurm {options} ({first_line(error)}): pass its options as "
             "name=value with commas between them."
         ) from error
     executor = _Jobs(jobs, submitit.helpers.DelayedSubmission)

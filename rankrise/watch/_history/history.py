@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_text
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
@@ -116,7 +116,7 @@ def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Me
             _measure_all(plan, folder, record, initial, work, move_to)
         info["finished"] = now()
     except BaseException as error:
-        info["stopped"] = next(iter(str(error).splitlines()), type(error).__name__)
+        info["stopped"] = first_line(error)
         raise
     finally:
         if not record.gone:

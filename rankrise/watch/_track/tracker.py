@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import distributed, nn
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
@@ -174,7 +174,7 @@ class RankTracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        stopped = "" if kind is None else next(iter(str(error).splitlines()), kind.__name__)
+        stopped = "" if error is None else first_line(error)
         self._end(finished=kind is None, stopped=stopped)
         if kind is None:
             self._troubles.check()
