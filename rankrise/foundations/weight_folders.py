@@ -10,6 +10,8 @@ from rankrise.foundations.record.run_file import has_run
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *PICKLES)
 """Of files with weights."""
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+"""What transformers calls the weights of a model; of both, it takes the first."""
 NAMED = 4
 """How many folders are named before the others are counted."""
 

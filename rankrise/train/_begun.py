@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.foundations.record.checkpoint import WEIGHTS, verified_step
-from rankrise.foundations.record.names import CONFIG, INITIAL, latest_checkpoint
+from rankrise.foundations.record.checkpoint import verified_step
+from rankrise.foundations.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record

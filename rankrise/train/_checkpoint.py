@@ -25,15 +25,15 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.files import whole_folder, write_json
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.checkpoint import (
+from rankrise.foundations.record.checkpoint import unusable, verified_step, write_about
+from rankrise.foundations.record.names import (
+    CONFIG,
     MOMENTS,
     STATE,
     WEIGHTS,
-    unusable,
-    verified_step,
-    write_about,
+    checkpoint_path,
+    latest_checkpoint,
 )
-from rankrise.foundations.record.names import CONFIG, checkpoint_path, latest_checkpoint
 from rankrise.foundations.record.tensors import save
 
 _OURS = re.compile(r"step-\d{10,}|\.(step|unfinished)-.*")

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from rankrise.foundations.files import whole_folder, write_json
-from rankrise.foundations.record.checkpoint import WEIGHTS
-from rankrise.foundations.record.names import CONFIG, SERIES, checkpoint_path
+from rankrise.foundations.record.names import CONFIG, SERIES, WEIGHTS, checkpoint_path
 from rankrise.foundations.record.tensors import save
 from rankrise.recipes.train_settings import Precision
 from rankrise.train._checkpoint import configuration_of, weights_of

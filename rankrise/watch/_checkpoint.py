@@ -15,7 +15,8 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.weight_folders import PICKLES, SUFFIXES, advice_below
+from rankrise.foundations.weight_folders import PICKLES, SUFFIXES, WHOLE, advice_below
+from rankrise.watch._lora import ADAPTER_CONFIG
 
 Home = tuple[Path, str] | Tensor
 """A safetensors file and the name in it, or a memory-mapped tensor."""
@@ -138,14 +139,14 @@ def weight_files(path: Path) -> list[Path]:
                 f"{path.name!r} is not a checkpoint: expected one of {expected}, or a folder with them."
             )
         return [path]
-    for whole in ("model.safetensors", "pytorch_model.bin"):  # of several, transformers takes the first, too
+    for whole in WHOLE:
         if (path / whole).exists():
             return [path / whole]
         if (path / f"{whole}.index.json").exists():
             return _shards(path / f"{whole}.index.json")
     found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in PICKLES)
     found = [file for file in found if not file.name.startswith("adapter_")]
-    if not found and (path / "adapter_config.json").exists():
+    if not found and (path / ADAPTER_CONFIG).exists():
         raise RankriseError(
             f"{str(path)!r} holds a PEFT adapter alone: pass it beside its base, as in watch.heads(base, "
             "adapter=...) and 'rankrise compare BASE ADAPTER'."

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.checkpoint import WEIGHTS, verified_step
-from rankrise.foundations.record.names import INITIAL, latest_checkpoint
+from rankrise.foundations.record.checkpoint import verified_step
+from rankrise.foundations.record.names import INITIAL, WEIGHTS, latest_checkpoint
 from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.watch._heads import Layer

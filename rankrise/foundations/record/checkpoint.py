@@ -6,15 +6,13 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
-from rankrise.foundations.record.names import checkpoint_path
+from rankrise.foundations.record.names import ABOUT, MOMENTS, STATE, WEIGHTS, checkpoint_path
 from rankrise.foundations.record.run_file import read_run
 from rankrise.foundations.record.tensors import sha256
 
 FORMAT = "rankrise-checkpoint/2"
 EARLIER = "rankrise-checkpoint/1"
 """Of versions that wrote no checksums, at first."""
-WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
-ABOUT = "state.json"
 REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
 
 log = logging.getLogger("rankrise")
@@ -36,9 +34,9 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
     kept = read_json(path / ABOUT, REMEDY)
     step, sums = kept.get("step"), kept.get("sha256")
     if kept.get("format") not in (FORMAT, EARLIER):
-        raise unusable(path, "has a state.json that is damaged")
+        raise unusable(path, f"has a {ABOUT} that is damaged")
     if type(step) is not int or path.name != checkpoint_path(path.parent, step).name:
-        raise unusable(path, f"says in state.json that it is of step {step!r:.30}")
+        raise unusable(path, f"says in {ABOUT} that it is of step {step!r:.30}")
     if kept.get("run") not in (None, run_id(path.parent.parent)):
         raise unusable(path, "is of another run")
     if kept["format"] == EARLIER and "sha256" not in kept:
@@ -46,7 +44,7 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
         return step
     for name in names:
         if not isinstance(sums, dict) or name not in sums:
-            raise unusable(path, f"has a {name} whose checksum is not in state.json")
+            raise unusable(path, f"has a {name} whose checksum is not in {ABOUT}")
         try:
             same = sha256(path / name) == sums[name]
         except OSError as error:

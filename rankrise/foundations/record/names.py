@@ -13,6 +13,10 @@ TRUNCATION = "truncation.json"
 SWEEP = "sweep.json"
 """In the folder of a sweep, beside the folders of its runs."""
 CHECKPOINTS = "checkpoint"
+WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
+"""The tensors of a checkpoint: of the model, of its optimiser, and of all else that a run goes on with."""
+ABOUT = "state.json"
+"""A checkpoint's step and checksums, written last: without it, the folder does not count as a checkpoint."""
 CONFIG = "config.json"
 """Beside the weights of a model: what it is, as transformers writes it."""
 SERIES = "series"
@@ -48,7 +52,7 @@ def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """The newest checkpoint of a run; what was being written when the run was killed does not count."""
-    found = sorted((Path(folder) / CHECKPOINTS).glob("step-*/state.json"))
+    found = sorted((Path(folder) / CHECKPOINTS).glob(f"step-*/{ABOUT}"))
     return found[-1].parent if found else None
 
 

@@ -10,7 +10,13 @@ from rankrise.foundations.reading import refuse_special
 from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, SERIES
 from rankrise.foundations.record.run_file import has_run
 from rankrise.foundations.spelling import nearest
-from rankrise.foundations.weight_folders import checkpoints_below, folders_with_weights, named, weights_in
+from rankrise.foundations.weight_folders import (
+    WHOLE,
+    checkpoints_below,
+    folders_with_weights,
+    named,
+    weights_in,
+)
 from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
 from rankrise.watch._lora import ADAPTER_CONFIG
 
@@ -18,8 +24,6 @@ from rankrise.watch._lora import ADAPTER_CONFIG
 # spread over the rest.
 PIECE = 2**16
 PIECES = 15
-# Files that are named the same in every checkpoint: such a file is told by its folder.
-WHOLE = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class LocalCheckpoint:
     def name(self) -> str:
         if not self.path.is_file():
             return self.path.resolve().name
+        # A file whose name is the same in every checkpoint is told by its folder.
         return self.path.resolve().parent.name if self.path.name in WHOLE else self.path.stem
 
     def key(self) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.record.names import CONFIG
+from rankrise.foundations.weight_folders import WHOLE
 from rankrise.watch._checkpoint import Checkpoint, Form, Home, Wanted, form_of
 from rankrise.watch._history.folders import meant, refuse_adapter
 
@@ -119,7 +120,7 @@ class HubRevision:
     @cached_property
     def _weights(self) -> list[str]:
         """The files that hold the tensors."""
-        for whole in ("model.safetensors", "pytorch_model.bin"):
+        for whole in WHOLE:
             if whole in self._files:
                 return [whole]
             index = f"{whole}.index.json"
@@ -135,7 +136,7 @@ class HubRevision:
                     )
                 return shards
         raise RankriseError(
-            f"{self.repository} at {self.name} has neither model.safetensors nor pytorch_model.bin: leave "
+            f"{self.repository} at {self.name} has neither {' nor '.join(WHOLE)}: leave "
             "this revision out, with a pattern for the steps."
         )
 
