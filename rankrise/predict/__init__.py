@@ -21,24 +21,17 @@ from rankrise.predict import types
 from rankrise.predict._assumptions import check_assumptions
 from rankrise.predict._flow import Flow, gradient_flow
 from rankrise.predict._greedy import greedy
-from rankrise.predict._matrices import (
-    MatrixFlow,
-    MatrixStages,
-    check_matrix_assumptions,
-    compare_matrices,
-    full_head,
-    greedy_matrices,
-    linear_network,
-    matrix_flow,
-    matrix_sensing,
-    random_start,
-)
-from rankrise.predict._networks import (
-    diagonal_head,
-    diagonal_linear,
-    diagonal_transformer,
-    random_initialisation,
-)
+from rankrise.predict._matrices.assumptions import check_matrix_assumptions
+from rankrise.predict._matrices.compare import compare_matrices
+from rankrise.predict._matrices.flow import MatrixFlow, matrix_flow, random_start
+from rankrise.predict._matrices.greedy import MatrixStages, greedy_matrices
+from rankrise.predict._matrices.networks.head import full_head
+from rankrise.predict._matrices.networks.linear import linear_network
+from rankrise.predict._matrices.networks.sensing import matrix_sensing
+from rankrise.predict._networks.head import diagonal_head
+from rankrise.predict._networks.linear import diagonal_linear
+from rankrise.predict._networks.randomness import random_initialisation
+from rankrise.predict._networks.transformer import diagonal_transformer
 from rankrise.predict._perturbation import perturb
 from rankrise.predict._stages import Stages
 from rankrise.predict._theorem import compare

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.predict._networks import (
-    DiagonalHead,
-    DiagonalLinear,
-    DiagonalTransformer,
-    diagonal_head,
-    diagonal_linear,
-    diagonal_transformer,
-    random_initialisation,
-)
+from rankrise.predict import diagonal_head, diagonal_linear, diagonal_transformer, random_initialisation
+from rankrise.predict.types import DiagonalHead, DiagonalLinear, DiagonalTransformer
 
 OBJECTIVES = ("squared", "cross-entropy", "hard-cross-entropy")
 BUILDERS = {
