@@ -9,7 +9,8 @@ next column becomes visible, and the cost of a transition does not depend on alp
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,19 +80,26 @@ def follow(
             if size <= smallest:
                 raise StepTooSmall
             tried = _attempt(loss, space, here, linear, columns, size, pace, tolerance)
-            if isinstance(tried, float):
-                size *= tried
-                continue
-            moments, growth, new_columns = tried
-            break
-        columns[:] = new_columns
-        for moment_time, kept in moments[:-1]:
-            yield _later(kept, time + moment_time)
+            if isinstance(tried, _Taken):
+                break
+            size *= tried
+        columns[:] = tried.columns
+        for moment in tried.moments:
+            yield replace(moment, time=time + moment.time)
         time = until if time + size >= until else time + size
-        last = moments[-1][1]
         space, here = _active(loss, columns)
-        yield _moment(time, float(here.value), here.gradient, loss, columns, last.drift)
-        size = size * growth if space.size else math.inf
+        yield _moment(time, float(here.value), here.gradient, loss, columns, tried.drift)
+        size = size * tried.growth if space.size else math.inf
+
+
+class _Taken(NamedTuple):
+    """A step that was accepted: the columns at its end, the `drift` restored there, the moments on the way,
+    whose times count from its beginning, and by how much the next step may be longer."""
+
+    columns: list[Columns]
+    drift: float
+    moments: list[MatrixFlowPoint]
+    growth: float
 
 
 def _attempt(
@@ -103,7 +111,7 @@ def _attempt(
     size: float,
     pace: float,
     tolerance: float,
-) -> float | tuple[list[tuple[float, MatrixFlowPoint]], float, list[Columns]]:
+) -> float | _Taken:
     """A step of length `size`: what came of it, or the fraction of `size` to try instead."""
     step: Step | None = None
     error = 0.0
@@ -126,8 +134,7 @@ def _attempt(
     for many in moved:
         many.rotate()
         drift = max(drift, many.restore())
-    moments.append((size, _moment(size, math.nan, here.gradient, loss, moved, drift)))
-    return moments, min(5.0, 0.9 * max(error, 1e-8) ** -0.25), moved
+    return _Taken(moved, drift, moments, min(5.0, 0.9 * max(error, 1e-8) ** -0.25))
 
 
 def _carry_along(
@@ -138,9 +145,9 @@ def _carry_along(
     columns: list[Columns],
     size: float,
     pace: float,
-) -> list[tuple[float, MatrixFlowPoint]]:
+) -> list[MatrixFlowPoint]:
     """Move all columns through a step, the inactive ones in parts; the moments on the way."""
-    moments: list[tuple[float, MatrixFlowPoint]] = []
+    moments: list[MatrixFlowPoint] = []
     growing = float((space.column_sizes(here.rate) / space.column_sizes(here.x)).max()) if step else 0.0
     longest = min(_SPREAD / max(2 * pace, 1e-300), _GROWTH / max(growing, 1e-300), size)
     tau, spread, drift, gradient = 0.0, 0.0, 0.0, here.gradient
@@ -177,7 +184,7 @@ def _carry_along(
                 drift = max(drift, many.restore(rank))
             spread = 0.0
         if not ended:
-            moments.append((tau, _moment(tau, value, gradient, loss, columns, drift, accepted=False)))
+            moments.append(_moment(tau, value, gradient, loss, columns, drift, accepted=False))
     return moments
 
 
@@ -219,15 +226,3 @@ def _moment(
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
     logs = [many.log_singular_values() for many in columns]
     return MatrixFlowPoint(time, value, torch.cat(products), torch.cat(rates), logs, drift, accepted)
-
-
-def _later(moment: MatrixFlowPoint, time: float) -> MatrixFlowPoint:
-    return MatrixFlowPoint(
-        time,
-        moment.loss,
-        moment.products,
-        moment.rates,
-        moment.log_singular_values,
-        moment.drift,
-        moment.accepted,
-    )
