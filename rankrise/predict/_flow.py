@@ -15,6 +15,7 @@ from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._coordinates import Coordinates
 from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
+from rankrise.predict._hermite import hermite
 from rankrise.predict._integrate import FlowPoint, integrate
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 
@@ -70,9 +71,8 @@ class Flow:
         before = after - 1
         step = (self.times[after] - self.times[before])[:, None]
         part = ((flat - self.times[before])[:, None] / step).clamp(0, 1)
-        z = _hermite(
-            part, step, self.places[before], self.places[after], self.rates[before], self.rates[after]
-        )
+        ends, rates = ((column[before], column[after]) for column in (self.places, self.rates))
+        z: Tensor = hermite(part, step, ends, rates)
         return z.reshape(*asked.shape, -1)
 
     def part(self, loss: Loss, start: float, end: float) -> "Flow":
@@ -160,7 +160,7 @@ class Flow:
         began_above = ends[0] > level[coordinates]
         for _ in range(60):
             middle = (left + right) / 2
-            before = (_hermite(middle, step, *ends, *slopes) > level[coordinates]) == began_above
+            before = (hermite(middle, step, ends, slopes) > level[coordinates]) == began_above
             left, right = torch.where(before, middle, left), torch.where(before, right, middle)
         return start + right * step
 
@@ -261,15 +261,6 @@ def follow(
         message=message,
         gradients=loss.gradients,
         hessian_columns=loss.columns,
-    )
-
-
-def _hermite(
-    part: Tensor, step: Tensor, start: Tensor, end: Tensor, start_rate: Tensor, end_rate: Tensor
-) -> Tensor:
-    rest = 1 - part
-    return rest * rest * ((1 + 2 * part) * start + part * step * start_rate) + part * part * (
-        (1 + 2 * rest) * end - rest * step * end_rate
     )
 
 

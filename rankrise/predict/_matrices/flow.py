@@ -11,6 +11,7 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
+from rankrise.predict._hermite import hermite
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import MatrixFlowPoint, follow
 from rankrise.predict._matrices.loss import (
@@ -20,6 +21,7 @@ from rankrise.predict._matrices.loss import (
     check_until,
     checked_columns,
     checked_matrix_loss,
+    split_products,
 )
 
 Start = tuple[Array, Array]
@@ -83,14 +85,9 @@ class MatrixFlow:
         after = min(max(after, 1), len(self.times) - 1)
         step = float(self.times[after] - self.times[after - 1])
         part = min(max((time - float(self.times[after - 1])) / step, 0.0), 1.0)
-        flat = _hermite(
-            part,
-            step,
-            (self._products[after - 1], self._products[after]),
-            (self._rates[after - 1], self._rates[after]),
-        )
-        parts = flat.split([rows * columns for rows, columns in self.shapes])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        ends, rates = ((column[after - 1], column[after]) for column in (self._products, self._rates))
+        flat = hermite(part, step, ends, rates)
+        return split_products(flat, self.shapes)
 
     def activation_times(self, threshold: float = 1e-3) -> tuple[Tensor, ...]:
         """Per product the rescaled times (min(d1, d2),) at which its k-th singular value first exceeds
@@ -130,7 +127,7 @@ class MatrixFlow:
         left, right = 0.0, 1.0
         for _ in range(60):
             middle = (left + right) / 2
-            below = _hermite(middle, step, ends, (slopes[0], slopes[1])) <= level
+            below = hermite(middle, step, ends, (slopes[0], slopes[1])) <= level
             left, right = (middle, right) if below else (left, middle)
         return start + right * step
 
@@ -152,11 +149,8 @@ class MatrixFlow:
 
     def _log_rate(self, product: int, k: int, moment: int) -> float | None:
         """The rate of the logarithm of a singular value, None where the product does not resolve it."""
-        sizes = [rows * columns for rows, columns in self.shapes]
-        a, rate = (
-            whole[moment].split(sizes)[product].view(self.shapes[product])
-            for whole in (self._products, self._rates)
-        )
+        flat = self._products[moment], self._rates[moment]
+        a, rate = (split_products(one, self.shapes)[product] for one in flat)
         left, values, right = torch.linalg.svd(a, full_matrices=False)
         if not values[k] > _RESOLVED * values[0]:
             return None
@@ -269,13 +263,6 @@ def _flow_of(
             torch.stack([moment.log_singular_values[number] for moment in moments]).cpu()
             for number in range(len(loss.shapes))
         ),
-    )
-
-
-def _hermite(part: float, step: float, ends: tuple[Any, Any], rates: tuple[Any, Any]) -> Any:
-    rest = 1 - part
-    return rest * rest * ((1 + 2 * part) * ends[0] + part * step * rates[0]) + part * part * (
-        (1 + 2 * rest) * ends[1] - rest * step * rates[1]
     )
 
 

@@ -41,9 +41,7 @@ class MatrixLoss:
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """The products (d1, d2) that a flat vector holds."""
-        sizes = [rows * columns for rows, columns in self.shapes]
-        parts = flat.split(sizes)
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return split_products(flat, self.shapes)
 
     def zero(self) -> Tensor:
         """All products zero, as a flat vector."""
@@ -109,6 +107,12 @@ class MatrixLoss:
         value = self.function(*self.split(flat))
         (gradient,) = torch.autograd.grad(value, flat, create_graph=True)
         return flat, gradient
+
+
+def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+    """The matrices of these shapes that a flat vector holds, one after another."""
+    parts = flat.split([rows * columns for rows, columns in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def checked_matrix_loss(
