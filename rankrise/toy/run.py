@@ -31,7 +31,7 @@ def run_toy(
     note: str = "",
     progress: OnProgress | None = None,
 ) -> ToyRun:
-    """ToyRun every experiment that `settings` asks for into `folder`, skipping what is there already.
+    """Run every experiment that `settings` asks for into `folder`, skipping what is there already.
 
     >>> import tempfile
     >>> sizes = {"dimension": 2, "tokens": 3, "samples": 20}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-RunRun = TypeVar("RunRun")
+AnyRun = TypeVar("AnyRun")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Kind(Generic[RunRun]):
+class Kind(Generic[AnyRun]):
     """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
 
     `name` is that of the folder with its scripts and sections; `title` is what a page of another kind calls
@@ -26,12 +26,12 @@ class Kind(Generic[RunRun]):
 
     name: str
     title: str
-    subjects: Callable[[Sequence[RunRun]], list[str]]
+    subjects: Callable[[Sequence[AnyRun]], list[str]]
     finding: str
     sections: tuple[tuple[str, str], ...]
-    chapters: Callable[[Sequence[RunRun]], list[Chapter]]
-    settings: Callable[[RunRun], dict[str, Any]]
-    payload: Callable[[Sequence[RunRun]], Any]
+    chapters: Callable[[Sequence[AnyRun]], list[Chapter]]
+    settings: Callable[[AnyRun], dict[str, Any]]
+    payload: Callable[[Sequence[AnyRun]], Any]
 
 
 def story(finding: str, chapters: Sequence[Chapter]) -> str:
