@@ -18,11 +18,10 @@ product, which is PEFT's own conversion.
 """
 
 import argparse
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
+from timing import timed
 from torch import Tensor
 
 from rankrise.foundations.files import to_json
@@ -69,19 +68,6 @@ def weights(shape: tuple[int, int], device: str, decay: float, seed: int) -> tup
     return base, (base.float() + change).bfloat16()
 
 
-def timed(work: Callable[[], object], device: str) -> tuple[float, object]:
-    synchronise(device)
-    start = time.perf_counter()
-    result = work()
-    synchronise(device)
-    return time.perf_counter() - start, result
-
-
-def synchronise(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
-
-
 @dataclass(frozen=True)
 class Row:
     """Seconds for the whole model, whether they are extrapolated, the ratio to the SVD, and what was kept."""
@@ -112,7 +98,7 @@ def extraction(model: Model, device: str, rank: int, decay: float) -> tuple[list
         change = tuned.float() - base.float()
         seconds, parts = timed(lambda change=change: torch.linalg.svd(change, full_matrices=False), device)
         svd_seconds += count * model.layers * seconds
-        u, s, vh = parts  # type: ignore[misc]
+        u, s, vh = parts
         best = kept_square(change, u[:, :rank] * s[:rank], vh[:rank])
         del u, s, vh, parts
         ours = leading_directions(change, rank)
@@ -120,7 +106,7 @@ def extraction(model: Model, device: str, rank: int, decay: float) -> tuple[list
         torch.manual_seed(0)
         seconds, parts = timed(lambda change=change: torch.svd_lowrank(change, q=rank + 16, niter=2), device)
         lowrank_seconds += count * model.layers * seconds
-        u, s, v = parts  # type: ignore[misc]
+        u, s, v = parts
         lowrank_kept = min(lowrank_kept, kept_square(change, u[:, :rank] * s[:rank], v[:, :rank].mT) / best)
         del base, tuned, change, u, s, v, parts, ours
     if device != "cpu":

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from flow_in_weights import accurate_descent, bdf, descent, dopri5, lsoda
 from flow_in_z import bdf_in_z, lsoda_in_z
-from flow_rows import LOG10_ALPHA, UNTIL, Row, stage_error
+from flow_rows import LOG10_ALPHA, UNTIL, Row, show, stage_error
 from torch import Tensor
 
 from rankrise import predict
@@ -59,14 +59,15 @@ def on_the_toy(options: argparse.Namespace) -> list[Row]:
     reference = predict.gradient_flow(network, u0, v0, LOG10_ALPHA, UNTIL, tolerance=1e-7).activation_times()
     scales = (LOG10_ALPHA,) if options.only == "z" else (LOG10_ALPHA, -300.0)
     rows = ours(network, u0, v0, reference, scales)
-    show(rows)
+    for row in rows:
+        show(row)
     in_z, others = (bdf_in_z, lsoda_in_z), (descent, accurate_descent, lsoda, bdf, dopri5)
     alternatives = {"ours": (), "z": in_z, "all": in_z + others}
     for alternative in alternatives[options.only]:
         row = alternative(network, u0, v0, reference)
         row["times ours"] = float(row["seconds"]) / float(rows[0]["seconds"])
         rows.append(row)
-        show(rows[-1:])
+        show(row)
     return rows
 
 
@@ -123,7 +124,7 @@ def scaling() -> list[Row]:
         )
         tight = predict.gradient_flow(network, u0, v0, LOG10_ALPHA, until, tolerance=1e-7)
         rows[-1]["error, all stages"] = stage_error(flow.activation_times(), tight.activation_times())
-        show(rows[-1:])
+        show(rows[-1])
     return rows
 
 
@@ -135,16 +136,6 @@ def best(work: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
         result = work()
         seconds = min(seconds, time.perf_counter() - start)
     return seconds, result
-
-
-def show(rows: list[Row] | Row) -> None:
-    for row in [rows] if isinstance(rows, dict) else rows:
-        cells = [
-            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in row.items()
-            if name != "method"
-        ]
-        print(f"{row['method']:44s} {', '.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":

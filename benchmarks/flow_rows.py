@@ -1,4 +1,4 @@
-"""What the benchmark of the flow measures: errors of stage times, and the time of what was cut short."""
+"""What the benchmarks of flows measure: errors of stage times, and the time of what was cut short."""
 
 import math
 
@@ -14,6 +14,16 @@ Row = dict[str, float | int | str]
 
 class OutOfPatience(Exception):
     """The solver took longer than it was given."""
+
+
+def show(row: dict[str, float | int | str | bool]) -> None:
+    """Print a row as soon as it is measured."""
+    cells = [
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in row.items()
+        if name != "method"
+    ]
+    print(f"{row['method']:44s} {', '.join(cells)}", flush=True)
 
 
 def outcome(times: object, weights: object, message: str, reference: Tensor) -> Row:

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from timing import timed
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rankrise import watch
@@ -161,16 +162,6 @@ class Stopwatch:
         yield lambda _: self.moments.append(time.perf_counter())
 
 
-def timed(work: Callable[[], object]) -> tuple[float, object]:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    result = work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start, result
-
-
 def held() -> int:
     """The memory that the process has now, in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -211,23 +202,22 @@ def main() -> None:
         plan = watch.history_plan(series, device=asked.device)
         ready()
         stopwatch = Stopwatch()
-        ours, _ = timed(lambda: watch.history(plan, Path(temporary) / "run", meter=stopwatch))
+        ours, _ = timed(lambda: watch.history(plan, Path(temporary) / "run", meter=stopwatch), asked.device)
         memory = peak() - before
         _, first, *_, last = stopwatch.moments
         ready()
-        reading, size = timed(lambda: read(series))
+        reading, size = timed(lambda: read(series), asked.device)
         ready()
         if asked.shape == "7B":
             loading = float("nan")  # there is nothing but attention in its files
         else:
-            loading, _ = timed(lambda: load_by_library(series, asked.shape))
+            loading, _ = timed(lambda: load_by_library(series, asked.shape), asked.device)
         head = one_head(asked.shape, asked.device)
-        svd = min(timed(head)[0] for _ in range(1 if asked.shape == "7B" else 3))
+        svd = min(timed(head, asked.device)[0] for _ in range(1 if asked.shape == "7B" else 3))
         with use_one_thread():
-            least = min(timed(arithmetic(asked.shape))[0] for _ in range(20)) * products
+            least = min(timed(arithmetic(asked.shape), "cpu")[0] for _ in range(20)) * products
     count = asked.checkpoints
     alternative = count * ((0.0 if loading != loading else loading) + svd * products)
-    assert isinstance(size, int)
     row = {
         "shape": asked.shape,
         "device": asked.device,

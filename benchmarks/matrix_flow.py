@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy
 import torch
+from flow_rows import OutOfPatience, show
 from torch import Tensor
 
 from rankrise import predict
@@ -30,10 +31,6 @@ PATIENCE = 25.0
 """Seconds given to each alternative."""
 
 Row = dict[str, float | int | str | bool]
-
-
-class OutOfPatience(Exception):
-    """The method took longer than it was given."""
 
 
 def main() -> None:
@@ -266,15 +263,6 @@ def descend(
     }
     show(row)
     return row
-
-
-def show(row: Row) -> None:
-    cells = [
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in row.items()
-        if name != "method"
-    ]
-    print(f"{row['method']:38s} {', '.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":

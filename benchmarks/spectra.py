@@ -12,7 +12,6 @@ is watched in a turn by itself, which does not count: the watching takes time fr
 
 import argparse
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from timing import synchronise, timed
 from torch import Tensor
 
 from rankrise import watch
@@ -132,11 +132,7 @@ def timings(shape: Shape, device: str, turns: int, patience: float, decay: float
         for name, (method, _) in methods.items():
             if sum(seconds[name]) > patience:
                 continue
-            synchronise(device)
-            start = time.perf_counter()
-            method(*inputs[name])
-            synchronise(device)
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(timed(partial(method, *inputs[name]), device)[0])
     per_head = min(seconds["svdvals of the product"]) / shape.formed
     return [
         Timing(
@@ -221,11 +217,6 @@ def resident_megabytes() -> float:
         return int(file.read().split()[1]) * 4096 / 2**20
 
 
-def synchronise(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
-
-
 def factored_name() -> str:
     try:
         import transformer_lens  # noqa: F401
@@ -255,14 +246,7 @@ def pieces(device: str) -> dict[str, float]:
     found = {}
     for name, step in steps.items():
         step()
-        best = float("inf")
-        for _ in range(3):
-            synchronise(device)
-            start = time.perf_counter()
-            step()
-            synchronise(device)
-            best = min(best, time.perf_counter() - start)
-        found[name] = 1e3 * best
+        found[name] = 1e3 * min(timed(step, device)[0] for _ in range(3))
     return found
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from timing import synchronise
 from torch import Tensor, nn
 
 from rankrise import watch
@@ -370,11 +371,6 @@ def profile(settings: TrainSettings, data: Data, device: torch.device) -> None:
             synchronise(device)
     key = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
     print(found.key_averages().table(sort_by=key, row_limit=45, max_name_column_width=90))
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
