@@ -218,18 +218,16 @@ def test_labels_beyond_the_classes_are_refused(tmp_path, version):
         read_cifar("cifar10", tmp_path, check=False)
 
 
+@pytest.fixture
+def on_photographs(image_folder, tiny):
+    place = {"data_folder": str(image_folder.parent), "data_name": image_folder.name}
+    return replace(tiny, data="image-folder", image_size=16, **place)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_picture_is_one_sentence_of_the_worker_too(image_folder, tiny, workers):
+def test_a_broken_picture_is_one_sentence_of_the_worker_too(image_folder, on_photographs, workers):
     (image_folder / "train" / "bee" / "1.png").write_bytes(b"no picture")
-    settings = replace(
-        tiny,
-        data="image-folder",
-        data_folder=str(image_folder.parent),
-        data_name=image_folder.name,
-        image_size=16,
-        workers=workers,
-        stream=True,
-    )
+    settings = replace(on_photographs, workers=workers, stream=True)
     source = task_of(settings, torch.device("cpu"))._source
     with pytest.raises(RankriseError, match=r"1.png cannot be decoded") as refused:
         list(source.batches(0, 0, 1, slice(None)))
@@ -237,16 +235,8 @@ def test_a_broken_picture_is_one_sentence_of_the_worker_too(image_folder, tiny, 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_streaming_gives_the_batches_of_the_data_in_memory(image_folder, tiny, workers):
-    settings = replace(
-        tiny,
-        data="image-folder",
-        data_folder=str(image_folder.parent),
-        data_name=image_folder.name,
-        image_size=16,
-        augmentation="crop-flip",
-        workers=workers,
-    )
+def test_streaming_gives_the_batches_of_the_data_in_memory(on_photographs, workers):
+    settings = replace(on_photographs, augmentation="crop-flip", workers=workers)
     device = torch.device("cpu")
     whole = task_of(settings, device)._source
     stream = task_of(replace(settings, stream=True), device)._source
@@ -287,9 +277,6 @@ def test_a_hugging_face_data_set(image_folder, monkeypatch):
 
 
 @pytest.mark.parametrize("changes", [{"augmentation": "rand-augment"}, {"label_noise": 0.2}])
-def test_what_streamed_photographs_do_not_have_is_refused(image_folder, tiny, changes):
-    settings = replace(
-        tiny, data="image-folder", data_name=image_folder.name, data_folder=str(image_folder.parent)
-    )
+def test_what_streamed_photographs_do_not_have_is_refused(on_photographs, changes):
     with pytest.raises(RankriseError, match=r"is asked for with stream yes, .*: pass stream no"):
-        task_of(replace(settings, stream=True, **changes), torch.device("cpu"))
+        task_of(replace(on_photographs, stream=True, **changes), torch.device("cpu"))

@@ -72,26 +72,25 @@ def test_two_processes_give_the_single_ones_losses_and_ranks(tiny, whole_run, tm
         numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-3, atol=1e-6)
 
 
+def sharded_as_single(settings, folder, **tolerances):
+    train(settings, folder / "single")
+    launch("FSDP2", recipe_file(settings, folder / "recipe.yaml"), folder / "run")
+    run, single = watch.load(folder / "run"), watch.load(folder / "single")
+    numpy.testing.assert_allclose(run.steps()["loss"], single.steps()["loss"], rtol=1e-3)
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_allclose(run.norm(product), single.norm(product), **tolerances)
+
+
 @pytest.mark.slow
 def test_layers_computed_our_way_are_sharded_too(tiny, tmp_path):
     settings = replace(tiny, head_size=16, precision="bf16", epochs=1)
-    train(settings, tmp_path / "single")
-    launch("FSDP2", recipe_file(settings, tmp_path / "recipe.yaml"), tmp_path / "run")
-    run, single = watch.load(tmp_path / "run"), watch.load(tmp_path / "single")
-    numpy.testing.assert_allclose(run.steps()["loss"], single.steps()["loss"], rtol=1e-3)
-    for product in ("KQ", "VO"):
-        numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=1e-2, atol=1e-4)
+    sharded_as_single(settings, tmp_path, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_muon_makes_whole_steps_orthogonal_where_weights_are_sharded(tiny, tmp_path):
     settings = replace(tiny, optimiser="muon", epochs=0.5, warm_up_epochs=0.1)
-    train(settings, tmp_path / "single")
-    launch("FSDP2", recipe_file(settings, tmp_path / "recipe.yaml"), tmp_path / "run")
-    run, single = watch.load(tmp_path / "run"), watch.load(tmp_path / "single")
-    numpy.testing.assert_allclose(run.steps()["loss"], single.steps()["loss"], rtol=1e-3)
-    for product in ("KQ", "VO"):
-        numpy.testing.assert_allclose(run.norm(product), single.norm(product), rtol=2e-2, atol=1e-5)
+    sharded_as_single(settings, tmp_path, rtol=2e-2, atol=1e-5)
 
 
 @pytest.mark.parametrize(

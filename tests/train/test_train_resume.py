@@ -1,6 +1,7 @@
 """Runs that are stopped, killed or led astray: what is kept, and how they go on."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.checkpoint import EARLIER
 from rankrise.foundations.record.names import latest_checkpoint
 from rankrise.show.terminal import snapshot
-from rankrise.train import Interrupted, Reached, TrainSettings, train
+from rankrise.train import Interrupted, Reached, TrainSettings, _prepared, train
 from rankrise.watch._track import jobs, staging
 
 
@@ -64,24 +65,24 @@ def test_no_measurement_is_left_out_however_slow_it_is(tiny, tmp_path, monkeypat
     assert run.measured.tolist() == sorted({*due["often"], *due["seldom"]})
 
 
-def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
-    from rankrise.train import _prepared
+def change_steps(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor]) -> None:
+    """Let a function of the number of calls and the loss change what each step of training returns."""
 
-    def step_and_stop(*arguments: object) -> object:
-        step = eager_step(*arguments)
-        calls = 0
-
-        def counted(batch: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == 6:
-                os.kill(os.getpid(), signal.SIGINT)
-            return step(batch)
-
-        return counted
+    def changed(*arguments: object) -> object:
+        step, calls = eager_step(*arguments), itertools.count(1)
+        return lambda batch: change(next(calls), step(batch))
 
     eager_step = _prepared.eager_step
-    monkeypatch.setattr(_prepared, "eager_step", step_and_stop)
+    monkeypatch.setattr(_prepared, "eager_step", changed)
+
+
+def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
+    def stop(calls: int, loss: Tensor) -> Tensor:
+        if calls == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    change_steps(monkeypatch, stop)
     with pytest.raises(Interrupted, match="SIGINT at step 6"):
         train(tiny, tmp_path / "run")
     monkeypatch.undo()
@@ -130,21 +131,7 @@ def test_other_settings_are_refused_by_name(tiny, whole_run, tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
     tiny: TrainSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from rankrise.train import _prepared
-
-    def breaking_step(*arguments: object) -> object:
-        step = eager_step(*arguments)
-        calls = 0
-
-        def counted(batch: object) -> object:
-            nonlocal calls
-            calls += 1
-            return step(batch) * (float("nan") if calls >= 10 else 1.0)
-
-        return counted
-
-    eager_step = _prepared.eager_step
-    monkeypatch.setattr(_prepared, "eager_step", breaking_step)
+    change_steps(monkeypatch, lambda calls, loss: loss * (float("nan") if calls >= 10 else 1.0))
     with pytest.raises(RankriseError, match="the loss is nan at step 10: lower learning_rate"):
         train(tiny, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"

@@ -23,7 +23,6 @@ from rankrise.use._cut import cut, cut_product
 from rankrise.use._leading import leading_directions
 from rankrise.use._moment import Moment
 from rankrise.use._noise import rounding
-from rankrise.watch._rounding import spacing
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -150,14 +149,6 @@ def test_blocks_and_diagonals_are_the_whole_matrix_of_that_form() -> None:
     assert torch.allclose(diagonal.apply(matrix), dense.apply(matrix), atol=1e-6)
     assert diagonal.norm == pytest.approx(dense.norm, rel=1e-4)
     assert diagonal.square == pytest.approx(dense.square, rel=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_spacing_is_the_distance_to_the_next_number(dtype: torch.dtype) -> None:
-    numbers = torch.tensor([1.0, 1.3, -2.7, 0.011, 100.0]).to(dtype)
-    bits = {2: torch.int16, 4: torch.int32}[numbers.element_size()]
-    following = (numbers.abs().view(bits) + 1).view(dtype)
-    assert torch.equal(spacing(numbers), (following.double() - numbers.abs().double()).float())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
