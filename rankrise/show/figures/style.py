@@ -17,7 +17,7 @@ WIDTH = 6.5
 """Inches: the width of the paper's text."""
 
 # Okabe & Ito's colours, in an order that also differs in lightness, each with its own line style.
-INK, ORANGE, SKY, GREEN, BLUE, VERMILION = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
+INK, SKY, GREEN, BLUE, VERMILION = "#000000", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
 STYLES: tuple[Any, ...] = (
     (0, (1, 1)),
     (0, (4, 1, 1, 1, 1, 1)),

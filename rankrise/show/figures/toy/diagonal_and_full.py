@@ -58,7 +58,7 @@ def _mark_predicted(panel: Axes, times: list[float]) -> None:
 
 
 def _data(source: ToySeed, descent: Descent, full: FullWeights) -> str:
-    """A line a moment: entries for diagonal weights, singular values for full ones."""
+    """A line per moment: entries for diagonal weights, singular values for full ones."""
     singular = {"VO": full.singular_values_vo.tolist(), "KQ": full.singular_values_kq.tolist()}
     names = [
         f"singular value {number} of {kind}" for kind in singular for number in range(len(singular[kind][0]))

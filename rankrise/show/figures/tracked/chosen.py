@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from rankrise.runs import NotRecorded, TrackedRun, found_stages
-from rankrise.show.figures.style import FAINT, mark_stages, plain
+from rankrise.show.figures.style import FAINT, mark_stages, new_figure, plain
 from rankrise.show.layer_names import layer_titles
 
 WRITTEN = {"KQ": r"W_K W_Q^\top", "VO": r"W_V W_O^\top"}
@@ -25,7 +26,7 @@ def product(name: str) -> str:
 
 
 def change(name: str) -> str:
-    """Its change."""
+    """The change of a product as the paper writes it."""
     return rf"$\Delta {WRITTEN[name]}$"
 
 
@@ -53,6 +54,17 @@ def columns_for(layers: int) -> int:
     return layers if layers in (1, 2, 4) else 3
 
 
+def clock_grid(count: int, clock: str, ylabel: str, sharey: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels over one clock, and these panels."""
+    columns = columns_for(count)
+    lines = -(-count // columns)
+    figure = new_figure(0.9 + 1.7 * lines)
+    panels = figure.subplots(lines, columns, sharex=True, sharey=sharey, squeeze=False)
+    for line in panels:
+        line[0].set_ylabel(ylabel)
+    return figure, tidy(panels, count, clock)
+
+
 def tidy(panels: np.ndarray, used: int, label: str = "") -> list[Axes]:
     """The first `used` panels of a grid; the others vanish, and the lowest in each column have labels."""
     columns = panels.shape[1]
@@ -77,9 +89,15 @@ def head_number(member: TrackedRun, layer: int, head: int) -> int:
     return int(tracked[head]) if tracked else head
 
 
-def spread_steps(member: TrackedRun, count: int = 5) -> list[int]:
-    """Steps with full spectra, about evenly on a logarithmic clock: ends of epochs where there are enough."""
-    steps = member.finite_spectra_steps
+def epochs_of(member: TrackedRun) -> list[float] | list[str]:
+    """The epoch of each of the finite steps, as a table has it; blank where epochs are not known."""
+    steps = member.finite_steps
+    return member.at(steps).tolist() if member.epoch_steps else [""] * len(steps)
+
+
+def spread_steps(member: TrackedRun) -> list[int]:
+    """Five steps with full spectra, evenly on a logarithmic clock, ends of epochs where there are enough."""
+    steps, count = member.finite_spectra_steps, 5
     if not len(steps):
         raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some.")
     epoch = member.epoch_steps or 1

@@ -6,15 +6,15 @@ import numpy as np
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import BLUE, DASHES, STYLES, VERMILION, new_figure, plain
+from rankrise.show.figures.style import BLUE, DASHES, STYLES, VERMILION, plain
 from rankrise.show.figures.tracked.chosen import (
     change,
-    columns_for,
+    clock_grid,
+    epochs_of,
     layer_title,
     mean_and_std,
     measured,
     shown_layers,
-    tidy,
 )
 from rankrise.show.rank_kinds import product_rank_kinds
 
@@ -44,22 +44,17 @@ def draw_energy_rank(study: Study) -> Drawn:
     if not shares:
         raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them.")
     layers = shown_layers(len(member.layers))
-    columns = columns_for(len(layers))
-    lines = -(-len(layers) // columns)
-    figure = new_figure(0.9 + 1.7 * lines)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    figure, panels = clock_grid(len(layers), member.clock, "directions")
     moments = member.at(member.finite_steps)
-    for panel, layer in zip(tidy(panels, len(layers), member.clock), layers, strict=True):
+    for panel, layer in zip(panels, layers, strict=True):
         for (kind, (style, width)), name in pairs(zip(shares, LOOKS, strict=False), member.products):
             mean, _ = mean_and_std(ranks[name][kind][member.finite][:, layer])
             label = f"{change(name)}, {kind.removesuffix(' energy')}"
             panel.plot(moments, mean, color=COLOURS[name], linestyle=style, linewidth=width, label=label)
         panel.set_title(layer_title(member, layer))
         panel.set_xlim(0, float(moments[-1]))
-    panels[0, 0].set_ylim(bottom=0)
-    for line in panels:
-        line[0].set_ylabel("directions")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    panels[0].set_ylim(bottom=0)
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(shares)))
     figure.suptitle(
         f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
@@ -71,8 +66,7 @@ def draw_energy_rank(study: Study) -> Drawn:
 def _rows(
     member: TrackedRun, label: str, ranks: dict[str, dict[str, np.ndarray]]
 ) -> list[tuple[object, ...]]:
-    steps = member.finite_steps.tolist()
-    epochs = member.at(steps).tolist() if member.epoch_steps else [""] * len(steps)
+    steps, epochs = member.finite_steps.tolist(), epochs_of(member)
     rows: list[tuple[object, ...]] = []
     for name, kinds in ranks.items():
         for kind, curves in kinds.items():

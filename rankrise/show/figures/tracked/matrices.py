@@ -7,8 +7,14 @@ from matplotlib.lines import Line2D
 
 from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
-from rankrise.show.figures.style import DASHES, GREY, new_figure, plain, shades
-from rankrise.show.figures.tracked.chosen import columns_for, measured, noise_note, shade_matrix_noise, tidy
+from rankrise.show.figures.style import DASHES, GREY, plain, shades
+from rankrise.show.figures.tracked.chosen import (
+    clock_grid,
+    epochs_of,
+    measured,
+    noise_note,
+    shade_matrix_noise,
+)
 from rankrise.show.rank_kinds import STABLE, rank_kinds
 
 SHARE = "95 % energy"
@@ -24,12 +30,9 @@ def draw_matrices(study: Study) -> Drawn:
     ranks = {name: rank_kinds(member, name) for name in member.matrices}
     kinds = _kinds(member.matrices)
     shown = dict(list(kinds.items())[:MOST_PANELS])
-    columns = columns_for(len(shown))
-    lines = -(-len(shown) // columns)
-    figure = new_figure(0.9 + 1.7 * lines)
-    panels = figure.subplots(lines, columns, sharex=True, squeeze=False)
+    figure, panels = clock_grid(len(shown), member.clock, "rank", sharey=False)
     moments = member.at(member.finite_steps)
-    for panel, (kind, names) in zip(tidy(panels, len(shown), member.clock), shown.items(), strict=True):
+    for panel, (kind, names) in zip(panels, shown.items(), strict=True):
         for name, colour in zip(names, shades(len(names)), strict=True):
             panel.plot(moments, ranks[name][STABLE][member.finite], color=colour)
             if SHARE in ranks[name]:
@@ -40,8 +43,6 @@ def draw_matrices(study: Study) -> Drawn:
         panel.set_title(plain(kind))
         panel.set_ylim(bottom=0)
         panel.set_xlim(0, float(moments[-1]))
-    for line in panels:
-        line[0].set_ylabel("rank")
     styles = [Line2D([], [], color=GREY), Line2D([], [], color=GREY, linestyle=DASHES)]
     labels = ["stable rank", "directions with 95 % of the energy"]
     figure.legend(styles, labels, loc="outside lower center", ncols=2)
@@ -68,8 +69,7 @@ def _kinds(names: list[str]) -> dict[str, list[str]]:
 def _rows(
     member: TrackedRun, label: str, ranks: dict[str, dict[str, np.ndarray]]
 ) -> list[tuple[object, ...]]:
-    steps = member.finite_steps.tolist()
-    epochs = member.at(steps).tolist() if member.epoch_steps else [""] * len(steps)
+    steps, epochs = member.finite_steps.tolist(), epochs_of(member)
     noise = {
         name: {"noise share": member.noise_share(name), "noise rank": member.noise_rank(name)}
         for name in ranks

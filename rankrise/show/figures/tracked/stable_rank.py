@@ -11,7 +11,8 @@ from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import (
     change,
-    columns_for,
+    clock_grid,
+    epochs_of,
     layer_title,
     mark_found_stages,
     mean_and_std,
@@ -20,7 +21,6 @@ from rankrise.show.figures.tracked.chosen import (
     shade_noise,
     shown_layers,
     stage_note,
-    tidy,
 )
 
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
@@ -46,17 +46,12 @@ def draw_stable_rank(study: Study) -> Drawn:
     """
     member = measured(study.main[0])
     layers = shown_layers(len(member.layers))
-    columns = columns_for(len(layers))
-    lines = -(-len(layers) // columns)
-    figure = new_figure(0.9 + 1.7 * lines)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for panel, layer in zip(tidy(panels, len(layers), member.clock), layers, strict=True):
+    figure, panels = clock_grid(len(layers), member.clock, "stable rank")
+    for panel, layer in zip(panels, layers, strict=True):
         _draw_layer(panel, study, layer)
         panel.set_title(layer_title(member, layer))
-    panels[0, 0].set_ylim(bottom=0)
-    for line in panels:
-        line[0].set_ylabel("stable rank")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    panels[0].set_ylim(bottom=0)
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     heads = member.layers[0]["heads"]
     figure.suptitle(
@@ -67,7 +62,7 @@ def draw_stable_rank(study: Study) -> Drawn:
 
 
 def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
-    """A column a study: a layer in the middle throughout training, and every layer at the end; the data.
+    """A column per study: a layer in the middle throughout training, and every layer at the end; the data.
 
     Of further seeds there is the mean throughout training.
     """
@@ -133,9 +128,7 @@ def _rows(study: Study) -> list[tuple[object, ...]]:
 
 
 def _rows_of(member: TrackedRun, label: str) -> list[tuple[object, ...]]:
-    epochs = (
-        member.at(member.finite_steps).tolist() if member.epoch_steps else [""] * len(member.finite_steps)
-    )
+    epochs = epochs_of(member)
     rows: list[tuple[object, ...]] = []
     for name in member.products:
         means, stds = mean_and_std(member.ranks[name])

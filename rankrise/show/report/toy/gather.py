@@ -21,7 +21,7 @@ DETAILED = 8
 def gather(run: ToyRun) -> dict[str, Any]:
     """Everything the page's plots need of a run, as JSON has it; pieces that are not finished are absent."""
     return {
-        "name": run.folder.resolve().name,
+        "name": run.name,
         "threshold": ACTIVE,
         "seeds": {
             str(seed): _seed(run, seed) for seed in run.settings.seeds if run.has(Piece("stages", seed))

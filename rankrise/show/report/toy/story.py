@@ -67,9 +67,8 @@ def _stages(run: ToyRun) -> list[str]:
     seed = run.settings.seeds[0]
     if not run.has(Piece("stages", seed)):
         return ["Nothing has come out yet."]
-    count = len(run.stages(seed))
     which = f" for seed {seed}" if len(run.settings.seeds) > 1 else ""
-    stages = f"{count} {'stage' if count == 1 else 'stages'}"
+    stages = counted(len(run.stages(seed)), "stage")
     return [f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}{which}."]
 
 

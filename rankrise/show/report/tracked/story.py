@@ -6,6 +6,7 @@ from html import escape
 
 import numpy as np
 
+from rankrise.foundations.counted import counted
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
@@ -51,7 +52,7 @@ def _trained(study: Study) -> str:
 def _shape(member: TrackedRun) -> str:
     """The layers and heads that were tracked; where there are none, how many matrices."""
     if not member.layers:
-        return f"{len(member.matrices)} {'matrix' if len(member.matrices) == 1 else 'matrices'}, and no heads"
+        return f"{counted(len(member.matrices), 'matrix', 'matrices')}, and no heads"
     heads, size = (_range([layer[name] for layer in member.layers]) for name in ("heads", "d_head"))
     layers = _many(len(member.layers), "layer")
     return f"{layers} of {heads} {'head' if heads == '1' else 'heads'} of size {size}"
