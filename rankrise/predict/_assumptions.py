@@ -7,7 +7,7 @@ minima*, *noise robustness*.
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from typing import Any, ParamSpec
 
@@ -40,21 +40,26 @@ class Assumption:
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class Checked:
+    """Several assumptions that were checked, each a field."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has them: the one spelling of assumptions in files and on the terminal."""
+        return asdict(self)
+
+    @property
+    def hold(self) -> bool:
+        """Whether all of them hold."""
+        return all(getattr(self, one.name).holds for one in fields(self))
+
+
+@dataclass(frozen=True)
+class Assumptions(Checked):
     """The three assumptions of Theorem 4.5 along the stages that were found."""
 
     nondegeneracy: Assumption
     strict_minima: Assumption
     noise_robustness: Assumption
-
-    def to_dict(self) -> dict[str, Any]:
-        """The three as JSON has them: the one spelling of assumptions in files and on the terminal."""
-        return asdict(self)
-
-    @property
-    def hold(self) -> bool:
-        """Whether all three hold."""
-        return self.nondegeneracy.holds and self.strict_minima.holds and self.noise_robustness.holds
 
 
 def _size_was_second(function: Callable[P, Assumptions]) -> Callable[P, Assumptions]:

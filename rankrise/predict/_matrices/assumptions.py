@@ -1,13 +1,12 @@
 """What the prediction for full matrices assumes, checked stage by stage, each with its number."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.predict._assumptions import Assumption, judged
+from rankrise.predict._assumptions import Assumption, Checked, judged
 from rankrise.predict._matrices.active import Linearised, here_at
 from rankrise.predict._matrices.factors import FactorSpace
 from rankrise.predict._matrices.greedy import MatrixStage, MatrixStages
@@ -16,23 +15,13 @@ from rankrise.predict._matrices.loss import MatrixLoss, MatrixLossFunction, chec
 
 
 @dataclass(frozen=True)
-class MatrixAssumptions:
+class MatrixAssumptions(Checked):
     """What the prediction assumes, along the stages that were found."""
 
     gradient_at_zero: Assumption
     nondegeneracy: Assumption
     strict_minima: Assumption
     mixing: Assumption
-
-    def to_dict(self) -> dict[str, Any]:
-        """The four as JSON has them."""
-        return asdict(self)
-
-    @property
-    def hold(self) -> bool:
-        """Whether all hold."""
-        four = (self.gradient_at_zero, self.nondegeneracy, self.strict_minima, self.mixing)
-        return all(assumption.holds for assumption in four)
 
 
 def check_matrix_assumptions(loss: MatrixLossFunction, stages: MatrixStages) -> MatrixAssumptions:
