@@ -36,17 +36,19 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
         print(to_json(rows))
         return
     console = safe_console(highlight=False)
+
+    def show(text: str, indent: int) -> None:
+        console.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
+
     for row in rows:
         console.print(Text(row.pop("name"), style="bold"))
         settings, choices, path = row.pop("settings", {}), row.pop("choices", {}), row.pop("path")
         for label, text in (row | ({} if recipe is None else {"file": path, "settings": ""})).items():
-            console.print(Padding(Text(f"{label}: {text}"), (0, 0, 0, 2), expand=False))
+            show(f"{label}: {text}", 2)
         for label, value in settings.items():
-            console.print(Padding(Text(f"{label}: {in_words(value)}"), (0, 0, 0, 4), expand=False))
+            show(f"{label}: {in_words(value)}", 4)
         if choices:
-            console.print(
-                Padding(Text("choices, each a run of 'rankrise sweep':"), (0, 0, 0, 2), expand=False)
-            )
+            show("choices, each a run of 'rankrise sweep':", 2)
         for label, changes in choices.items():
             changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
-            console.print(Padding(Text(f"{label}: {changed or 'no change'}"), (0, 0, 0, 4), expand=False))
+            show(f"{label}: {changed or 'no change'}", 4)
