@@ -58,7 +58,7 @@ class Learned:
     """How well runs ended, means over seeds; nan where it was not recorded."""
 
     loss: float
-    """Of training."""
+    """The training loss."""
     validation_loss: float
     accuracy: float
 

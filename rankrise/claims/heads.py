@@ -15,9 +15,8 @@ def heads_of(
     runs: Sequence[TrackedRun], values: Callable[[TrackedRun], Sequence[np.ndarray]], what: str
 ) -> Heads:
     """One value per head of some runs, one run per seed: `values` gives them by layer, [heads], with nan for
-    heads that have no say. Layers in which no head has any are left out.
-
-    Heads that never changed (frozen ones) have no rank to speak of, and no say.
+    heads that do not count, such as frozen ones, whose change has no rank. Layers in which no head counts are
+    left out.
     """
     by_run = [[heads[np.isfinite(heads)] for heads in values(run)] for run in runs]
     layers = list(zip(*by_run, strict=True))

@@ -22,7 +22,7 @@ ACTIVE_WEIGHT = 1e-8
 
 
 def _median(shares: Sequence[float]) -> float:
-    """Of shares in order, that in the middle."""
+    """The middle one of shares that are in order."""
     return shares[len(shares) // 2]
 
 

@@ -110,7 +110,7 @@ def is_at(path: Path, handle: int) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are missing, to stay."""
+    """Make a folder and those above it where they are missing, and have the disk keep them."""
     new = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in new:

@@ -9,7 +9,7 @@ from rankrise.foundations.record.run_file import has_run
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *PICKLES)
-"""Of files with weights."""
+"""The suffixes of files with weights."""
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """What transformers calls the weights of a model; of both, it takes the first."""
 NAMED = 4

@@ -126,7 +126,7 @@ def _shared(run: TrackedRun) -> tuple[object, ...]:
 
 
 def _from_unit(scale: float) -> float:
-    """How far a scale is from the default, 1: alike for half of it and twice it."""
+    """How far a scale is from the default, 1, as a ratio: half of it is as far as twice it."""
     return abs(math.log(scale)) if scale > 0 else math.inf
 
 

@@ -13,7 +13,7 @@ from rankrise.train._rand_augment import PER_IMAGE
 INDEX, DOWN, RIGHT, MIRRORED = range(4)
 """The columns of a plan."""
 OPERATIONS = slice(4, 4 + PER_IMAGE)
-"""Those of RandAugment, where there are any."""
+"""The columns of RandAugment's draws, where there are any."""
 
 
 def epoch_plan(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 PER_IMAGE = 2
 """Operations for each image, one after another."""
 STRENGTH = 14 / 30
-"""Of the largest: the magnitude."""
+"""The magnitude, as a share of the largest."""
 MOVES = ("identity", "shear x", "shear y", "translate x", "translate y", "rotate")
 """The operations that move pixels come first; then those that change colours, see `COLOURS`."""
 

@@ -19,7 +19,7 @@ class Reached:
     loss: float
     """Mean of the last recorded window."""
     metrics: dict[str, float]
-    """Of the latest validation."""
+    """The metrics of the latest validation."""
     evaluated: bool
     """Whether that was at this step."""
 

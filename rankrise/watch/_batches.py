@@ -50,7 +50,7 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
     """Map `function` over `items` on `torch.get_num_threads()` cores, without gradients and autocast.
 
     torch hands a batch of small matrices to LAPACK one after another and lets each call use all the threads,
-    which is slower than one call a thread.
+    which is slower than one call per thread.
 
     >>> in_parallel(lambda size: torch.linalg.matrix_norm(torch.eye(size)).item(), [1, 4, 9])
     [1.0, 2.0, 3.0]

@@ -16,11 +16,11 @@ from rankrise.foundations.files import finite, is_at, replacing
 from rankrise.foundations.reading import refuse_special
 
 MOST = 2**63
-"""Steps are below: they are read as 64-bit numbers."""
+"""Steps are below this: they are read as 64-bit numbers."""
 TEXTS = ("checkpoint", "key", "since")
 """What a row may say in words: the checkpoint that it was measured of. All else is numbers."""
 LONGEST = 100_000_000
-"""Bytes in a row, many times more than that of the largest model has."""
+"""The most bytes in a row: many times what that of the largest model has."""
 _START = b'{"step":'
 _CHECKSUM = "crc32"
 _END = f',"{_CHECKSUM}":"00000000"}}'

@@ -39,7 +39,7 @@ def spectra_path(folder: Path, step: int | None) -> Path:
 
 
 def spectra_steps(folder: Path) -> list[int]:
-    """The steps that have such a file, in order; files of other names are none of ours."""
+    """The steps that have such a file, in order; files with other names are ignored."""
     numbers = (path.stem.removeprefix("step-") for path in folder.glob("spectra/step-*.safetensors"))
     steps = sorted({int(number) for number in numbers if number.isdecimal() and number.isascii()})
     return [step for step in steps if spectra_path(folder, step).is_file()]

@@ -1,4 +1,4 @@
-"""What a record must hold, said as a shape and checked on reading: nothing later meets what it is not."""
+"""What a record must hold, stated as a shape and checked on reading, so that later code need not check."""
 
 import sys
 from collections.abc import Mapping

@@ -12,7 +12,7 @@ ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 
 
 class FolderPictures:
-    """The photographs under a folder of one folder a class; classes are numbered as `classes` has them."""
+    """The photographs of a folder with one folder per class; classes are numbered in the order given."""
 
     def __init__(self, folder: Path, classes: list[str]) -> None:
         self._image = require("PIL.Image", extra="train", purpose="an image folder")

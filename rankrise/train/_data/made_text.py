@@ -13,7 +13,7 @@ PLACES = ("garden", "kitchen", "market", "school", "station")
 
 @dataclass(frozen=True)
 class MadeText:
-    """So many stories, drawn with a seed."""
+    """A number of stories, drawn with a seed."""
 
     part: str
     stories: int
@@ -22,7 +22,7 @@ class MadeText:
 
     @property
     def fingerprint(self) -> str:
-        """Of the text itself."""
+        """A checksum of the text itself."""
         return hashlib.sha256(self.read().encode()).hexdigest()
 
     def read(self) -> str:

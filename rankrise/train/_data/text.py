@@ -24,7 +24,7 @@ class FileText:
 
     @property
     def fingerprint(self) -> str:
-        """Of its bytes."""
+        """A checksum of its bytes."""
         refuse_special(self.path)
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

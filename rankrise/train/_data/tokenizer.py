@@ -36,7 +36,7 @@ class Bytes:
     vocabulary = 256
 
     def encode(self, pieces: Sequence[str]) -> list[numpy.ndarray]:
-        """A token a byte."""
+        """One token per byte."""
         return [numpy.frombuffer(piece.encode(), numpy.uint8).astype(numpy.uint16) for piece in pieces]
 
 
@@ -70,7 +70,7 @@ class BytePairs:
         self._tokenizer = tokenizer.backend_tokenizer
 
     def encode(self, pieces: Sequence[str]) -> list[numpy.ndarray]:
-        """By all cores."""
+        """Computed on all cores."""
         encoded = self._tokenizer.encode_batch_fast(list(pieces), add_special_tokens=False)
         return [numpy.array(one.ids, dtype=numpy.uint16) for one in encoded]
 

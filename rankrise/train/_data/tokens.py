@@ -34,7 +34,7 @@ class Text(Protocol):
 
     @property
     def name(self) -> str:
-        """That of the data set."""
+        """The name of the data set."""
 
     @property
     def part(self) -> str:

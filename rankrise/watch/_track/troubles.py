@@ -80,7 +80,8 @@ def _said(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """
+    """What an error says in its first line, without the full stop; its kind where it says nothing.
+
     >>> _first_line(RuntimeError("did not converge.\\nMore")), _first_line(MemoryError())
     ('did not converge', 'MemoryError')
     """
