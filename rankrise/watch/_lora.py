@@ -126,44 +126,15 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
     if not (folder / ADAPTER_CONFIG).is_file():
         raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {ADAPTER_CONFIG}.")
     config = read_json(folder / ADAPTER_CONFIG)
-    kind = config.get("peft_type")
-    unplain = [name for name in UNPLAIN if config.get(name)]
     scales = _scales(folder / ADAPTER_CONFIG, config)
-    start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
-    if start in MOVES_THE_BASE:
-        raise RankriseError(
-            f"{str(folder)!r} is a LoRA adapter that began by moving the base's weights ({start}): save it "
-            "as plain LoRA with PEFT's path_initial_model_for_weight_conversion."
-        )
-    if kind != "LORA" or unplain:
-        what = f"{kind} with {unplain[0]}" if unplain else kind
-        raise RankriseError(
-            f"{str(folder)!r} is a {what} adapter: only plain LoRA is a product of two factors."
-        )
-    if not (folder / TENSORS).is_file():
-        raise RankriseError(
-            f"{str(folder)!r} has no {TENSORS}: save the adapter as safetensors; nothing is unpickled."
-        )
-    try:
-        with safe_open(folder / TENSORS, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): restore it.") from error
-    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    _refuse_what_is_not_plain(folder, config)
+    tensors = _tensors(folder)
     dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
+    factors: dict[str, tuple[Tensor, Tensor]] = {}
     for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
         name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
-        if len(name) > LONGEST_NAME:
-            raise RankriseError(
-                f"{str(folder)!r} holds factors for a module of {len(name)} characters: restore it."
-            )
         right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
-        if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-            raise RankriseError(
-                f"{str(folder)!r} holds no two factors for {name}: only linear layers are read."
-            )
-        if not all(_is_finite(factor) for factor in (left, right)):
-            raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite: restore it.")
+        left = _checked_factors(folder, name, left, right)
         factors[name] = (left.float() * _scale(config, scales, name, right.shape[0]), right.float())
     embedded = [key for key in tensors if ".lora_" in key]
     if embedded or not factors:
@@ -172,6 +143,48 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             "layers is read."
         )
     return StoredAdapter(folder, config, factors, tensors, dtype)
+
+
+def _refuse_what_is_not_plain(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse an adapter whose change is not a product of two factors, or not one of the base on disk."""
+    start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
+    if start in MOVES_THE_BASE:
+        raise RankriseError(
+            f"{str(folder)!r} is a LoRA adapter that began by moving the base's weights ({start}): save it "
+            "as plain LoRA with PEFT's path_initial_model_for_weight_conversion."
+        )
+    kind, unplain = config.get("peft_type"), next((name for name in UNPLAIN if config.get(name)), None)
+    if kind != "LORA" or unplain:
+        what = f"{kind} with {unplain}" if unplain else kind
+        raise RankriseError(
+            f"{str(folder)!r} is a {what} adapter: only plain LoRA is a product of two factors."
+        )
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of an adapter by the name in the file."""
+    if not (folder / TENSORS).is_file():
+        raise RankriseError(
+            f"{str(folder)!r} has no {TENSORS}: save the adapter as safetensors; nothing is unpickled."
+        )
+    try:
+        with safe_open(folder / TENSORS, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): restore it.") from error
+
+
+def _checked_factors(folder: Path, name: str, left: Tensor | None, right: Tensor) -> Tensor:
+    """The left factor, if the two of a module are there, fit together and are finite."""
+    if len(name) > LONGEST_NAME:
+        raise RankriseError(
+            f"{str(folder)!r} holds factors for a module of {len(name)} characters: restore it."
+        )
+    if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        raise RankriseError(f"{str(folder)!r} holds no two factors for {name}: only linear layers are read.")
+    if not all(_is_finite(factor) for factor in (left, right)):
+        raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite: restore it.")
+    return left
 
 
 def _is_finite(factor: Tensor) -> bool:
