@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankrise.watch._families import Attention
+from rankrise.watch._families import Attention, layers_of
 from rankrise.watch._linear import is_adapter
 from rankrise.watch._projection import Projection
 
@@ -42,12 +42,19 @@ def _most(projection: Projection, rank_of: RankOf) -> int:
 
 def adapter_ceilings(attention: Attention) -> dict[str, int]:
     """The same for the PEFT LoRA adapters on a module, from now on; {} if there are none, or others."""
-    projections = (attention.query, attention.key, attention.value, attention.output)
-    layers = [layer for one in projections for layer in one.layers]
+    layers = layers_of(attention)
     adapters = [layer for layer in layers if isinstance(layer, nn.Module) and is_adapter(layer)]
     if not adapters or any(change_rank(layer) is None for layer in layers):
         return {}
     return product_ceilings(attention, change_rank)
+
+
+def trains_more(module: nn.Module) -> bool:
+    """Whether a matrix of a module is trained itself, and not by LoRA's factors beside it."""
+    return any(
+        weight.requires_grad and weight.ndim > 1 and "lora_" not in name
+        for name, weight in module.named_parameters()
+    )
 
 
 def change_rank(layer: Any) -> int | None:
@@ -58,10 +65,7 @@ def change_rank(layer: Any) -> int | None:
     """
     if isinstance(layer, Tensor):
         return None if layer.requires_grad else 0
-    if any(
-        weight.requires_grad and weight.ndim > 1 and "lora_" not in name
-        for name, weight in layer.named_parameters()
-    ):
+    if trains_more(layer):
         return None
     if not is_adapter(layer):
         return 0

@@ -18,6 +18,8 @@ from rankrise.watch._linear import is_linear, linear
 from rankrise.watch._marks import marks, refuse, unread_parts
 from rankrise.watch._projection import Projection, Unreadable
 
+ROLES = ("query", "key", "value", "output")
+
 
 @dataclass(frozen=True, eq=False)
 class Attention:
@@ -62,10 +64,14 @@ class Attention:
             raise Unreadable(f"its {count} heads are said to use the keys {list(group)}, and it has {groups}")
 
 
+def layers_of(attention: Attention) -> list[object]:
+    """The layers, or bare weights, that the projections are made of."""
+    return [layer for role in ROLES for layer in getattr(attention, role).layers]
+
+
 def same_reading(one: Attention, other: Attention) -> bool:
     """Whether two readings of a module have the same weights in the same places."""
-    roles = ("query", "key", "value", "output")
-    alike = all(same_projection(one, other, role) for role in roles)
+    alike = all(same_projection(one, other, role) for role in ROLES)
     return alike and one.group_of_head == other.group_of_head
 
 

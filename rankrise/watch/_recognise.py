@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rankrise.watch import _roles as roles
-from rankrise.watch._families import FAMILIES, Attention, Family, from_known_library
+from rankrise.watch._families import FAMILIES, Attention, Family, from_known_library, layers_of
 from rankrise.watch._linear import is_adapter, is_conv1d, is_linear
 from rankrise.watch._marks import marks, refuse
 
@@ -97,11 +97,8 @@ def _assumed(module: nn.Module, attention: Attention) -> Iterator[str]:
         yield attention.guess
     elif not from_known_library(module) and not isinstance(module, nn.MultiheadAttention):
         yield f"{kind} is read as the attention of transformers that has its names"
-    projections = (attention.query, attention.key, attention.value, attention.output)
-    layers = dict.fromkeys(layer for one in projections for layer in one.layers)
-    own = {
-        type(layer).__name__ for layer in layers if isinstance(layer, nn.Module) and _has_own_forward(layer)
-    }
+    layers = [layer for layer in layers_of(attention) if isinstance(layer, nn.Module)]
+    own = {type(layer).__name__ for layer in layers if _has_own_forward(layer)}
     if own:
         yield f"its {' and '.join(sorted(own))} is read as if it gave what nn.Linear gives"
 
@@ -109,8 +106,7 @@ def _assumed(module: nn.Module, attention: Attention) -> Iterator[str]:
 def _not_read(module: nn.Module, attention: Attention) -> tuple[str, ...]:
     """The matrices of a module that a family of one's own leaves out; nothing where it computes weights from
     others, since then only a forward pass can tell."""
-    projections = (attention.query, attention.key, attention.value, attention.output)
-    layers = [layer for one in projections for layer in one.layers]
+    layers = layers_of(attention)
     read = {weight for layer in layers if isinstance(layer, nn.Module) for weight in layer.parameters()}
     bare = {weight.data_ptr() for weight in layers if isinstance(weight, Tensor) and not weight.is_meta}
     weights = {name: weight for name, weight in module.named_parameters() if weight.ndim > 1}

@@ -13,9 +13,8 @@ from rankrise.foundations.record.checkpoint import verified_step
 from rankrise.foundations.record.names import INITIAL, WEIGHTS, latest_checkpoint
 from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
 from rankrise.foundations.record.tensors import read_tensors
+from rankrise.watch._families import ROLES
 from rankrise.watch._heads import Layer
-
-ROLES = ("query", "key", "value", "output")
 
 
 class NamedLayers(Protocol):

@@ -70,8 +70,7 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
     matrix with nan or inf in it comes out as nan."""
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
-    rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
-    parts = list(zip(before.split(rows), after.split(rows), strict=True))
+    parts = row_parts(before, after)
     with torch.no_grad(), without_autocast(before.device.type):
         scale = torch.stack([(new.double() - old.double()).abs().amax() for old, new in parts]).amax()
         gram = before.new_zeros((1, before.shape[1], before.shape[1]), dtype=torch.float64)
@@ -79,6 +78,12 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
             difference = divided(new.double() - old.double(), scale)
             gram[0].addmm_(difference.mT, difference)
         return _roots(gram, scale.isfinite().reshape(1))[0] * scale
+
+
+def row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """A few rows of both at a time, so that their difference is never held whole in float64."""
+    rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
+    return list(zip(before.split(rows), after.split(rows), strict=True))
 
 
 def factor_values(left: Tensor, right: Tensor) -> Tensor:

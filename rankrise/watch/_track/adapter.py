@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from rankrise.watch._ceilings import change_rank
+from rankrise.watch._ceilings import change_rank, trains_more
 from rankrise.watch._linear import is_adapter
 from rankrise.watch._track.weights import Unit
 
@@ -27,7 +27,7 @@ def adapter_of(model: nn.Module, units: Sequence[Unit]) -> dict[str, Any]:
     base = next((config.base_model_name_or_path for config in configs), None) or named
     if base:
         found["base"] = str(base)
-    if configs and all(map(_is_plain_lora, configs)) and not any(map(_trains_more, units)):
+    if configs and all(map(_is_plain_lora, configs)) and not any(trains_more(one.module) for one in units):
         rank = sum(max(one.r, *(one.rank_pattern or {"": 0}).values()) for one in configs)
         adapters = [part for unit in units for part in unit.module.modules() if is_adapter(part)]
         most = max((change_rank(part) or 0 for part in adapters), default=0)
@@ -47,11 +47,3 @@ def of_products(info: dict[str, Any], most: int) -> dict[str, int]:
 def _is_plain_lora(config: Any) -> bool:
     kind = getattr(config.peft_type, "value", config.peft_type)
     return kind == "LORA" and not getattr(config, "use_dora", False)
-
-
-def _trains_more(unit: Unit) -> bool:
-    """Whether a weight of a tracked module is trained itself, and not by factors beside it."""
-    return any(
-        parameter.requires_grad and parameter.ndim > 1 and "lora_" not in name
-        for name, parameter in unit.module.named_parameters()
-    )

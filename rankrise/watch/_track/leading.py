@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rankrise.watch._gram import divided
-from rankrise.watch._spectra import STREAM_BYTES, difference_values
+from rankrise.watch._spectra import difference_values, row_parts
 
 # Columns that are iterated beside those asked for; blocks of columns before the whole matrix is decomposed.
 SPARE = 4
@@ -61,16 +61,10 @@ def _good(squares: Tensor, residuals: Tensor, count: int) -> bool:
     return bool((error <= TOLERANCE * squares[:count] + NOISE * squares[0]).all())
 
 
-def _parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """A few rows at a time, so that the difference is never held whole in float64."""
-    rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
-    return list(zip(before.split(rows), after.split(rows), strict=True))
-
-
 def _sizes(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """The largest entry of the difference, and its Frobenius norm."""
     largest, norms = [], []
-    for old, new in _parts(before, after):
+    for old, new in row_parts(before, after):
         difference = new.double() - old.double()
         largest.append(difference.abs().amax())
         norms.append(torch.linalg.vector_norm(difference))
@@ -80,7 +74,7 @@ def _sizes(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
 def _applied(before: Tensor, after: Tensor, block: Tensor, scale: Tensor) -> Tensor:
     """`D^T D block` for the difference D over its largest entry."""
     image = torch.zeros_like(block)
-    for old, new in _parts(before, after):
+    for old, new in row_parts(before, after):
         difference = (new.double() - old.double()) / scale
         image.addmm_(difference.mT, difference @ block)
     return image
