@@ -19,7 +19,7 @@ from rankrise.watch._history.model import Model, model_of
 from rankrise.watch._history.parts import CheckpointPart, parts_of
 from rankrise.watch._history.series import Entry, choose, find_series, source_of, told_of
 from rankrise.watch._track.measure import measure
-from rankrise.watch._track.weights import Choice, Unit, listed
+from rankrise.watch._track.weights import Choice, Unit
 
 TRIAL = 2.0
 """Seconds after which a trial ends with the part that it is at."""
@@ -94,12 +94,7 @@ def history_plan(
     if not 1 <= top <= LARGEST:
         raise RankriseError(f"top is {top}: pass a number from 1 to {LARGEST}.")
     usable(str(device))
-    choice = Choice(
-        listed(products),
-        None if layers is None else listed(layers),
-        None if heads is None else listed(heads),
-        listed(matrices),
-    )
+    choice = Choice.of(products, layers, heads, matrices)
     found = find_series(series, steps)
     chosen = choose(found.entries, every, first, last, log_spaced)
     begun = _base(base, found.entries)

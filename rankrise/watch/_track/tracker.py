@@ -28,7 +28,7 @@ from rankrise.watch._track.schedule import Schedule, step_number
 from rankrise.watch._track.staging import Reading, Staging, first_reading
 from rankrise.watch._track.streams import Stream, Streams
 from rankrise.watch._track.troubles import Troubles, log
-from rankrise.watch._track.weights import Choice, find_units, listed
+from rankrise.watch._track.weights import Choice, find_units
 from rankrise.watch._track.worker import Worker, spare_cores
 
 
@@ -87,12 +87,7 @@ class RankTracker:
             raise RankriseError(
                 f"keep is {keep!r} and top is {top}: pass 'model' or 'cpu', and a number from 1 to {LARGEST}."
             )
-        choice = Choice(
-            listed(products),
-            None if layers is None else listed(layers),
-            None if heads is None else listed(heads),
-            listed(matrices),
-        )
+        choice = Choice.of(products, layers, heads, matrices)
         self.folder = Path(folder)
         self._model, self._schedule, self._top = model, schedule, top
         self._troubles = Troubles(strict)

@@ -36,14 +36,18 @@ class Choice:
         if self.heads is not None and (not self.heads or list(self.heads) != sorted(set(self.heads))):
             raise RankriseError(f"heads is {list(self.heads)}: pass numbers of heads in ascending order.")
 
+    @classmethod
+    def of(cls, *asked: Any) -> "Choice":
+        """From what a user passes, in the fields' order: one number or name, or several; None is all.
 
-def listed(asked: Any) -> tuple[Any, ...]:
-    """One number or name, or several, as several.
+        >>> Choice.of("KQ", None, range(2), ())
+        Choice(products=('KQ',), layers=None, heads=(0, 1), matrices=())
+        """
+        return cls(*map(_several, asked))
 
-    >>> listed("KQ"), listed(range(2))
-    (('KQ',), (0, 1))
-    """
-    return (asked,) if isinstance(asked, (str, int)) else tuple(asked)
+
+def _several(asked: Any) -> Any:
+    return (asked,) if isinstance(asked, (str, int)) else asked if asked is None else tuple(asked)
 
 
 @dataclass(eq=False)
