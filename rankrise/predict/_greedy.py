@@ -11,7 +11,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
-from rankrise.predict._stages import Ending, Stage, Stages
+from rankrise.predict._stages import Stage, Stages, StagesEnding
 
 _SEED_SIZE = 1e-4
 _FLAT = 1e-9
@@ -74,7 +74,7 @@ def _follow(
     max_stages: int,
     found: list[Stage],
     progress: Callable[[int], None] | None,
-) -> tuple[Ending, str]:
+) -> tuple[StagesEnding, str]:
     """Go from `point` from stage to stage, each of which is put into `found`; says why there are no more."""
     flat = _FLAT * float(gradient.abs().max())
     # b of Eq. 8, the exponent of alpha in u + v: a coordinate is active at 0 (positive) or 2 (negative), and

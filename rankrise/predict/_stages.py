@@ -11,7 +11,7 @@ from rankrise.foundations.errors import RankriseError
 
 _COLUMNS = ("time", "coordinate", "sign", "loss", "left", "runner_up", "tied")
 
-Ending = Literal["nothing moves", "until", "max stages", "not converged"]
+StagesEnding = Literal["nothing moves", "until", "max stages", "not converged"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Stages(Sequence[Stage]):
 
     stages: tuple[Stage, ...]
     initial_loss: float
-    ending: Ending
+    ending: StagesEnding
     message: str
 
     @overload

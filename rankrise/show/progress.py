@@ -27,7 +27,7 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     ...     move_to(10)
     """
     if not sys.stderr.isatty():
-        yield Lines(description, total, unit)
+        yield ProgressLines(description, total, unit)
         return
     from rich.console import Console
     from rich.progress import (
@@ -57,11 +57,11 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
         yield move_to
 
 
-class Lines:
+class ProgressLines:
     """Progress as lines: 5 seconds after the start, then ever more seldom, and where one is asked for.
 
     >>> clock = iter([0.0, 1.0, 10.0, 11.0])
-    >>> move_to = Lines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
+    >>> move_to = ProgressLines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
     >>> move_to(5)
     >>> move_to(50)
     counting: 50 %, 5 images/s, 0:00:10 left

@@ -175,7 +175,7 @@ class StreamedImages:
     ) -> Iterator[Batch]:
         resized = self._settings.augmentation == "resized-crop-flip"
         loader = DataLoader(
-            Opened(pictures, self._settings.image_size, draw if resized else None),
+            PlannedPictures(pictures, self._settings.image_size, draw if resized else None),
             batch_sampler=rows,
             num_workers=self._settings.workers,
             pin_memory=self._device.type == "cuda",
@@ -187,7 +187,7 @@ class StreamedImages:
             raise RankriseError(str(error).rstrip().rpartition("RankriseError: ")[2]) from error
 
 
-class Opened(Dataset[tuple[Tensor, int]]):
+class PlannedPictures(Dataset[tuple[Tensor, int]]):
     """Photographs by the rows of a plan; with `draw`, (seed, epoch), cropped at random."""
 
     def __init__(self, pictures: Pictures, side: int, draw: tuple[int, int] | None) -> None:

@@ -26,8 +26,8 @@ from rankrise.watch._recorded import NamedLayers, head_numbers, initial_layers, 
 from rankrise.watch._spectra import singular_values
 
 Source = nn.Module | str | Path
-Read = Callable[[], Tensor]
-Matrices = dict[str, tuple[tuple[int, ...], Read, int | None]]
+Reader = Callable[[], Tensor]
+Matrices = dict[str, tuple[tuple[int, ...], Reader, int | None]]
 """Shapes and readers of weight matrices by name, and the highest rank of their change where it is known."""
 
 
@@ -220,7 +220,7 @@ def _row(
     )
 
 
-def _common_matrices(before: Source, after: Source) -> list[tuple[str, Read, Read, int | None]]:
+def _common_matrices(before: Source, after: Source) -> list[tuple[str, Reader, Reader, int | None]]:
     """Every weight matrix by name, with functions that read it and its ceiling; both sides must have the
     same."""
     old = _matrices(before)
@@ -266,7 +266,7 @@ def _adapted(base: Source, adapter: Source, old: Matrices) -> Matrices:
             "stored cannot be compared with an adapter's: leave them out."
         )
 
-    def reader(name: str, read: Read) -> Read:
+    def reader(name: str, read: Reader) -> Reader:
         return lambda: adapted.of(name, read())
 
     def ceiling(name: str) -> int | None:

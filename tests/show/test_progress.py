@@ -2,13 +2,13 @@
 
 import io
 
-from rankrise.show.progress import Lines, bar
+from rankrise.show.progress import ProgressLines, bar
 
 
 def lines_of(times: list[float], places: list[float], **told: bool) -> list[str]:
     """What is printed when each place is reached at its time."""
     clock, out = iter([0.0, *times]), io.StringIO()
-    move_to = Lines("training", 1000, "images", clock=lambda: next(clock), out=out)
+    move_to = ProgressLines("training", 1000, "images", clock=lambda: next(clock), out=out)
     for place in places:
         move_to(place, **told)
     return out.getvalue().splitlines()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import read_bytes
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.series import Source
+from rankrise.watch._history.series import CheckpointSource
 from rankrise.watch._pretrained import Architecture, architecture_of, loading, plain_architecture
 from rankrise.watch._track.weights import Choice, Tensors, Unit, find_units
 
@@ -83,7 +83,7 @@ class Model:
         self.alike.add(text)
 
 
-def model_of(source: Source, choice: Choice, model: nn.Module | None, scratch: Path) -> Model:
+def model_of(source: CheckpointSource, choice: Choice, model: nn.Module | None, scratch: Path) -> Model:
     """The model of a series: the user's, that of a checkpoint's config.json, or where there is none, the
     plain matrices that a checkpoint holds."""
     if model is not None:

@@ -19,7 +19,7 @@ from rankrise.watch._history.hub import NotFetched, hub_revisions, is_hub_name
 from rankrise.watch._history.names import reader_of, table_of
 
 
-class Source(Protocol):
+class CheckpointSource(Protocol):
     """Where the tensors of one checkpoint are."""
 
     @property
@@ -45,7 +45,7 @@ class Entry:
     """One checkpoint of a series."""
 
     step: int
-    source: Source
+    source: CheckpointSource
 
     @property
     def name(self) -> str:
@@ -83,7 +83,8 @@ def find_series(
     """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub."""
     if isinstance(series, str | Path):
         on_hub = _is_on_hub(series)
-        found: Sequence[Source] = hub_revisions(str(series)) if on_hub else local_checkpoints(Path(series))
+        found: Sequence[CheckpointSource]
+        found = hub_revisions(str(series)) if on_hub else local_checkpoints(Path(series))
         described = str(series)
     else:
         found = [source_of(one) for one in series]
@@ -111,7 +112,7 @@ def find_series(
 
 def _aside(
     series: str | Path | Sequence[str | Path],
-    found: Sequence[Source],
+    found: Sequence[CheckpointSource],
     steps: str | Path | Mapping[str, int] | None,
 ) -> tuple[str, ...]:
     """Names of a table that the series does not have, and a model beside its checkpoints."""
@@ -136,7 +137,7 @@ def _whole(step: Any, name: str) -> int | None:
     return int(step)
 
 
-def source_of(place: str | Path) -> Source:
+def source_of(place: str | Path) -> CheckpointSource:
     """One checkpoint: a folder, a file, or NAME or NAME@REVISION on the Hub."""
     path = Path(place).expanduser()
     if path.exists():

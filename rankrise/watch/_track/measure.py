@@ -30,7 +30,7 @@ ENERGY_SHARES = (0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredChange:
     """Of one product of a layer: `stable_rank` and `norm` [heads], `top` values [heads, k], all on the CPU.
 
     The others are None if only the leading values were computed: all `values` [heads, r], how many of them
@@ -60,7 +60,7 @@ class UnitChange:
     variances: tuple[Tensors, Tensors] | None = None
 
 
-Results = dict[tuple[str, str], Measured]
+Results = dict[tuple[str, str], MeasuredChange]
 """By the name of the unit and "KQ", "VO" or "matrix"."""
 
 
@@ -203,24 +203,24 @@ def _rows(unit: Unit, tensor: Tensor, role: str, chosen: range) -> Tensor:
     return tensor[chosen.start : chosen.stop]
 
 
-def _matrix(change: UnitChange, top: int, full: bool) -> Measured:
+def _matrix(change: UnitChange, top: int, full: bool) -> MeasuredChange:
     before, after = change.initial["matrix"], change.now["matrix"]
     if full or min(before.shape) <= SMALL:
         found = _summary(difference_values(before, after).cpu()[None], top)
     else:
         values, norm = leading_values(before, after, top)
         values, norm = values.cpu()[None], norm.cpu()[None]
-        found = Measured((norm / _or_one(values[:, 0])).square(), norm, values)
+        found = MeasuredChange((norm / _or_one(values[:, 0])).square(), norm, values)
     if change.variances is None:
         return found
     noise = matrix_noise(as_stored(before), as_stored(after))
     return _with_noise(found, Noise(*(number.cpu()[None] for number in noise)))
 
 
-def _summary(values: Tensor, top: int) -> Measured:
+def _summary(values: Tensor, top: int) -> MeasuredChange:
     norm = torch.linalg.vector_norm(values, dim=-1)
     energy = torch.stack([energy_rank(values, share).double() for share in ENERGY_SHARES], -1)
-    return Measured(
+    return MeasuredChange(
         stable_rank=(norm / _or_one(values[:, 0])).square(),
         norm=norm,
         top=values[:, :top],
@@ -230,7 +230,7 @@ def _summary(values: Tensor, top: int) -> Measured:
     )
 
 
-def _with_noise(measured: Measured, noise: Noise | None) -> Measured:
+def _with_noise(measured: MeasuredChange, noise: Noise | None) -> MeasuredChange:
     if noise is None:
         return measured
     largest, square = (number.double() for number in noise)

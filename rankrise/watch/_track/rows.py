@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.watch._batches import in_parallel
-from rankrise.watch._track.measure import Measured, Results, initial_values
+from rankrise.watch._track.measure import MeasuredChange, Results, initial_values
 from rankrise.watch._track.weights import Tensors, Unit
 
 CURVES = ("stable_rank", "norm", "top", "energy_rank", "entropy_rank", "noise_share", "noise_rank")
@@ -84,9 +84,9 @@ def summary_of(units: Sequence[Unit], results: Results) -> dict[str, float]:
     return means | {name: torch.cat(parts).mean().item() for name, parts in over_all.items()}
 
 
-def _unknown(heads: int) -> Measured:
+def _unknown(heads: int) -> MeasuredChange:
     nan = torch.full((heads,), torch.nan)
-    return Measured(nan, nan, nan[:, None], energy_rank=nan[:, None], entropy_rank=nan)
+    return MeasuredChange(nan, nan, nan[:, None], energy_rank=nan[:, None], entropy_rank=nan)
 
 
 def _rounded(numbers: Tensor) -> list[Any]:
