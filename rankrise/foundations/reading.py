@@ -4,6 +4,9 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 
+PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+"""The suffixes of files that are read as pictures."""
+
 
 def refuse_special(path: Path) -> None:
     """Refuse what is neither a plain file nor a link to one; what is not there is an OSError.

@@ -13,7 +13,7 @@ from torch import Tensor
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
-from rankrise.foundations.reading import refuse_special
+from rankrise.foundations.reading import PICTURES, refuse_special
 from rankrise.use._models import is_causal
 from rankrise.use._sampled import IGNORED, labelled
 from rankrise.watch._config import offline
@@ -23,8 +23,6 @@ Example = dict[str, Tensor]
 
 LONGEST = 512
 """Tokens in an example at most."""
-
-PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 
 
 def read_examples(

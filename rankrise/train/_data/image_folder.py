@@ -6,9 +6,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.foundations.reading import refuse_special
-
-ENDINGS = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+from rankrise.foundations.reading import PICTURES, refuse_special
 
 
 class FolderPictures:
@@ -21,7 +19,7 @@ class FolderPictures:
         self.labels: list[int] = []
         digest = hashlib.sha256()
         for number, name in enumerate(classes):
-            paths = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in ENDINGS)
+            paths = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in PICTURES)
             for path in paths:
                 status = path.stat()
                 digest.update(f"{name}/{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
@@ -65,6 +63,6 @@ def read_image_folder(folder: str | Path) -> tuple[FolderPictures, FolderPicture
     for path, part in zip((train, validation), parts, strict=True):
         if not part.labels:
             raise RankriseError(
-                f"{path} holds no photographs: put {', '.join(ENDINGS)} files into its folders."
+                f"{path} holds no photographs: put {', '.join(PICTURES)} files into its folders."
             )
     return *parts, len(classes)
