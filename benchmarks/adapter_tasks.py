@@ -16,7 +16,8 @@ from adapter_training import Examples, fit
 
 from rankrise.foundations.record.run_file import has_run
 from rankrise.train._begun import last_checkpoint
-from rankrise.train._data import read_cifar, read_tokenizer
+from rankrise.train._data.cifar import read_cifar
+from rankrise.train._data.tokenizer import read_tokenizer
 
 
 @dataclass(frozen=True)

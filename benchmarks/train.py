@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.foundations.files import to_json, write_json
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
-from rankrise.train._data import ImageData, ImagePart, Tokens
+from rankrise.train._data.images import ImageData, ImagePart
+from rankrise.train._data.tokens import Tokens
 from rankrise.train._image_classification import ImageClassification
 from rankrise.train._kernels import chosen_kernels
 from rankrise.train._language_model import language_model

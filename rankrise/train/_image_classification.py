@@ -9,16 +9,12 @@ from torch import Tensor, nn
 
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._data import (
-    ImageData,
-    ImagePart,
-    Pictures,
-    decoded,
-    read_cifar,
-    read_digits,
-    read_hugging_face,
-    read_image_folder,
-)
+from rankrise.train._data.cifar import read_cifar
+from rankrise.train._data.digits import read_digits
+from rankrise.train._data.hugging_face import read_hugging_face
+from rankrise.train._data.image_folder import read_image_folder
+from rankrise.train._data.images import ImageData, ImagePart
+from rankrise.train._data.pictures import Pictures, decoded
 from rankrise.train._sources import DeviceImages, ImageSource, StreamedImages
 from rankrise.train._vision_model import vision_transformer
 

@@ -10,15 +10,10 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._data import (
-    Text,
-    Tokens,
-    made_text,
-    read_hugging_face_text,
-    read_text_folder,
-    read_tokenizer,
-    tokenised,
-)
+from rankrise.train._data.made_text import made_text
+from rankrise.train._data.text import read_hugging_face_text, read_text_folder
+from rankrise.train._data.tokenizer import read_tokenizer
+from rankrise.train._data.tokens import Text, Tokens, tokenised
 from rankrise.train._language_model import language_model
 from rankrise.train._token_blocks import TokenBlocks
 

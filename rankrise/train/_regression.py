@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._data import Problems, made_regression
+from rankrise.train._data.made_regression import Problems, made_regression
 from rankrise.train._order import INDEX, epoch_plan
 from rankrise.train._regression_model import regression_model
 from rankrise.train._sources import Batch, sent

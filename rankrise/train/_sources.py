@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._augmentation import cut
-from rankrise.train._data import ImageData, Pictures, fitted, mean_and_deviation, random_crop
+from rankrise.train._data.images import ImageData, mean_and_deviation
+from rankrise.train._data.pictures import Pictures, fitted, random_crop
 from rankrise.train._labels import noisy
 from rankrise.train._order import INDEX, OPERATIONS, epoch_plan, plain_plan
 from rankrise.train._rand_augment import moves_of, rand_augmented

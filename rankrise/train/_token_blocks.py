@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._data import Tokens
+from rankrise.train._data.tokens import Tokens
 from rankrise.train._order import INDEX, epoch_plan
 from rankrise.train._sources import Batch, sent
 

@@ -11,7 +11,8 @@ from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.reading import read_bytes
-from rankrise.train._data import read_cifar, read_image_folder
+from rankrise.train._data.cifar import read_cifar
+from rankrise.train._data.image_folder import read_image_folder
 
 
 def put(kind: str, path: Path) -> Path:

@@ -15,7 +15,7 @@ from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.train import Interrupted, TrainSettings, read_recipe, train
 from rankrise.train._begun import initial_model
-from rankrise.train._data import made_regression
+from rankrise.train._data.made_regression import made_regression
 from rankrise.train._regression import InContextRegression
 from rankrise.train._task import task_of
 

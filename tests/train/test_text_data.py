@@ -14,16 +14,11 @@ from tiny_text import TINY_TEXT, hub_of
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.train import TrainSettings
-from rankrise.train._data import (
-    Tokens,
-    made_text,
-    read_hugging_face_text,
-    read_text_folder,
-    read_tokenizer,
-    tokenised,
-    tokens,
-)
-from rankrise.train._data.tokenizer import Bytes
+from rankrise.train._data import tokens
+from rankrise.train._data.made_text import made_text
+from rankrise.train._data.text import read_hugging_face_text, read_text_folder
+from rankrise.train._data.tokenizer import Bytes, read_tokenizer
+from rankrise.train._data.tokens import Tokens, tokenised
 from rankrise.train._data.wikitext import detokenised, words_in
 from rankrise.train._task import task_of
 from rankrise.train._token_blocks import TokenBlocks

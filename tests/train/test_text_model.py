@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from tiny_text import TINY_TEXT
 from torch import nn
 
-from rankrise.train._data import Tokens
+from rankrise.train._data.tokens import Tokens
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._optimiser import optimiser_of

@@ -14,16 +14,12 @@ from python2_pickles import as_python2_pickled
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.train._data import cifar as cifar_module
-from rankrise.train._data import (
-    decoded,
-    fitted,
-    mean_and_deviation,
-    random_crop,
-    read_cifar,
-    read_digits,
-    read_image_folder,
-)
 from rankrise.train._data.cache import cache_folder
+from rankrise.train._data.cifar import read_cifar
+from rankrise.train._data.digits import read_digits
+from rankrise.train._data.image_folder import read_image_folder
+from rankrise.train._data.images import mean_and_deviation
+from rankrise.train._data.pictures import decoded, fitted, random_crop
 from rankrise.train._sources import DeviceImages, StreamedImages
 from rankrise.train._task import task_of
 
@@ -264,7 +260,7 @@ def test_streaming_gives_the_batches_of_the_data_in_memory(on_photographs, worke
 
 def test_a_hugging_face_data_set(image_folder, monkeypatch):
     datasets = pytest.importorskip("datasets")
-    from rankrise.train._data import read_hugging_face
+    from rankrise.train._data.hugging_face import read_hugging_face
 
     monkeypatch.setenv("HF_HOME", str(image_folder.parent / "hugging-face"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(image_folder.parent / "hugging-face"))

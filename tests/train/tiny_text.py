@@ -9,7 +9,7 @@ from tiny_training import TINY
 from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.train import TrainSettings
-from rankrise.train._data import made_text
+from rankrise.train._data.made_text import made_text
 from rankrise.train._task import task_of
 
 TINY_TEXT = replace(
