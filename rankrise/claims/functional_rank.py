@@ -32,7 +32,7 @@ def functional_rank(study: Study) -> list[Measure]:
     scores = {
         choice: {"score": name}
         for name, choice in SCORES.items()
-        if any(name in _trained(run) for run in runs)
+        if any(name in _record(run).get("trained", {}) for run in runs)
     }
     if which_loss(runs) == VALIDATION:
         scores["the training loss"] = {"score": "training_loss"}  # which no such record has
@@ -50,7 +50,7 @@ def truncated(study: Study) -> Sequence[TrackedRun]:
 
 def which_loss(runs: Sequence[TrackedRun]) -> str:
     """The loss by which they were cut; records that do not say are by the validation loss, as at first."""
-    told = ["training" in (run.truncation or {}).get("measured_on", "") for run in runs]
+    told = ["training" in _record(run).get("measured_on", "") for run in runs]
     return TRAINING if all(told) else VALIDATION if not any(told) else f"{TRAINING} or {VALIDATION}"
 
 
@@ -73,7 +73,7 @@ def _deciding(
 
 def _searched(run: TrackedRun, product: str) -> float:
     """The functional rank that `rankrise truncate` searched for."""
-    kept = float((run.truncation or {}).get("gain", SHARE))
+    kept = float(_record(run).get("gain", SHARE))
     if kept != SHARE:
         raise NotRecorded(
             f"{run.name} was truncated to {100 * kept:g} % of the gain, and the claim is about "
@@ -93,7 +93,7 @@ def _tried(run: TrackedRun, product: str, share: float, score: str, from_first: 
     curve, size = _curve(run, product), run.layers[0]["d_head"]
     points = sorted((point["rank"], _score(point.get("scores", {}), score)) for point in curve["points"])
     start = _first_loss(run) if from_first else _score(curve.get("initial", {}), score)
-    gain = _score(_trained(run), score) - start
+    gain = _score(_record(run).get("trained", {}), score) - start
     if not (gain > 0 if score == "accuracy" else gain < 0):
         raise NotRecorded(f"{run.name} gains nothing in {score.replace('_', ' ')} by what {product} learned.")
     below = 0
@@ -110,9 +110,10 @@ def _score(scores: dict[str, Any], name: str) -> float:
     return float(scores[name])
 
 
-def _trained(run: TrackedRun) -> dict[str, Any]:
-    """The scores of the whole trained network."""
-    return dict((run.truncation or {}).get("trained", {}))
+def _record(run: TrackedRun) -> dict[str, Any]:
+    """What `rankrise truncate` measured of a run, which it has measured."""
+    assert run.truncation is not None
+    return run.truncation
 
 
 def _first_loss(run: TrackedRun) -> float:
@@ -133,7 +134,7 @@ def _gains(run: TrackedRun, product: str) -> list[Measure]:
 
 
 def _curve(run: TrackedRun, product: str) -> dict[str, Any]:
-    for curve in (run.truncation or {}).get("curves", ()):
+    for curve in _record(run)["curves"]:
         if curve["group"] == product and curve["method"] == "plain":
             return dict(curve)
     raise NotRecorded(f"{run.name} was truncated without {product}: run 'rankrise truncate' on it again.")

@@ -112,7 +112,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
     return Snapshot(
         folder=str(run.folder),
-        model=str(run.info.get("model", "")),
+        model=run.info["model"],
         base=run.base,
         adapter_rank=run.adapter_rank,
         ceilings=run.ceilings,

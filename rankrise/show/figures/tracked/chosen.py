@@ -85,8 +85,7 @@ def middle_head(member: TrackedRun, product: str, layer: int) -> int:
 
 def head_number(member: TrackedRun, layer: int, head: int) -> int:
     """The head's number in the model, of which not all may have been tracked."""
-    tracked = member.layers[layer].get("tracked_heads")
-    return int(tracked[head]) if tracked else head
+    return int(member.layers[layer]["tracked_heads"][head])
 
 
 def epochs_of(member: TrackedRun) -> list[float] | list[str]:

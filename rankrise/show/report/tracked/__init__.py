@@ -10,7 +10,7 @@ def _settings(member: TrackedRun) -> dict[str, object]:
     """What was tracked, and the recipe, if the run has one."""
     layers = member.layers
     tracked = {
-        "model": member.info.get("model"),
+        "model": member.info["model"],
         "layers tracked": len(layers),
         "heads in a layer": sorted({layer["heads"] for layer in layers}),
         "width": sorted({layer["d_model"] for layer in layers}),

@@ -39,7 +39,7 @@ def chapters(runs: Sequence[TrackedRun]) -> list[Chapter]:
 
 def _trained(study: Study) -> str:
     first = study.main[0]
-    model = escape(str(first.info.get("model", "a model")))
+    model = escape(first.info["model"])
     named = study.data is None or _letters(study.data) == _letters(study.label)
     on = "" if named else f" on {escape(str(study.data))}"
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
@@ -86,7 +86,7 @@ def _varied(study: Study) -> str:
 
 
 def _going_on(member: TrackedRun) -> str:
-    total = member.info.get("extra", {}).get("total_steps")
+    total = member.extra.get("total_steps")
     of = f" of {total}" if total else ""
     stopped = member.info.get("stopped")
     why = escape(str(stopped)) if stopped else "it goes on, or was cut off"
@@ -104,22 +104,20 @@ def _came_out(study: Study) -> list[str]:
     since = "" if first.since is None else f" since {escape(first.since)}"
     if not first.clear.any():
         return [*sentences, "At all measured steps, the change is rounding noise."]
+
+    def goes(what: str, course: np.ndarray, over: str) -> str:
+        clear = course[first.clear]
+        ends = f"from {clear[0]:.2f}{_turning_points(first, clear)} to {clear[-1]:.2f}"
+        return f"The stable rank of what {what} learned{since} goes {ends} (mean over {over})."
+
     for name in first.products:
-        course = np.nanmean(first.ranks[name].reshape(len(first.finite_steps), -1), axis=1)[first.clear]
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
-        sentences.append(
-            f"The stable rank of what <var>{product}</var><sup>⊤</sup> has learned{since} goes from "
-            f"{course[0]:.2f}"
-            f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over heads).{_energy(first, name)}"
-        )
+        course = np.nanmean(first.ranks[name], axis=(1, 2))
+        said = goes(f"<var>{product}</var><sup>⊤</sup> has", course, "heads")
+        sentences.append(said + _energy(first, name))
     if not first.products:
-        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)[
-            first.clear
-        ]
-        sentences.append(
-            f"The stable rank of what the matrices have learned{since} goes from {course[0]:.2f}"
-            f"{_turning_points(first, course)} to {course[-1]:.2f} (mean over matrices)."
-        )
+        course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)
+        sentences.append(goes("the matrices have", course, "matrices"))
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.steps().get(metric, np.array([]))
         known = values[np.isfinite(values)]
