@@ -49,7 +49,7 @@ class _Reading:
 def layouts(module: nn.Module) -> Iterator[Layout]:
     """Every layout, those first that read layers as their names say, and leave the fewest unread."""
     found = sources(module)
-    for output in outputs(module, found):
+    for output in outputs(found):
         inputs = [one for one in found if not set(one.paths) & set(output.paths)]
         whole = [one for one in inputs if one.code]
         paths = {path for one in inputs for path in one.paths}

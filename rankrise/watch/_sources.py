@@ -52,7 +52,7 @@ def sources(module: nn.Module) -> list[Source]:
     return [*single, *_in_a_row(module, single)]
 
 
-def outputs(module: nn.Module, found: list[Source]) -> list[Source]:
+def outputs(found: list[Source]) -> list[Source]:
     """Which of them could be the output projection: by name, or else the last layer."""
     single = [one for one in found if not one.first]
     named = [one for one in single if roles.OUTPUT.fullmatch(_name(one).removeprefix("w_"))]

@@ -92,7 +92,7 @@ class Coupling:
         return torch.maximum(self._largest, self._largest.T) / (largest if largest > 0 else 1.0)
 
 
-def blocks_of(strength: Tensor, coupled: float = NO_COUPLING) -> tuple[list[list[int]], float]:
+def blocks_of(strength: Tensor) -> tuple[list[list[int]], float]:
     """The blocks of directions that are coupled, and the weakest link that holds all of them together.
 
     >>> blocks_of(torch.tensor([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 1.0]]))
@@ -108,7 +108,7 @@ def blocks_of(strength: Tensor, coupled: float = NO_COUPLING) -> tuple[list[list
         link = waiting.pop(newest)
         weakest = min(weakest, link)
         # A maximal spanning tree grows by its strongest link: once that is nothing, a new block begins.
-        if link > coupled:
+        if link > NO_COUPLING:
             blocks[-1].append(newest)
         else:
             blocks.append([newest])
