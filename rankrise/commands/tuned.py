@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import is_taken
 from rankrise.foundations.settings import check, setting
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def new_folder(out: Path | None, what: str) -> Path:
     """The folder to write to, refused before anything is computed if it cannot be written to."""
     if out is None:
         raise RankriseError(f"--out is missing: pass a new folder for {what}.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if is_taken(out):
         raise RankriseError(f"{out} exists: pass a new folder for {what}.")
     return out
 

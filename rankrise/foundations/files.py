@@ -117,6 +117,11 @@ def make_folder(folder: Path) -> None:
         sync(one.parent)
 
 
+def is_taken(path: Path) -> bool:
+    """Whether something lies at a path that a new folder would replace: anything but an empty folder."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
 def _remove_abandoned(folder: Path) -> None:
     """Remove what processes that were killed had begun; each process looks once at each folder."""
     if folder in _looked_at:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
 from rankrise.foundations.record.names import remove_unfinished
 from rankrise.foundations.record.run_file import has_run, write_run
@@ -74,7 +75,7 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
                 run.check(piece)
         remove_unfinished(folder)
         return run
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if is_taken(folder):
         raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
     info = {
         "settings": settings.to_dict(),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import whole_folder, write_json
+from rankrise.foundations.files import is_taken, whole_folder, write_json
 from rankrise.foundations.record.tensors import save
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
 
@@ -61,7 +61,7 @@ def lora_config(ranks: dict[str, int], module_names: tuple[str, ...], padded: bo
 
 def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dtype) -> Path:
     """The whole folder under a temporary name, then renamed."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
     if not any(adapter.ranks.values()):
         raise RankriseError(

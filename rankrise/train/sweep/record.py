@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import read_json, to_json, write_json
+from rankrise.foundations.files import is_taken, read_json, to_json, write_json
 from rankrise.foundations.record.lines import last_step
 from rankrise.foundations.record.names import RANKS, RUN, STEPS, SWEEP
 from rankrise.foundations.record.run_file import has_run, read_run
@@ -49,7 +49,7 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
     """Refuse a folder that holds something else than this sweep or a part of it, by the first difference."""
     path = folder / SWEEP
     if not path.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if is_taken(folder):
             raise RankriseError(f"{folder} exists and is not a sweep: pass a new or an empty folder.")
         return
     advice = "restore it, or pass another folder"
