@@ -12,7 +12,7 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.checkpoint import verified_step
-from rankrise.foundations.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint
+from rankrise.foundations.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
@@ -60,7 +60,7 @@ def initial_model(folder: str | Path) -> nn.Module:
     if path.is_file():
         kept, _ = read_tensors(path, "restore it", has_checksums(read_run(folder)))
         for layer in watch.heads(model):
-            stored = kept.get(f"{layer.name}.query")
+            stored = kept.get(tensor_name(layer.name, "query"))
             if stored is not None and not torch.equal(stored, layer.query.detach()):
                 raise RankriseError(
                     f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "

@@ -15,7 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import FAMILIES, Attention
-from rankrise.watch._linear import WRAPPERS, shapes_only
+from rankrise.watch._linear import plain_name, shapes_only
 from rankrise.watch._lora import AdaptedWeights
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._projection import Unreadable
@@ -174,7 +174,7 @@ _PARALLEL = (
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The attention modules of a model that are read, by their names, with nothing announced."""
     found, _ = _recognised(model)
-    return {_clean(path): module for path, module in found.items()}
+    return {plain_name(path): module for path, module in found.items()}
 
 
 def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = None) -> Layers:
@@ -203,7 +203,7 @@ def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = N
             stacklevel=3,
         )
     _announce_guesses(found)
-    return Layers(tuple(map(_clean, found)), tuple(found.values()), loaded, adapted)
+    return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, adapted)
 
 
 def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
@@ -243,9 +243,9 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         otherwise = " If its forward pass is that of another one, such as this, this settles it:\n\n"
         warnings.warn(
-            f"The layout of {_clean(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is wrong, "
-            "so is every rank. Prove it by a forward pass: watch.check(model, batch), or RankTracker(..., "
-            f"check=batch).{otherwise + snippet if snippet else ''}",
+            f"The layout of {plain_name(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is "
+            "wrong, so is every rank. Prove it by a forward pass: watch.check(model, batch), or "
+            f"RankTracker(..., check=batch).{otherwise + snippet if snippet else ''}",
             stacklevel=4,
         )
 
@@ -295,19 +295,14 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except RankriseError as error:
-        raise RankriseError(f"{_clean(name)}: {error}") from None
-
-
-def _clean(path: str) -> str:
-    """The name of a module without what wraps it."""
-    return ".".join(part for part in path.split(".") if part not in (*WRAPPERS, "base_layer"))
+        raise RankriseError(f"{plain_name(name)}: {error}") from None
 
 
 def _grouped(unread: dict[str, tuple[str, str]]) -> str:
     """Each kind of module and reason once, with the first module of that kind and how many more there are."""
     paths: dict[tuple[str, str], list[str]] = {}
     for path, kind_and_reason in unread.items():
-        paths.setdefault(kind_and_reason, []).append(_clean(path))
+        paths.setdefault(kind_and_reason, []).append(plain_name(path))
     more = {key: f" and {len(these) - 1} more" if len(these) > 1 else "" for key, these in paths.items()}
     return "; ".join(
         f"{these[0]}{more[kind, reason]} ({kind}): {reason}" for (kind, reason), these in paths.items()

@@ -24,6 +24,15 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
 
 
+def plain_name(path: str) -> str:
+    """The name of a module, or of a weight in it, without those of what wraps it.
+
+    >>> plain_name("h.0._orig_mod.attn.q_proj.base_layer.weight")
+    'h.0.attn.q_proj.weight'
+    """
+    return ".".join(part for part in path.split(".") if part not in (*WRAPPERS, "base_layer"))
+
+
 def is_linear(module: object) -> bool:
     """Whether `linear` knows how to read this module.
 

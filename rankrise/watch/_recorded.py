@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.checkpoint import verified_step
-from rankrise.foundations.record.names import INITIAL, WEIGHTS, latest_checkpoint
+from rankrise.foundations.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
 from rankrise.foundations.record.tensors import read_tensors
 from rankrise.watch._families import ROLES
@@ -57,7 +57,7 @@ class InitialLayers:
 
     def __getitem__(self, index: int) -> Layer:
         name, about = self.names[index], self._about[index]
-        weights = {role: self._tensors[f"{name}.{role}".lstrip(".")] for role in ROLES}
+        weights = {role: self._tensors[tensor_name(name, role)] for role in ROLES}
         groups = list(dict.fromkeys(about["groups"]))
         shared = [groups.index(group) for group in about["groups"]]
         return Layer(
@@ -130,7 +130,7 @@ def initial_layers(run: str | Path) -> InitialLayers:
         known = isinstance(groups, list) and [type(one) for one in groups] == [int] * len(heads)
         shared = len(set(groups)) if known else None
         for role, count in zip(ROLES, (len(heads), shared, shared, len(heads)), strict=True):
-            tensor = tensors.get(f"{about['name']}.{role}".lstrip("."))
+            tensor = tensors.get(tensor_name(about["name"], role))
             if tensor is None or tensor.ndim != 3 or len(tensor) != count:
                 raise RankriseError(
                     f"{path} does not fit {run}/run.json ({role} of {about['name']}): restore both."

@@ -45,6 +45,16 @@ def spectra_steps(folder: Path) -> list[int]:
     return [step for step in steps if spectra_path(folder, step).is_file()]
 
 
+def tensor_name(layer: str, part: str) -> str:
+    """A role's weights, or a product's spectra, of a layer in a file of tensors; a model that is itself one
+    layer has no name.
+
+    >>> tensor_name("h.0.attn", "query"), tensor_name("", "KQ")
+    ('h.0.attn.query', 'KQ')
+    """
+    return f"{layer}.{part}" if layer else part
+
+
 def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
     """The folder of a checkpoint, or of one in the series that is kept."""
     return folder / kind / f"step-{step:010d}"

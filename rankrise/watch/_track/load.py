@@ -14,7 +14,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.record.lines import read_lines
-from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps
+from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.truncation import read_truncation
 from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, number, put
@@ -188,7 +188,7 @@ class TrackedRun(RunInfo):
         self._refuse_unknown(which)
         tensors = self._spectra_of(step)
         if which in self.products:
-            names = [f"{layer['name']}.{which}".lstrip(".") for layer in self.layers]
+            names = [tensor_name(layer["name"], which) for layer in self.layers]
             missing = next((name for name in names if name not in tensors), None)
             if missing is not None:
                 raise NotRecorded(f"{spectra_path(self.folder, step)} has no {missing}: take another step.")
@@ -242,7 +242,7 @@ class TrackedRun(RunInfo):
                 )
             heads: dict[str, tuple[int, ...]] = dict.fromkeys(self.matrices, ())
             for layer in self.layers:
-                names = [f"{layer['name']}.{product}".lstrip(".") for product in self.products]
+                names = [tensor_name(layer["name"], product) for product in self.products]
                 heads |= dict.fromkeys(names, (len(layer["tracked_heads"]),))
             like = next((one for at, one in self._spectra.items() if None not in (at, step)), {})
             finite = step is None or step in self.finite_spectra_steps

@@ -11,11 +11,12 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.names import tensor_name
 from rankrise.watch._ceilings import PRODUCTS as PRODUCTS
 from rankrise.watch._ceilings import adapter_ceilings
 from rankrise.watch._families import Attention
 from rankrise.watch._heads import heads, unwrap
-from rankrise.watch._linear import WRAPPERS, is_linear, linear, shapes_only
+from rankrise.watch._linear import is_linear, linear, plain_name, shapes_only
 from rankrise.watch._recognise import recognise
 
 Tensors = dict[str, Tensor]
@@ -81,7 +82,7 @@ class Unit:
 
     def key(self, role: str) -> str:
         """The name of a tensor of it, in files."""
-        return f"{self.name}.{role}".lstrip(".") if self.is_layer else self.name
+        return tensor_name(self.name, role) if self.is_layer else self.name
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -282,7 +283,7 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
         if whole:
             inside.append(path)
         for parameter in names:
-            name = _clean(f"{path}.{parameter}".lstrip("."))
+            name = plain_name(f"{path}.{parameter}".lstrip("."))
             fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
             if not fitting or not (whole or _as_matrix(module, parameter) is not None):
                 continue
@@ -314,7 +315,3 @@ def _matrix_reader(parameter: str | None) -> Callable[[nn.Module], Tensors]:
         return {"matrix": linear(source).weight[0].mT}
 
     return read
-
-
-def _clean(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in (*WRAPPERS, "base_layer"))
