@@ -1,4 +1,6 @@
-"""The device that computes, checked before anything is computed."""
+"""The device that computes, checked before anything is computed, and the cores that this process may use."""
+
+import os
 
 import torch
 
@@ -23,3 +25,8 @@ def usable(device: str) -> str:
             f"the device {device!r} cannot be used here: pass cpu, or cuda where there is a GPU."
         )
     return device
+
+
+def allowed_cores() -> int:
+    """How many of the machine's cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rankrise.foundations.device import allowed_cores
 from rankrise.foundations.errors import RankriseError
 
 MOST = 10_000
@@ -38,8 +39,7 @@ class Processes(Executor):
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:
         if workers is not None and not 1 <= workers <= MOST:
             raise RankriseError(f"workers is {workers}: pass a whole number from 1 to {MOST:,}.")
-        gpus = visible_gpus()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        gpus, cores = visible_gpus(), allowed_cores()
         count = workers or max(1, min(len(gpus) or cores, most or cores))
         self._threads = ThreadPoolExecutor(count, initializer=_hold_interrupts)
         self._cores = None if "OMP_NUM_THREADS" in os.environ else max(1, cores // count)

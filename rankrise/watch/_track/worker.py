@@ -1,6 +1,5 @@
 """A thread beside training that takes jobs in their order and leaves the cores to training."""
 
-import os
 import queue
 import threading
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rankrise.foundations.device import allowed_cores
 from rankrise.watch._batches import use_threads
 
 
@@ -49,7 +49,4 @@ class Worker:
 
 def spare_cores(on_accelerator: bool) -> int:
     """Beside an accelerator a quarter of the host's cores, at most four; one where training needs them."""
-    if not on_accelerator:
-        return 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(4, allowed // 4))
+    return max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1
