@@ -189,10 +189,21 @@ def _is_below(tensor: str, name: str) -> bool:
 
 
 def _transformers(path: Path, described: dict[str, Any]) -> Architecture:
-    """Transformers' class, and its own table of what became of the names and layouts of old checkpoints."""
+    """Transformers' class of the config."""
     transformers = require(
         "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
     )
+    with _building(path, f"transformers {transformers.__version__}"):
+        config = transformers_config(transformers, described)
+        wanted = str((config.architectures or ["AutoModel"])[0])
+        named: Any = getattr(transformers, wanted, transformers.AutoModel)
+        is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+        model = named(config) if is_model else transformers.AutoModel.from_config(config)
+    return Architecture(model, _binding(model, config))
+
+
+def _binding(model: Any, config: Any) -> Callable[[Checkpoint], Opened]:
+    """What opens checkpoints by transformers' own table of what became of old names and layouts."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         WeightConverter,
@@ -200,13 +211,6 @@ def _transformers(path: Path, described: dict[str, Any]) -> Architecture:
         dot_natural_key,
         rename_source_key,
     )
-
-    with _building(path, f"transformers {transformers.__version__}"):
-        config = transformers_config(transformers, described)
-        wanted = str((config.architectures or ["AutoModel"])[0])
-        named: Any = getattr(transformers, wanted, transformers.AutoModel)
-        is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
-        model = named(config) if is_model else transformers.AutoModel.from_config(config)
 
     state = model.state_dict()
     mapping = get_model_conversion_mapping(model)
@@ -252,4 +256,4 @@ def _transformers(path: Path, described: dict[str, Any]) -> Architecture:
 
         return Opened(model, read, shape, stored_below)
 
-    return Architecture(model, bind)
+    return bind
