@@ -1,8 +1,6 @@
 """Whole runs on text: they learn, stop and go on to the bit, alone or shared; figures and claims work."""
 
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import torch
 import transformers
 from test_train_processes import launch
 from tiny_text import TINY_TEXT, write_stories
-from tiny_training import recipe_file, same_run
+from tiny_training import recipe_file, same_run, stop_at
 
 from rankrise import watch
 from rankrise.claims import check_claims
@@ -20,7 +18,7 @@ from rankrise.commands import main
 from rankrise.foundations.record.names import latest_checkpoint
 from rankrise.runs import open
 from rankrise.show.figures import draw_figures
-from rankrise.train import Interrupted, Reached, TrainSettings, train
+from rankrise.train import Interrupted, TrainSettings, train
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +39,6 @@ def whole(asked: TrainSettings, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("whole") / "gpt2"
     train(asked, folder)
     return folder
-
-
-def stop_at(step: int) -> object:
-    def progress(where: Reached) -> None:
-        if where.step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return progress
 
 
 def test_a_run_is_tracked_and_learns(whole):

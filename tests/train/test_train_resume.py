@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_training import recipe_file, same_run
+from tiny_training import recipe_file, same_run, stop_at
 from torch import Tensor
 
 from rankrise import watch
@@ -26,16 +26,8 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.checkpoint import EARLIER
 from rankrise.foundations.record.names import latest_checkpoint
 from rankrise.show.terminal import snapshot
-from rankrise.train import Interrupted, Reached, TrainSettings, _prepared, train
+from rankrise.train import Interrupted, TrainSettings, _prepared, train
 from rankrise.watch._track import jobs, staging
-
-
-def stop_at(step: int) -> object:
-    def progress(where: Reached) -> None:
-        if where.step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return progress
 
 
 def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path):

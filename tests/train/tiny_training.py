@@ -1,5 +1,8 @@
 """A vision transformer small enough to train in a second; comparing runs to the bit."""
 
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +10,7 @@ import yaml
 from safetensors.torch import load_file
 
 from rankrise.foundations.record.lines import read_lines
-from rankrise.train import TrainSettings
+from rankrise.train import Reached, TrainSettings
 
 TINY = TrainSettings(
     data="digits",
@@ -50,6 +53,16 @@ def same_run(one: Path, other: Path) -> None:
             tensors, others = load_file(one / file), load_file(other / file)
             assert tensors.keys() == others.keys()
             assert all(tensors[name].equal(others[name]) for name in tensors), file
+
+
+def stop_at(step: int) -> Callable[[Reached], None]:
+    """What tells a run to stop when it reports that step."""
+
+    def progress(where: Reached) -> None:
+        if where.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return progress
 
 
 def recipe_file(settings: TrainSettings, path: Path, **changes: object) -> Path:

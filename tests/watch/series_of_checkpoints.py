@@ -60,3 +60,12 @@ def tracked_series(folder, model, steps, name="checkpoint-{}", dtypes=(torch.flo
             for dtype in dtypes:
                 save(folder / str(dtype).removeprefix("torch.") / name.format(step), model, dtype)
     return watch.load(folder / "tracked")
+
+
+def ranks_of(folder):
+    return (folder / "ranks.jsonl").read_text()
+
+
+def record_of(folder):
+    files = [folder / "ranks.jsonl", folder / "initial.safetensors", *sorted(folder.glob("spectra/*"))]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}

@@ -22,18 +22,6 @@ from rankrise.foundations.record.lines import read_lines
 STEPS = [0, *range(1, 20)]
 
 
-def ranks_of(folder):
-    return (folder / "ranks.jsonl").read_text()
-
-
-@pytest.fixture(scope="module")
-def series(tmp_path_factory):
-    """A folder with five checkpoints of a tiny GPT-2; none of it is changed by a test."""
-    folder = tmp_path_factory.mktemp("series")
-    made.tracked_series(folder, made.text_model(), [0, 10, 20, 40, 80])
-    return folder / "float32"
-
-
 @pytest.mark.parametrize("model", [made.text_model, made.image_model])
 def test_it_equals_what_a_tracker_recorded(tmp_path, model):
     dtypes = (torch.float32, torch.bfloat16)
@@ -98,15 +86,10 @@ def test_it_goes_on_after_a_kill_at_any_point_to_the_same_record(series, tmp_pat
         run = watch.history(plan, folder)
         assert run.finished
         assert not run.info.get("stopped")
-        assert ranks_of(folder) == ranks_of(tmp_path / "whole")
+        assert made.ranks_of(folder) == made.ranks_of(tmp_path / "whole")
         for file in (tmp_path / "whole" / "spectra").iterdir():
             assert (folder / "spectra" / file.name).read_bytes() == file.read_bytes()
         assert not (folder / ".fetched").exists()
-
-
-def record_of(folder):
-    files = [folder / "ranks.jsonl", folder / "initial.safetensors", *sorted(folder.glob("spectra/*"))]
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 @pytest.mark.slow
@@ -141,7 +124,7 @@ def test_processes_killed_at_random_moments_leave_what_the_next_goes_on_from(ser
             process.join()
             killed += process.exitcode == -signal.SIGKILL
         assert watch.history(series, folder).finished
-        assert record_of(folder) == record_of(tmp_path / "whole")
+        assert made.record_of(folder) == made.record_of(tmp_path / "whole")
         assert sorted(path.name for path in folder.iterdir()) == sorted(
             path.name for path in (tmp_path / "whole").iterdir()
         )
@@ -154,7 +137,7 @@ def test_gaps_are_filled_later_in_order(series, tmp_path):
     run = watch.history(series, tmp_path / "run")
     watch.history(series, tmp_path / "whole")
     assert run.measured.tolist() == [0, 10, 20, 40, 80]
-    assert ranks_of(tmp_path / "run") == ranks_of(tmp_path / "whole")
+    assert made.ranks_of(tmp_path / "run") == made.ranks_of(tmp_path / "whole")
 
 
 def test_other_weights_or_another_base_are_refused(series, tmp_path):
@@ -186,7 +169,7 @@ def test_since_the_previous_or_another(series, tmp_path):
     assert np.allclose(found, [row.stable_rank for row in rows], rtol=1e-4)
     resumed = watch.history(series, tmp_path / "resumed", base="previous", last=20)
     resumed = watch.history(series, tmp_path / "resumed", base="previous")
-    assert ranks_of(resumed.folder) == ranks_of(previous.folder)
+    assert made.ranks_of(resumed.folder) == made.ranks_of(previous.folder)
     with pytest.raises(RankriseError, match="holds changes since the checkpoint before each, from "):
         watch.history(series, resumed.folder, base="previous", first=10)
     sparse = watch.history(series, tmp_path / "sparse", base="previous", every=2)

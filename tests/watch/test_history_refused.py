@@ -14,23 +14,6 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 
 
-def ranks_of(folder):
-    return (folder / "ranks.jsonl").read_text()
-
-
-def record_of(folder):
-    files = [folder / "ranks.jsonl", folder / "initial.safetensors", *sorted(folder.glob("spectra/*"))]
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
-@pytest.fixture(scope="module")
-def series(tmp_path_factory):
-    """A folder with five checkpoints of a tiny GPT-2; none of it is changed by a test."""
-    folder = tmp_path_factory.mktemp("series")
-    made.tracked_series(folder, made.text_model(), [0, 10, 20, 40, 80])
-    return folder / "float32"
-
-
 def test_other_sharding_is_read_and_other_names_get_a_sentence(series, tmp_path):
     shutil.copytree(series, tmp_path / "series")
     whole = watch.history(series, tmp_path / "whole")
@@ -80,11 +63,12 @@ def test_weights_that_are_not_finite_end_it_and_it_goes_on_without_them(series, 
     left = r"checkpoint-(?!20)(\d+)"
     found = watch.history(tmp_path / "series", tmp_path / "without", base=base, steps=left)
     expected = watch.history(series, tmp_path / "without-20", base=base, steps=left)
-    assert ranks_of(found.folder) == ranks_of(expected.folder)
+    assert made.ranks_of(found.folder) == made.ranks_of(expected.folder)
     wrong.write_bytes(right)
     found = watch.history(tmp_path / "series", tmp_path / "run", base=base)
     assert found.finished
-    assert ranks_of(found.folder) == ranks_of(watch.history(series, tmp_path / "whole", base=base).folder)
+    whole = watch.history(series, tmp_path / "whole", base=base)
+    assert made.ranks_of(found.folder) == made.ranks_of(whole.folder)
 
 
 def test_a_base_or_a_matrix_that_is_not_finite_is_named(series, tmp_path):
@@ -124,7 +108,7 @@ def test_other_heads_in_weights_of_the_same_shapes_are_refused(series, tmp_path)
         watch.history(tmp_path / "series", tmp_path / "other", base=middle)
     change_config(middle, n_head=2)
     run = watch.history(tmp_path / "series", tmp_path / "run")
-    assert ranks_of(run.folder) == ranks_of(watch.history(series, tmp_path / "whole").folder)
+    assert made.ranks_of(run.folder) == made.ranks_of(watch.history(series, tmp_path / "whole").folder)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +169,10 @@ def test_adapters_that_come_in_between_are_refused_and_it_goes_on_without_them(s
 )
 def test_what_a_row_holds_cannot_change_on_the_way(series, tmp_path, choices, sentence):
     watch.history(series, tmp_path / "run", last=10)
-    before = record_of(tmp_path / "run")
+    before = made.record_of(tmp_path / "run")
     with pytest.raises(RankriseError, match=sentence):
         watch.history(series, tmp_path / "run", **choices)
-    assert record_of(tmp_path / "run") == before
+    assert made.record_of(tmp_path / "run") == before
     assert watch.load(tmp_path / "run").finished
 
 
