@@ -8,3 +8,12 @@ def counted(number: int, one: str, many: str = "") -> str:
     ('1 layer', '12 layers', '2 losses')
     """
     return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def and_more(number: int) -> str:
+    """The end of a list that names only some, by how many it does not name; nothing where it names all.
+
+    >>> f"h.0, h.1{and_more(3)}", f"h.0{and_more(0)}"
+    ('h.0, h.1 and 3 more', 'h.0')
+    """
+    return f" and {number} more" if number > 0 else ""

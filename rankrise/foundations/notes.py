@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from rankrise.foundations.counted import and_more
+
 
 def gathered(notes: Iterable[tuple[str, str]]) -> list[str]:
     """Each note once, with the layers it is on, from pairs of a layer and a note.
@@ -12,7 +14,4 @@ def gathered(notes: Iterable[tuple[str, str]]) -> list[str]:
     layers: dict[str, list[str]] = {}
     for layer, note in notes:
         layers.setdefault(note, []).append(layer)
-    return [
-        f"{note} ({names[0] or 'the model'}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
-        for note, names in layers.items()
-    ]
+    return [f"{note} ({names[0] or 'the model'}{and_more(len(names) - 1)})" for note, names in layers.items()]

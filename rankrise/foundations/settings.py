@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.spelling import nearest
+from rankrise.foundations.spelling import did_you_mean
 
 Settings = TypeVar("Settings")
 
@@ -146,8 +146,7 @@ def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: st
     values = {name: getattr(settings, name) for name in meanings(settings)}
     for name, value in given.items():
         if name not in values:
-            meant = nearest(str(name), values)
-            advice = f"did you mean {meant}?" if meant else f"pass one of {', '.join(values)}."
+            advice = did_you_mean(str(name), values, f"pass one of {', '.join(values)}.")
             raise RankriseError(f"{source} gives {brief(name)}, which is not a setting of {kind}: {advice}")
         values[name] = converted(f"{source} gives {name} as {brief(value)}", value, types[name])
     return type(settings)(**values)
@@ -185,11 +184,8 @@ def converted(said: str, value: Any, wanted: Any) -> Any:
     if not choices or set(values) <= set(choices):
         return tuple(values) if many else values[0]
     wrong = next(item for item in values if item not in choices)
-    meant = nearest(wrong, choices)
-    advice = (
-        f"did you mean {meant}?" if meant else f"pass {'some' if many else 'one'} of {', '.join(choices)}."
-    )
-    raise RankriseError(f"{said}: {advice}")
+    known = f"pass {'some' if many else 'one'} of {', '.join(choices)}."
+    raise RankriseError(f"{said}: {did_you_mean(wrong, choices, known)}")
 
 
 def brief(value: Any) -> str:

@@ -21,3 +21,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         one for one in names if one.startswith(name) or name == "".join(word[:1] for word in one.split("_"))
     ]
     return close[0] if close else short[0] if len(name) > 1 and len(short) == 1 else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What to do about a name that is not known: the nearest as a question, or else the advice given.
+
+    >>> did_you_mean("sed", ["seed", "layers"], "pass one of them."), did_you_mean("x", ["seed"], "leave it.")
+    ('did you mean seed?', 'leave it.')
+    """
+    meant = nearest(name, known)
+    return f"did you mean {meant}?" if meant else otherwise

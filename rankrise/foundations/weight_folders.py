@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankrise.foundations.counted import and_more
 from rankrise.foundations.record.names import INITIAL, spectra_path
 from rankrise.foundations.record.run_file import has_run
 
@@ -58,7 +59,7 @@ def named(folder: Path, found: Sequence[Path]) -> str:
     'step-0, step-1, step-2, step-3 and 2 more'
     """
     shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:NAMED])
-    return shown + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    return shown + and_more(len(found) - NAMED)
 
 
 def _by_numbers(path: Path) -> list[tuple[int, int, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.spelling import nearest
+from rankrise.foundations.spelling import did_you_mean
 
 FOLDER = Path(__file__).parent
 LARGEST = 100_000
@@ -58,8 +58,7 @@ def find(recipe: str | Path) -> Path:
             message = f"{recipe} is now the recipe {path.stem}: the old path goes with the next version."
             warnings.warn(message, FutureWarning, stacklevel=2)
             return FOLDER / path.name
-        meant = nearest(path.stem, names())
-        advice = f"did you mean {meant}?" if meant else f"pass a YAML file, or one of {', '.join(names())}."
+        advice = did_you_mean(path.stem, names(), f"pass a YAML file, or one of {', '.join(names())}.")
         raise RankriseError(f"{str(recipe)!r} is not a recipe: {advice}")
     return path
 

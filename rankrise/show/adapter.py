@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankrise.foundations.counted import and_more
 from rankrise.foundations.files import to_json
 from rankrise.show.console import safe_console
 
@@ -103,5 +104,4 @@ def print_adapter(
 def _listed(names: list[str]) -> str:
     """Names with their numbers left out, each once."""
     kinds = list(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
-    more = f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else ""
-    return ", ".join(kinds[:NAMES_SHOWN]) + more
+    return ", ".join(kinds[:NAMES_SHOWN]) + and_more(len(kinds) - NAMES_SHOWN)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankrise.foundations.counted import counted
+from rankrise.foundations.counted import and_more, counted
 from rankrise.show.ceilings import ceiling_words
 from rankrise.show.layer_names import short_names
 from rankrise.show.quantities import duration
@@ -327,9 +327,8 @@ def _stage_lines(shot: Snapshot) -> list[str]:
     lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}{where}"]
     for stage in shot.stages:
         first, *others = stage.curves
-        more = f" and {len(others)} more" if others else ""
-        low, high = stage.interval
-        lines.append(f"  step {stage.step} ({low} to {high}), {_sure(stage.probability)} sure: {first}{more}")
+        when = "step {} ({} to {})".format(stage.step, *stage.interval)
+        lines.append(f"  {when}, {_sure(stage.probability)} sure: {first}{and_more(len(others))}")
     return lines
 
 

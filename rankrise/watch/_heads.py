@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from torch import Tensor, nn
 
-from rankrise.foundations.counted import counted
+from rankrise.foundations.counted import and_more, counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.watch._ceilings import product_ceilings
@@ -240,7 +240,7 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
     for (kind, guess), paths in guesses.items():
         _announced.add(kind)
         snippet = _another_layout(found[paths[0]])
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        more = and_more(len(paths) - 1)
         otherwise = " If its forward pass is that of another one, such as this, this settles it:\n\n"
         warnings.warn(
             f"The layout of {plain_name(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is "
@@ -303,9 +303,8 @@ def _grouped(unread: dict[str, tuple[str, str]]) -> str:
     paths: dict[tuple[str, str], list[str]] = {}
     for path, kind_and_reason in unread.items():
         paths.setdefault(kind_and_reason, []).append(plain_name(path))
-    more = {key: f" and {len(these) - 1} more" if len(these) > 1 else "" for key, these in paths.items()}
     return "; ".join(
-        f"{these[0]}{more[kind, reason]} ({kind}): {reason}" for (kind, reason), these in paths.items()
+        f"{these[0]}{and_more(len(these) - 1)} ({kind}): {reason}" for (kind, reason), these in paths.items()
     )
 
 

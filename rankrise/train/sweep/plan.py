@@ -9,7 +9,7 @@ from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json, brief
-from rankrise.foundations.spelling import nearest
+from rankrise.foundations.spelling import did_you_mean
 from rankrise.recipes.train_settings import TrainSettings
 
 MOST_RUNS = 10_000
@@ -106,8 +106,7 @@ def _chosen(runs: list[PlannedRun], only: str | None) -> list[PlannedRun]:
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted or [only]:
         if name not in by_name:
-            meant = nearest(name, by_name)
-            advice = f"did you mean {meant}?" if meant else f"pass some of {', '.join(by_name)}."
+            advice = did_you_mean(name, by_name, f"pass some of {', '.join(by_name)}.")
             raise RankriseError(f"--only names {brief(name)}, which is not a choice of the recipe: {advice}")
     return [by_name[name] for name in dict.fromkeys(wanted)]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from rankrise.foundations.counted import counted
+from rankrise.foundations.counted import and_more, counted
 from rankrise.runs import ToyRun
 from rankrise.runs.toy.pieces import Piece
 from rankrise.show.report.kind import Chapter
@@ -57,7 +57,7 @@ def _did(run: ToyRun) -> str:
 
 def _unfinished(run: ToyRun) -> str:
     names = [piece.name for piece in run.missing]
-    listed = ", ".join(map(escape, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    listed = ", ".join(map(escape, names[:4])) + and_more(len(names) - 4)
     return (
         f"The run is not finished: {listed} {'is' if len(names) == 1 else 'are'} missing, and absent below."
     )
