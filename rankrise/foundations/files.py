@@ -88,7 +88,7 @@ def _temporary(path: Path) -> Path:
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or the names in a folder, on the disk and not only in the system's hands."""
+    """Have the disk keep a file's content, or the names in a folder, and not the system's buffers alone."""
     if os.name == "nt":  # it syncs neither folders nor files that are open for reading
         return
     handle = os.open(path, os.O_RDONLY)

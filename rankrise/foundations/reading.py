@@ -21,7 +21,7 @@ def refuse_special(path: Path) -> None:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a plain file of at most so many bytes."""
+    """The content of a plain file, which is refused if it has more than `most` bytes."""
     refuse_special(path)
     with path.open("rb") as file:
         content = file.read(most + 1)

@@ -1,4 +1,4 @@
-"""The stages of an opened run: those that were kept in its folder, if they are of now, or found."""
+"""The stages of an opened run: those kept in its folder if the record has not grown since, or else found."""
 
 from pathlib import Path
 from weakref import WeakKeyDictionary

@@ -22,7 +22,7 @@ WHY = "Pass --why for the reason behind each threshold."
 NARROWEST = 20
 """Letters of a name in a line; where there is no room for them, there is no table."""
 NAMED = 2
-"""So many of the runs that are left out are named."""
+"""How many of the runs that are left out are named."""
 
 
 def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:

@@ -38,7 +38,7 @@ class Times:
         self._kept = nearest_of(sorted({*self._often, *self._seldom}), settings.keep_series)
 
     def step(self, epoch: float) -> int:
-        """The step at which so many epochs are over, at least 1."""
+        """The step at which that many epochs are over, at least 1."""
         return max(1, round(epoch * self.epoch_steps))
 
     def epoch(self, step: int) -> float:
@@ -75,7 +75,7 @@ class Times:
 
 
 def nearest_of(measured: Sequence[int], count: int) -> set[int]:
-    """So many of the measured steps, dense early and then evenly spread, with the first and the last.
+    """`count` of the measured steps, dense early and then evenly spread, with the first and the last.
 
     >>> sorted(nearest_of(range(101), 8)), sorted(nearest_of([0, 3, 100], 8)), nearest_of([0, 3, 100], 0)
     ([0, 1, 5, 22, 25, 50, 75, 100], [0, 3, 100], set())
@@ -91,7 +91,7 @@ def nearest_of(measured: Sequence[int], count: int) -> set[int]:
 
 
 def _aims(early: int, even: int, total: int) -> list[float]:
-    """The beginning and the end, then so many times that are dense early, on a logarithmic clock, and so many
+    """The beginning and the end, then `early` times on a logarithmic clock, dense at first, and `even` ones
     that are evenly spread."""
     times = [0.0, float(total), *numpy.geomspace(1, total, early), *numpy.linspace(0, total, even)]
     return list(dict.fromkeys(map(float, times)))

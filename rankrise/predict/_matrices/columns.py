@@ -16,7 +16,7 @@ from torch import Tensor
 _ORTHOGONAL = 1e-13
 _MOST_SWEEPS = 12
 _FAR = 9.0
-"""So many e-foldings make one column next to nothing beside another."""
+"""The e-foldings from which on one column is next to nothing beside another."""
 _RESOLVED = 1e-7
 _KNOWN = 0.1
 """Between columns of about the initial size or below, float64 does not keep the conserved quantity."""

@@ -26,11 +26,11 @@ VISIBLE = 1e-5
 """A column below this size changes a product by less than 1e-10."""
 
 _SPREAD = 16.0
-"""So many e-foldings the columns of a product may drift apart before they are rotated."""
+"""The e-foldings by which the columns of a product may drift apart before they are rotated."""
 _BEND = 0.1
-"""So much the gradient may change within a step of the linear flow, times its length."""
+"""How much the gradient may change within a step of the linear flow, times its length."""
 _GROWTH = 0.7
-"""So many e-foldings an active column may grow between two moments that are kept."""
+"""The e-foldings by which an active column may grow between two moments that are kept."""
 _OVERSHOOT = 1.5
 _SMALLEST_STEP = 1e-13
 

@@ -201,7 +201,7 @@ def _matrix_spectra(member: TrackedRun) -> dict[str, Any]:
 
 
 def _spectra_steps(member: TrackedRun, most: int) -> np.ndarray:
-    """Up to so many of the steps with full spectra, about evenly on a logarithmic clock."""
+    """Up to `most` of the steps with full spectra, about evenly on a logarithmic clock."""
     steps = member.finite_spectra_steps
     if not len(steps):
         return steps
@@ -222,7 +222,7 @@ def _metrics(member: TrackedRun) -> list[str]:
 
 
 def _metric(member: TrackedRun, name: str) -> dict[str, Any] | None:
-    """A metric's finite values; of more than the page has room for, means over windows of so many."""
+    """A metric's finite values; where these are too many for the page, means over windows of them."""
     if name not in member.steps():
         return None
     known = np.isfinite(member.steps()[name])
