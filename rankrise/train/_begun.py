@@ -23,6 +23,10 @@ from rankrise.train._vision_model import vision_transformer
 
 MOST = 10**6
 """Tokens of a vocabulary, classes, or channels of an image."""
+AT_ONCE = 16384
+"""Tokens or images in a batch of `training_inputs` at most: the logits of a text are large."""
+JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
+"""Training examples, and of text also tokens, that a training loss is measured on at most."""
 
 
 def settings_of(folder: str | Path) -> TrainSettings:
@@ -73,14 +77,6 @@ def _count(path: Path, name: str, value: object) -> int:
     if type(value) is not int or not 1 <= value <= MOST:
         raise RankriseError(f"{path} is damaged ({name} is {value!r:.30}): restore it.")
     return value
-
-
-AT_ONCE = 16384
-"""Tokens or images in a batch of `training_inputs` at most: the logits of a text are large."""
-
-
-JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
-"""Training examples, and of text also tokens, that a training loss is measured on at most."""
 
 
 def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:

@@ -22,6 +22,17 @@ from rankrise.watch._projection import Unreadable
 from rankrise.watch._recognise import is_guess, looks_like_attention, recognise, why_unknown
 from rankrise.watch._snippets import suggestion
 
+_PARALLEL = (
+    "DataParallel",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "DeepSpeedEngine",
+    "_FabricModule",
+)
+"""What training wraps around a model, by the name of the class."""
+_announced: WeakSet[type] = WeakSet()
+"""Classes of modules whose layout was told to be a guess."""
+
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -162,15 +173,6 @@ def unwrap(model: Any) -> nn.Module:
             return model
 
 
-_PARALLEL = (
-    "DataParallel",
-    "DistributedDataParallel",
-    "FullyShardedDataParallel",
-    "DeepSpeedEngine",
-    "_FabricModule",
-)
-
-
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The attention modules of a model that are read, by their names, with nothing announced."""
     found, _ = _recognised(model)
@@ -248,9 +250,6 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
             f"RankTracker(..., check=batch).{otherwise + snippet if snippet else ''}",
             stacklevel=4,
         )
-
-
-_announced: WeakSet[type] = WeakSet()
 
 
 def _another_layout(module: nn.Module) -> str:

@@ -13,6 +13,8 @@ from rankrise.watch._families import FAMILIES, Attention, Family, from_known_lib
 from rankrise.watch._linear import is_adapter, is_conv1d, is_linear
 from rankrise.watch._marks import marks, refuse
 
+_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
+_ACTIVATIONS = {name for name in dir(nn.modules.activation) if name not in ("MultiheadAttention", "Module")}
 _added: list[Family] = []
 _checked: WeakKeyDictionary[nn.Module, tuple[bool, str]] = WeakKeyDictionary()
 """Of a module that a forward pass was asked about: whether it agrees, and what has to be said beside that."""
@@ -166,7 +168,3 @@ def why_unknown(module: nn.Module) -> str:
         kinds = ", ".join(f"{name} (a {type(child).__name__})" for name, child in odd.items())
         return f"it has parts that do more than a linear layer that is known here: {kinds}"
     return "its projections are laid out in no way that is known here"
-
-
-_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
-_ACTIVATIONS = {name for name in dir(nn.modules.activation) if name not in ("MultiheadAttention", "Module")}
