@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from adapter_tasks import Task
@@ -79,12 +80,10 @@ def cut_by(method: str, cutting: Cutting) -> dict[str, Any]:
     ranks: Callable[[int], dict[str, int]] = within
     most = parameters_of(spectra, {name: len(spectrum.squares) for name, spectrum in spectra.items()})
     if method == PLAIN:
-        ranks, most = (
-            lambda rank: one_rank(spectra, rank),
-            max(len(each.squares) for each in spectra.values()),
-        )
+        ranks = partial(one_rank, spectra)
+        most = max(len(each.squares) for each in spectra.values())
     if method == SHARE:
-        ranks, most = lambda permille: share_of_each(spectra, permille), 1000
+        ranks, most = partial(share_of_each, spectra), 1000
     at_budget = ranks if method == PLAIN else lambda rank: within(rank * cutting.one)
 
     def scores_at(chosen: dict[str, int]) -> dict[str, float]:

@@ -236,10 +236,8 @@ def _made_images(count: int, seed: int, device: str) -> Examples:
     labels = torch.randint(4, (count,), generator=generator)
     pixels = torch.randn(count, 3, 8, 8, generator=generator)
     for quarter in range(4):
-        rows, columns = (
-            slice(4 * (quarter // 2), 4 * (quarter // 2) + 4),
-            slice(4 * (quarter % 2), 4 * (quarter % 2) + 4),
-        )
+        rows = slice(4 * (quarter // 2), 4 * (quarter // 2) + 4)
+        columns = slice(4 * (quarter % 2), 4 * (quarter % 2) + 4)
         pixels[labels == quarter, :, rows, columns] += 0.7
     return {"pixel_values": pixels.to(device), "labels": labels.to(device)}
 

@@ -99,9 +99,7 @@ class Coordinates:
         tensor([[ 2.0000,  1.0000, -0.5000],
                 [ 1.0000, -1.0000,  3.0000]], dtype=torch.float64)
         """
-        rising, falling = (
-            self.rising * torch.exp((self.lift + z) / 2),
-            self.falling * torch.exp((self.lift - z) / 2),
-        )
+        rising = self.rising * torch.exp((self.lift + z) / 2)
+        falling = self.falling * torch.exp((self.lift - z) / 2)
         larger, smaller = self.sign * (rising + falling), self.sign * (rising - falling)
         return torch.where(self.swapped, smaller, larger), torch.where(self.swapped, larger, smaller)

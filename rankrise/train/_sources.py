@@ -62,11 +62,8 @@ class DeviceImages:
                 "augmentation is resized-crop-flip, which needs whole photographs: pass stream true with an "
                 "image folder, or augmentation crop-flip."
             )
-        self.examples, self.channels, self.classes = (
-            len(data.train.labels),
-            data.train.images.shape[1],
-            data.classes,
-        )
+        self.examples, self.classes = len(data.train.labels), data.classes
+        self.channels = data.train.images.shape[1]
         self._seed = settings.seed
         self._margin = 0 if settings.augmentation == "none" else settings.image_size // 8
         self._mirror = settings.augmentation in ("crop-flip", "rand-augment")

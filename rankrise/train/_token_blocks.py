@@ -31,12 +31,8 @@ class TokenBlocks:
                 f"text, or a shorter sequence_length than {length}."
             )
         self.validation_sets = validation_sets
-        self._seed, self._length, self._device, self._stream = (
-            settings.seed,
-            length,
-            device,
-            settings.stream,
-        )
+        self._seed, self._stream = settings.seed, settings.stream
+        self._length, self._device = length, device
         self._tokens = train.tokens if settings.stream else train.tokens.to(torch.int32).to(device)
         self._places = torch.arange(length + 1, device=device)
         self._validation, self._rows = _laid_out(validation_sets, length, device)

@@ -25,9 +25,8 @@ _REFUSED_PARTS = {
 _QUERY_KEY_NORM = re.compile(
     "(q|k|qk|query|key)_?(norm|layernorm|layer_norm|ln)|(norm|ln)_?(q|k)|logit_scale"
 )
-_NOT_BETWEEN = re.compile(
-    "bias|LayerNorm|layer_norm|rotary|rope"
-)  # added, after the output, or marked as such
+_NOT_BETWEEN = re.compile("bias|LayerNorm|layer_norm|rotary|rope")
+"""What is added, stands after the output, or is marked as such."""
 
 ROTARY = "rotary positions turn queries and keys: the product is the position-free one"
 NORMALISED = "queries and keys are normalised: the product is the one without the norms"

@@ -20,10 +20,8 @@ def named(core: str, *others: str) -> re.Pattern[str]:
     >>> [bool(named("q|query").fullmatch(name)) for name in ("q_proj", "to_q", "Wq", "query", "q_lin", "mlp")]
     [True, True, True, True, True, False]
     """
-    before, after = (
-        "(to_|w_?|lin_|linear_|project_|c_)?",
-        "(_proj|_projection|_lin|_linear|_layer|_net|_attn)?",
-    )
+    before = "(to_|w_?|lin_|linear_|project_|c_)?"
+    after = "(_proj|_projection|_lin|_linear|_layer|_net|_attn)?"
     return re.compile("|".join([f"{before}({core}){after}", *others]), re.IGNORECASE)
 
 
@@ -78,10 +76,8 @@ def inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
 def heads_of(module: Any, output: Projection) -> int:
     """How many heads the module, or else its config, says it has."""
     width = output.weight.shape[1]
-    heads, size = (
-        number(module, HEADS) or number(getattr(module, "config", None), HEADS),
-        head_size(module),
-    )
+    heads = number(module, HEADS) or number(getattr(module, "config", None), HEADS)
+    size = head_size(module)
     if heads is None and size is not None:
         heads = width // size
     if heads is None:
@@ -109,10 +105,8 @@ def scale_of(module: Any) -> float | None:
     """The factor on the logits, where the module keeps one; None for the usual 1/sqrt(d_head)."""
     if type(module).__name__.startswith("GPTNeoSelf"):
         return 1.0
-    if type(module).__name__.startswith(
-        "Esm"
-    ):  # its `scaling` of 1 applies to queries that are scaled already
-        return None
+    if type(module).__name__.startswith("Esm"):
+        return None  # its `scaling` of 1 applies to queries that are scaled already
     kept = (getattr(module, name, None) for name in ("scaling", "scale", "softmax_scale", "inv_norm_factor"))
     return next((scale for scale in kept if isinstance(scale, float)), None)
 

@@ -51,9 +51,8 @@ def _make_plain(part: nn.Module) -> None:
     if parametrize.is_parametrized(part):
         values = {name: getattr(part, name).detach() for name in part.parametrizations}  # type: ignore[union-attr]
         del part._modules["parametrizations"]
-        part.__class__ = type(part).__bases__[
-            0
-        ]  # its own class has the computed weights, for the original too
+        # Its own class has the computed weights, for the original too.
+        part.__class__ = type(part).__bases__[0]
         for name, value in values.items():
             part.register_parameter(name, nn.Parameter(value.clone()))
     elif "weight" in vars(part) and "weight" not in part._parameters:

@@ -112,10 +112,8 @@ def test_a_loss_of_the_diagonal_keeps_its_directions(loss, size, mixing):
 
 def test_blocks_of_one_product_are_products_of_their_own():
     """A block mixes within itself and with no other; each square block has a sign of its own."""
-    first, second = (
-        predict.matrix_sensing(2, samples=30, seed=1),
-        predict.matrix_sensing(2, samples=30, seed=4),
-    )
+    first = predict.matrix_sensing(2, samples=30, seed=1)
+    second = predict.matrix_sensing(2, samples=30, seed=4)
     apart = predict.greedy_matrices(lambda a, b: first(a) + second(b), [(2, 2), (2, 2)])
     left, right = orthogonal(8, 4), orthogonal(9, 4)
 

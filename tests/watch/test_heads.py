@@ -148,9 +148,8 @@ def test_xlnet():
     attention, tokens = model.layer[0].rel_attn, torch.randn(5, 24)
     for part in "qkv":
         weight = {"q": layer.query, "k": layer.key, "v": layer.value}[part]
-        expected = torch.einsum(
-            "ih,hnd->nid", tokens, getattr(attention, part)
-        )  # as in XLNetRelativeAttention.forward
+        # As in XLNetRelativeAttention.forward.
+        expected = torch.einsum("ih,hnd->nid", tokens, getattr(attention, part))
         torch.testing.assert_close(tokens @ weight, expected)
     mixed = torch.randn(5, 4, 6)
     expected = torch.einsum("ind,hnd->ih", mixed, attention.o)

@@ -161,11 +161,9 @@ class SplitAttention(nn.Module):
     def __init__(self):
         super().__init__()
         self.heads = 4
-        self.to_q, self.to_kv, self.to_out = (
-            nn.Linear(32, 32, bias=False),
-            nn.Linear(24, 64),
-            nn.Linear(32, 32),
-        )
+        self.to_q = nn.Linear(32, 32, bias=False)
+        self.to_kv = nn.Linear(24, 64)
+        self.to_out = nn.Linear(32, 32)
 
     def forward(self, x, context):
         q, k, v = (

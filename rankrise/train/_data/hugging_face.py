@@ -44,8 +44,6 @@ def read_hugging_face(name: str) -> tuple[HubPictures, HubPictures, int]:
     held_out = next((split for split in ("validation", "val", "valid", "test") if split in parts), None)
     if "train" not in parts or held_out is None:
         raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation.")
-    train, validation = (
-        HubPictures(f"{name}-train", parts["train"]),
-        HubPictures(f"{name}-val", parts[held_out]),
-    )
+    train = HubPictures(f"{name}-train", parts["train"])
+    validation = HubPictures(f"{name}-val", parts[held_out])
     return train, validation, train.classes

@@ -23,7 +23,7 @@ from rankrise.foundations.record.names import (
     STEPS,
     spectra_path,
     spectra_steps,
-)  # fmt: skip
+)
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
 from rankrise.foundations.record.tensors import checksum, sha256, write_tensors
 from rankrise.watch._track.troubles import log

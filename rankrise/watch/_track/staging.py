@@ -79,9 +79,8 @@ class Staging:
         self.count = max(1, min(PLACES, PLACES_BYTES // size))
         self._free = deque(self._place(reading, keep, size <= PLACES_BYTES) for _ in range(self.count))
         for device in self._streams:
-            torch.linalg.cholesky_ex(
-                torch.ones(1, 1, device=device)
-            )  # two threads must not be the first at once
+            # Two threads must not be the first to decompose a matrix there at once.
+            torch.linalg.cholesky_ex(torch.ones(1, 1, device=device))
             torch.cuda.synchronize(device)  # the initial weights are there, for every stream
 
     @property

@@ -34,10 +34,8 @@ def draw_entries(source: ToySeed, kind: str) -> Drawn:
     for line in panels:
         line[0].set_ylabel("entry")
     figure.suptitle(f"Entries of {NAMES[kind]}, exact flow (numbers: stage)")
-    flow, limit = (
-        Line2D([], [], color=sequence()(0.4)),
-        Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES),
-    )
+    flow = Line2D([], [], color=sequence()(0.4))
+    limit = Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES)
     labels = ["flow, dark to light in Algorithm 1's order", "Algorithm 1"]
     figure.legend([flow, limit], labels, loc="outside lower center", ncols=2)
     rows = [
