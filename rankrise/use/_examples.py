@@ -82,8 +82,9 @@ def refuse_untakable(model: Any, batch: Example, said: str, advice: str) -> None
     except RankriseError:
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        why = first_line(error).rstrip(".")
         raise RankriseError(
-            f"{type(model).__name__} cannot take the data of {said} ({first_line(error).rstrip('.')}): {advice}."
+            f"{type(model).__name__} cannot take the data of {said} ({why}): {advice}."
         ) from error
 
 
