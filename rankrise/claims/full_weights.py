@@ -3,6 +3,7 @@ drops.
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,10 @@ PREDICTED = 5.0
 """In units of 1/log(1/scale): stages at a finite scale are late or early by a few of these."""
 
 PREDICTION = "error of a predicted stage time, as a fraction of that time"
-CHOICES: dict[str, dict[str, float]] = {
+CHOICES: dict[str, dict[str, Any]] = {
     **{f"values above {least:g} of the largest": {"least": least} for least in (0.01, 0.2)},
     **TOLERANCES,
+    "the stable rank": {"stable": True},
 }
 
 LATE_FALL = 0.1
@@ -64,7 +66,18 @@ def full_weights(run: ToyRun) -> list[Measure]:
     ]
 
 
-def _deciding(curves: list[FullWeights], least: float = LEARNED, tolerance: float = 1.0) -> list[Measure]:
+def _deciding(
+    curves: list[FullWeights], least: float = LEARNED, tolerance: float = 1.0, stable: bool = False
+) -> list[Measure]:
+    rank = at_most(
+        "rank when half the fall of the loss is over, as a fraction of the final rank",
+        max(early_stable_rank(curve) if stable else early_rank(curve, least) for curve in curves),
+        tolerance * EARLY_RANK,
+        "rank that grows during training is below half then; weights that start large have all of it",
+        part="rank grows",
+    )
+    if stable:
+        return [rank]
     order, count = {"part": "one after another"}, max(int(learned(curve, least).sum()) for curve in curves)
     measures = [
         at_most(
@@ -83,13 +96,7 @@ def _deciding(curves: list[FullWeights], least: float = LEARNED, tolerance: floa
             "one after another, each takes its share, a quarter at most",
             **order,
         ),
-        at_most(
-            "rank when half the fall of the loss is over, as a fraction of the final rank",
-            max(early_rank(curve, least) for curve in curves),
-            tolerance * EARLY_RANK,
-            "rank that grows during training is below half then; weights that start large have all of it",
-            part="rank grows",
-        ),
+        rank,
         at_least(
             "drops of the loss after a plateau",
             float(min(map(drops, curves))),
@@ -166,10 +173,23 @@ def overlap(curve: FullWeights, least: float = LEARNED) -> float:
 
 def early_rank(curve: FullWeights, least: float = LEARNED) -> float:
     """The fraction of the final rank that is there when half of the loss's fall is over."""
-    values, losses = _values(curve), curve.losses.numpy()
-    half = int((losses <= (losses[0] + losses[-1]) / 2).argmax())
+    values = _values(curve)
     rank = (values >= least * values[-1].max()).sum(1)
-    return float(rank[half] / rank[-1])
+    return float(rank[_half_way(curve)] / rank[-1])
+
+
+def early_stable_rank(curve: FullWeights) -> float:
+    """The same by the stable rank, of the product that has more of it by then."""
+    half = _half_way(curve)
+    products = (curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy())
+    ranks = [np.square(one).sum(1) / np.square(one.max(1)) for one in products if one.any(1).all()]
+    return float(max(rank[half] / rank[-1] for rank in ranks))
+
+
+def _half_way(curve: FullWeights) -> int:
+    """The place at which half of the loss's fall is over."""
+    losses = curve.losses.numpy()
+    return int((losses <= (losses[0] + losses[-1]) / 2).argmax())
 
 
 def drops(curve: FullWeights) -> int:

@@ -18,6 +18,7 @@ from rankrise.claims.convergence import exponent
 from rankrise.claims.full_weights import (
     drops,
     early_rank,
+    early_stable_rank,
     in_transition,
     late_fall,
     learned,
@@ -232,6 +233,8 @@ def test_full_weight_measures_on_curves_known_by_hand() -> None:
     assert [int(learned(uneven, least).sum()) for least in (0.05, 0.2, 0.6)] == [3, 2, 1]
     assert overlap(uneven, 0.2) == pytest.approx(rising / (0.3 + rising), abs=0.004)
     assert early_rank(uneven, 0.2) == 1.0
+    assert early_stable_rank(stagewise) == pytest.approx(1.25 / 3, abs=0.01)  # the second is half-way up
+    assert early_stable_rank(uneven) == pytest.approx((1 + 0.25**2) / (1 + 0.5**2 + 0.1**2), abs=0.01)
     assert rise(stagewise) == 0.0
     together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
     assert drops(together) == 0
