@@ -104,7 +104,7 @@ FIGURES: tuple[Figure[Any], ...] = (
         "energy-rank",
         each_study,
         draw_energy_rank,
-        "Directions that hold 90, 95 and 99 % of the change's energy throughout training",
+        "Directions that hold 90, 95 and 99 % of the change's energy, and entropy rank, throughout training",
     ),
     Figure(
         "singular-values",

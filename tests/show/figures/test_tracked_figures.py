@@ -182,6 +182,9 @@ def test_the_energy_ranks_are_those_of_the_full_spectra(tracked: dict[str, Path]
     entropies = np.exp(-(share_of_each * np.log(share_of_each + 1e-300)).sum(axis=1))
     where = {"product": "VO", "layer": 2, "step": last, "rank": "entropy"}
     assert column(table, "mean_over_heads", **where) == pytest.approx([entropies.mean()], rel=1e-3)
+    lines = DRAW["energy-rank"](studies([run])[0])[0].axes[1].get_lines()
+    (entropy,) = (line for line in lines if "V" in line.get_label() and "entropy" in line.get_label())
+    assert entropy.get_ydata()[-1] == pytest.approx(entropies.mean(), rel=1e-3)
 
 
 def test_a_record_without_energy_ranks_has_no_figure_of_them(
@@ -360,6 +363,7 @@ def test_runs_at_several_scales_are_told_apart(tracked: dict[str, Path]) -> None
         titles = [DRAW[name](study)[0].get_suptitle() for study in (several, one)]
         assert titles[0].startswith(f"{one.label}, scale 1: ")
         assert titles[1].startswith(f"{one.label}: ")
+    assert DRAW["scales"](several)[0].axes[0].get_ylabel() == "stable rank after 12 epochs"
     for study in (several, one):
         lines = DRAW["training"](study)[0].axes[0].get_lines()
         looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in lines}

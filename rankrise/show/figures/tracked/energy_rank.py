@@ -1,4 +1,5 @@
-"""How many directions hold 90, 95 and 99 % of the change's energy, which the stable rank does not tell."""
+"""How many directions hold 90, 95 and 99 % of the change's energy, and its entropy rank: what the stable rank
+does not tell."""
 
 from itertools import product as pairs
 
@@ -16,11 +17,11 @@ from rankrise.show.figures.tracked.chosen import (
     measured,
     shown_layers,
 )
-from rankrise.show.rank_kinds import product_rank_kinds
+from rankrise.show.rank_kinds import STABLE, product_rank_kinds
 
 COLOURS = {"KQ": BLUE, "VO": VERMILION}
-LOOKS = ((STYLES[0], 0.8), ("-", 1.2), (DASHES, 0.8))
-"""Line style and width of the shares, the smallest first."""
+LOOKS = ((STYLES[0], 0.8), ("-", 1.2), (DASHES, 0.8), (STYLES[2], 0.8))
+"""Line style and width of the shares, the smallest first, and of the entropy rank."""
 HEADER = (
     "data",
     "run",
@@ -36,18 +37,18 @@ HEADER = (
 
 
 def draw_energy_rank(study: Study) -> Drawn:
-    """A panel per layer: the mean over heads at each share of the energy, of both products; the data, with
-    the stable and the entropy rank beside them."""
+    """A panel per layer: the mean over heads at each share of the energy, and of the entropy rank, of both
+    products; the data, with the stable rank beside them."""
     member = measured(study.main[0])
     ranks = product_rank_kinds(member)
-    shares = [kind for kind in next(iter(ranks.values()), {}) if kind.endswith("energy")]
-    if not shares:
+    kinds = [kind for kind in next(iter(ranks.values()), {}) if kind != STABLE]
+    if not kinds:
         raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them.")
     layers = shown_layers(len(member.layers))
     figure, panels = clock_grid(len(layers), member.clock, "directions")
     moments = member.at(member.finite_steps)
     for panel, layer in zip(panels, layers, strict=True):
-        for (kind, (style, width)), name in pairs(zip(shares, LOOKS, strict=False), member.products):
+        for (kind, (style, width)), name in pairs(zip(kinds, LOOKS, strict=False), member.products):
             mean, _ = mean_and_std(ranks[name][kind][member.finite][:, layer])
             label = f"{change(name)}, {kind.removesuffix(' energy')}"
             panel.plot(moments, mean, color=COLOURS[name], linestyle=style, linewidth=width, label=label)
@@ -55,10 +56,10 @@ def draw_energy_rank(study: Study) -> Drawn:
         panel.set_xlim(0, float(moments[-1]))
     panels[0].set_ylim(bottom=0)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(shares)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(kinds)))
     figure.suptitle(
         f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
-        "mean over heads (at most twice the head size)"
+        "and its entropy rank; mean over heads (at most twice the head size)"
     )
     return figure, table(HEADER, _rows(member, study.label, ranks))
 

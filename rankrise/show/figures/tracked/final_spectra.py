@@ -19,7 +19,7 @@ from rankrise.show.moments import moment, when
 
 FLOOR = 1e-3
 """The fraction of the axis's upper end below which nothing is drawn."""
-CUT_NOTE = "\nvalues below a thousandth of the axis's upper end are cut off"
+CUT_NOTE = "; values below a thousandth of the axis's upper end are cut off"
 
 
 def draw_final_spectra(study: Study) -> Drawn:
@@ -61,7 +61,7 @@ def draw_final_spectra(study: Study) -> Drawn:
     labels = [at_first(member), f"its change at {moment(member, last)}"]
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
-        f"{plain(study.main_label)}: the change {when(member, last)} against the {at_first(member)} "
-        f"(thin: other heads){CUT_NOTE if cut else ''}"
+        f"{plain(study.main_label)}: the change {when(member, last)} against the {at_first(member)}\n"
+        f"thin: other heads{CUT_NOTE if cut else ''}"
     )
     return figure, table(("product", "layer", "head", "spectrum", "index", "singular_value"), rows)

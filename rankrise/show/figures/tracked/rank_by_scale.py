@@ -6,6 +6,7 @@ from rankrise.runs import NotRecorded, Study
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import BLUE, GREEN, STYLES, VERMILION, new_figure, plain
 from rankrise.show.figures.tracked.chosen import change, layer_title, paper_layers
+from rankrise.show.moments import length
 
 LOOKS = ((BLUE, "o", STYLES[5]), (VERMILION, "s", STYLES[3]), (GREEN, "^", STYLES[0]))
 
@@ -54,7 +55,8 @@ def draw_rank_by_scale(study: Study) -> Drawn:
             for layer, heads in enumerate(map(_finite, ends[scale]), start=1)
         ]
     panels[0].set_ylim(bottom=0)
-    panels[0].set_ylabel("stable rank after training")
+    lengths = {length(one) for members in scales.values() for one in members}
+    panels[0].set_ylabel(f"stable rank after {lengths.pop() if len(lengths) == 1 else 'training'}")
     panels[-1].legend(loc="upper left")
     figure.suptitle(f"{plain(study.title)}: stable rank of the change, mean and std over heads, by scale")
     header = ("product", "scale", "layer", "seeds", "heads", "mean_over_heads", "std_over_heads")
