@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
-from rankrise.claims.growth import growth
+from rankrise.claims.growth import FIRST_EPOCH, STEP_1, growth
 from rankrise.claims.heads import at_the_end
 from rankrise.claims.ranks import OTHERS, STABLE
 from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, in_order_in_every_layer
@@ -22,7 +22,7 @@ ON_CIFAR100: dict[str, dict[str, Any]] = {
     **{kind: {"kind": kind} for kind in OTHERS},
 }
 ON_IMAGENET: dict[str, dict[str, Any]] = {
-    "a clock from step 1": {"from_first": True},
+    "a clock from step 1": {"since": STEP_1},
     **{kind: {"kind": kind} for kind in OTHERS},
 }
 """Other choices."""
@@ -92,9 +92,9 @@ def grows_more_on_imagenet(studies: Sequence[Study]) -> list[Measure]:
 
 
 def _grows_more(
-    studies: Sequence[Study], product: str, kind: str = STABLE, from_first: bool = False
+    studies: Sequence[Study], product: str, kind: str = STABLE, since: str = FIRST_EPOCH
 ) -> list[Measure]:
-    small, large = (growth(study.main, product, from_first, kind)[0] for study in studies)
+    small, large = (growth(study.main, product, since, kind)[0] for study in studies)
     _, ratio = contrast([large, small], [1, -1])
     return [
         at_least(

@@ -20,9 +20,12 @@ FEWEST_STEPS = 8
 MOMENTS = 40
 CHANCE = (0.5, 0.0)
 """Of both thresholds, what heads without a trend would give."""
+STEP_1, FIRST_EPOCH, WARM_UP = "step 1", "the first epoch", "the end of the warm-up"
+"""What may count as early."""
 CHOICES: dict[str, dict[str, Any]] = {
     "a linear clock": {"linear": True},
-    "a clock from step 1": {"from_first": True},
+    "a clock from step 1": {"since": STEP_1},
+    "a clock from the end of the warm-up": {"since": WARM_UP},
     "the worst layer": {"over_layers": Heads.smallest_layer},
     "chance as the threshold": {"thresholds": CHANCE},
     **{kind: {"kind": kind} for kind in OTHERS},
@@ -38,7 +41,7 @@ def rank_grows(study: Study) -> list[Measure]:
             noted("factor by which the stable rank grows", one.mapped(np.exp), "", part=product, layer=layer)
             for layer, one in factors.by_layer().items()
         ]
-        measures += by_each_choice(partial(_deciding, study.main, product), CHOICES)
+        measures += by_each_choice(partial(_deciding, study.main, product), _choices(study.main))
         measures.append(
             noted(
                 "factor by which the stable rank grows, geometric mean over heads",
@@ -58,12 +61,12 @@ def _deciding(
     runs: Sequence[TrackedRun],
     product: str,
     kind: str = STABLE,
-    from_first: bool = False,
+    since: str = FIRST_EPOCH,
     linear: bool = False,
     over_layers: Callable[[Heads], Estimate] = Heads.mean,
     thresholds: tuple[float, float] = (MOST_HEADS, TREND),
 ) -> list[Measure]:
-    _, grown = growth(runs, product, from_first, kind)
+    _, grown = growth(runs, product, since, kind)
     return [
         at_least(
             "share of heads whose stable rank is higher at the end than early",
@@ -75,7 +78,7 @@ def _deciding(
         ),
         at_least(
             "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
-            over_layers(trends(runs, product, from_first, linear, kind)),
+            over_layers(trends(runs, product, since, linear, kind)),
             thresholds[1],
             "1 where it only rises, 0 without a trend, half-way between; on a logarithmic clock",
             part=product,
@@ -84,12 +87,12 @@ def _deciding(
 
 
 def growth(
-    runs: Sequence[TrackedRun], product: str, from_first: bool = False, kind: str = STABLE
+    runs: Sequence[TrackedRun], product: str, since: str = FIRST_EPOCH, kind: str = STABLE
 ) -> tuple[Heads, Heads]:
     """Of each head: log(rank at the end / early), and whether it has grown, 1 or 0."""
 
     def factors(run: TrackedRun) -> list[np.ndarray]:
-        _, ranks = _changed(run, product, from_first, kind)
+        _, ranks = _changed(run, product, since, kind)
         return list(np.log(ranks[-1] / ranks[0]))
 
     heads = heads_of(runs, factors, product)
@@ -99,7 +102,7 @@ def growth(
 def trends(
     runs: Sequence[TrackedRun],
     product: str,
-    from_first: bool = False,
+    since: str = FIRST_EPOCH,
     linear: bool = False,
     kind: str = STABLE,
 ) -> Heads:
@@ -110,7 +113,7 @@ def trends(
     """
 
     def trend(run: TrackedRun) -> list[np.ndarray]:
-        steps, ranks = _changed(run, product, from_first, kind)
+        steps, ranks = _changed(run, product, since, kind)
         spread = np.linspace if linear else np.geomspace
         places = np.searchsorted(steps, spread(steps[0], steps[-1], MOMENTS))
         moments = np.unique(places.clip(max=len(steps) - 1))
@@ -129,31 +132,39 @@ def _clear(run: TrackedRun, product: str, kind: str = STABLE) -> tuple[np.ndarra
     return steps[clear], ranks[clear]
 
 
-def _early(run: TrackedRun, steps: np.ndarray, from_first: bool = False) -> int:
+def _choices(runs: Sequence[TrackedRun]) -> dict[str, dict[str, Any]]:
+    """Without the warm-up where the recipe has none."""
+    warmed = all(run.epoch_steps and run.recipe.get("warm_up_epochs") for run in runs)
+    return {name: how for name, how in CHOICES.items() if warmed or how.get("since") != WARM_UP}
+
+
+def _early(run: TrackedRun, steps: np.ndarray, since: str = FIRST_EPOCH) -> int:
     """The place of the first of some steps that counts.
 
     Not the very first one: the change of a single step is the optimiser's doing (Adam's is the sign of one
     batch's gradient), and its rank is that of a batch, which may be high or low.
     """
-    wanted = 0 if from_first else run.epoch_steps or EARLY * run.last_finite_step
+    wanted = run.epoch_steps or EARLY * run.last_finite_step
+    if since != FIRST_EPOCH:
+        wanted = run.recipe["warm_up_epochs"] * wanted if since == WARM_UP else 0
     return int(np.searchsorted(steps, wanted))
 
 
-def _changed(
-    run: TrackedRun, product: str, from_first: bool, kind: str = STABLE
-) -> tuple[np.ndarray, np.ndarray]:
+def _changed(run: TrackedRun, product: str, since: str, kind: str = STABLE) -> tuple[np.ndarray, np.ndarray]:
     """The steps from early on, and the ranks there, [steps, layers, heads]; nan for a head that is once
     unchanged."""
     steps, ranks = _clear(run, product, kind)
-    early = _early(run, steps, from_first)
+    early = _early(run, steps, since)
     steps, ranks = steps[early:], ranks[early:]
     if len(ranks) < FEWEST_STEPS:
-        since = "its first epoch" if run.epoch_steps else f"the first {100 * EARLY:.0f} % of training"
-        since += " that are more than rounding noise" if len(run.noisy_steps) else ""
+        after = f"the first {100 * EARLY:.0f} % of training"
+        if run.epoch_steps or since != FIRST_EPOCH:
+            after = "its first epoch" if since == FIRST_EPOCH else since
+        after += " that are more than rounding noise" if len(run.noisy_steps) else ""
         what = "" if kind == STABLE else f" of {kind}"
         raise NotRecorded(
             f"{run.folder} has {len(ranks)} of its {counted(len(run.finite_steps), 'measurement')}{what} "
-            f"after {since}, and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
+            f"after {after}, and a trend takes {FEWEST_STEPS}: train it further, or measure more often."
         )
     return steps, np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
 

@@ -193,7 +193,8 @@ def growth_of(
 def test_growth_by_other_clocks_layers_thresholds_and_ranks(tmp_path: Path, seed: int, slope: float) -> None:
     course = courses(seed, slope)
     usual = (">= 0.75", ">= 0.5")
-    for product, claim in judged("rank grows", record(tmp_path / "run", course)).items():
+    run = record(tmp_path / "run", course, warm_up_epochs=2.5)
+    for product, claim in judged("rank grows", run).items():
 
         def numbers(needed: Sequence[str] = usual, product: str = product, **how: Any) -> list[Any]:
             return list(zip(growth_of(course, product, **how), needed, strict=True))
@@ -204,6 +205,7 @@ def test_growth_by_other_clocks_layers_thresholds_and_ranks(tmp_path: Path, seed
             {
                 "a linear clock": numbers(linear=True),
                 "a clock from step 1": numbers(since=1),
+                "a clock from the end of the warm-up": numbers(since=6),
                 "the worst layer": numbers(over=min),
                 "chance as the threshold": numbers((">= 0.5", ">= 0")),
                 **{kind: numbers(kind=kind) for kind in KINDS},
