@@ -1,7 +1,6 @@
 """`watch.check`: a forward pass proves, layer by layer, that the heads were read as the model uses them."""
 
 import inspect
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from rankrise.foundations.notes import gathered
 from rankrise.watch._families import from_known_library
 from rankrise.watch._heads import find_layers, heads, unwrap
 from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
-from rankrise.watch._probe import Limits, Partly, probe
+from rankrise.watch._probe import Limits, Partly, probe, work_alike
 from rankrise.watch._recognise import note_check, recognise
 from rankrise.watch._snippets import right_layout
 from rankrise.watch._trial import Refuted
@@ -78,8 +77,9 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     arguments (the first alone is passed if the model does not take them all, such as labels); or a function
     that runs the model it is given. A few tokens are enough.
 
-    Of the attention layers that the batch reaches, one of each kind (class, sizes and settings) is tried, on
-    a copy; the model's weights and mode and the random state are as before. A layout by which the layer does
+    Of the attention layers that the batch reaches, one of each kind is tried, on a copy; layers are of one
+    kind if with the same weights they give the same. The model's weights and mode and the random state are as
+    before. A layout by which the layer does
     not work raises an error, with the family that settles it if that is short to write. One that is proved is
     no longer announced as a guess. `limits` name what stands in the way of the heads and is not read.
 
@@ -93,15 +93,17 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         heads(root)  # raises, with the reasons
     verdicts = {name: LayerCheck(name, False, "the batch does not reach it") for name in found}
     handles: dict[str, RemovableHandle] = {}
-    tried: dict[object, LayerCheck] = {}
+    tried: list[tuple[nn.Module, LayerCheck]] = []
 
     def hook(name: str) -> Callable[..., None]:
         def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             handles[name].remove()  # a copy of the module must not try itself
-            kind = _kind(module)
-            if kind not in tried:
-                tried[kind] = _verdict(name, module, args, kwargs)
-            verdict = verdicts[name] = replace(tried[kind], layer=name)
+            alike = (told for one, told in tried if work_alike(one, module, args, kwargs, recognise))
+            told = next(alike, None)
+            if told is None:
+                told = _verdict(name, module, args, kwargs)
+                tried.append((module, told))
+            verdict = verdicts[name] = replace(told, layer=name)
             note_check(module, verdict.proved, verdict.reason or "; ".join(verdict.limits))
 
         return try_layer
@@ -120,17 +122,6 @@ def check_and_warn(model: nn.Module, batch: Batch) -> None:
     told = check(model, batch)
     if told.limits or not told.proved:
         warnings.warn(f"Of the heads that are tracked, {told}", stacklevel=3)
-
-
-def _kind(module: nn.Module) -> object:
-    """What layers have in common that work alike: all but their weights and their number in the model."""
-    plain = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, (int, float, str)) and not re.search("idx|index|layer_(id|number)", name)
-    }
-    shapes = [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
-    return type(module), tuple(shapes), tuple(sorted(plain.items()))
 
 
 def _verdict(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCheck:

@@ -7,22 +7,26 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.watch._families import same_projection
-from rankrise.watch._trial import ROLES, Trial
+from rankrise.watch._trial import ROLES, Refuted, Trial
 
 
 def before_and_beside(trial: Trial) -> tuple[list[str], list[str]]:
     """The names of matrices that change what the first layer of queries, keys or values is given and are not
-    read as a part of that role; and of other weights that are not read and change what the module gives."""
+    read as a part of that role; and of other weights that are not read and change what the module gives.
+    Raises `Refuted` for a matrix that is read and changes nothing."""
     before: list[str] = []
     beside: list[str] = []
     given, result = _given(trial, trial.weights), trial.call()
     for name, moved, is_matrix, reading in _further(trial):
         now = _given(trial, moved) if is_matrix else given
         changed = {role for role in given if not _alike(now[role], given[role], trial.tolerance)}
+        acts = not _alike(_result(trial, moved), result, trial.tolerance)
         if changed - reading:
             before.append(name)
-        elif not reading and not _alike(_result(trial, moved), result, trial.tolerance):
+        elif acts and not reading:
             beside.append(name)
+        elif reading and is_matrix and not acts:
+            raise Refuted(f"{name} is read, and changes nothing that it gives")
     return before, beside
 
 

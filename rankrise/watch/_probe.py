@@ -44,17 +44,7 @@ class Partly(Refuted):
 def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read) -> Limits:
     """Try whether `read(module)` is the layout by which `module(*args, **kwargs)` works, on a copy of it, and
     give the limits of the proof. Raises `Refuted` or `Unprovable`."""
-    try:
-        trial, base = _begun(module, args, kwargs, read, torch.float64)
-    except Unprovable:
-        raise
-    except Exception:  # some kernels take no float64
-        try:
-            trial, base = _begun(module, args, kwargs, read, None)
-        except Unprovable:
-            raise
-        except Exception as error:
-            raise Unprovable(f"a copy of it does not run by itself ({_sentence(error)})") from error
+    trial, base = _begun(module, args, kwargs, read)
     _probe_layers(trial)
     if trial.blocks is None:
         _probe_whole(trial, base)
@@ -70,11 +60,41 @@ def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: 
     return Limits(tuple(beside), not _meet_plainly(trial, base), not _leave_plainly(trial))
 
 
+def work_alike(
+    one: nn.Module, other: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read
+) -> bool:
+    """Whether two modules are read alike and, with the same weights and tokens, give the same."""
+    if type(one) is not type(other) or _shapes(one) != _shapes(other):
+        return False
+    try:
+        (first, _), (second, _) = (_begun(module, args, kwargs, read) for module in (one, other))
+    except Unprovable:
+        return False
+    if first.group != second.group or any(
+        not torch.equal(numbers, second.numbers[role]) for role, numbers in first.numbers.items()
+    ):
+        return False
+    first.set(second.weights)
+    return first.alike(first.call(), second.call())
+
+
+def _shapes(module: nn.Module) -> list[tuple[str, torch.Size]]:
+    return [(name, parameter.shape) for name, parameter in module.named_parameters()]
+
+
 def _begun(
-    module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read, dtype: torch.dtype | None
+    module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read
 ) -> tuple[Trial, Tensor]:
-    trial = Trial(module, args, kwargs, read, dtype)
-    return trial, trial.run()
+    """A trial and what it gives at first; in the module's own type where its kernels take no float64."""
+    for dtype in (torch.float64, None):
+        try:
+            trial = Trial(module, args, kwargs, read, dtype)
+            return trial, trial.run()
+        except Unprovable:
+            raise
+        except Exception as error:
+            failed = error
+    raise Unprovable(f"a copy of it does not run by itself ({_sentence(failed)})") from failed
 
 
 def _probe_layers(trial: Trial) -> None:
@@ -88,6 +108,9 @@ def _probe_layers(trial: Trial) -> None:
             for tensor in (args[0], result)
         )
         read = linear(layer)
+        if given.shape[-1] != read.weight.shape[1]:
+            wrong[type(layer).__name__] = None
+            return
         expected = given @ read.weight[0] + (0.0 if read.bias is None else read.bias[0])
         comparable = expected.shape == found.shape  # not a convolution with strides
         if comparable and (expected - found).abs().max() > trial.tolerance * expected.abs().max():
@@ -169,9 +192,9 @@ def _patterns(count: int) -> Iterator[Tensor]:
 
 
 def _meet_plainly(trial: Trial, base: Tensor) -> bool:
-    """Where the dimensions of a query are turned into one another, and those of its key alike, their product
-    stays what it is; a part that all keys share is turned by itself."""
-    turn, shared = _turns(), trial.shared
+    """Where the dimensions of a query are mixed, and those of its key by the inverse, their product stays as
+    it is; a part that all keys share is mixed by itself."""
+    turn, shared = _turns(stretched=not trial.tied), trial.shared
     common, turns = turn(int(shared.sum())), []
     for _ in range(trial.groups):
         one = torch.zeros(len(shared), len(shared), dtype=torch.float64)
@@ -179,25 +202,32 @@ def _meet_plainly(trial: Trial, base: Tensor) -> bool:
         one[shared[:, None] & shared] = common.flatten()
         turns.append(one)
     weights = _turned(trial, trial.weights, "query", [turns[group] for group in trial.group])
-    weights = weights if trial.tied else _turned(trial, weights, "key", turns)
+    if not trial.tied:
+        weights = _turned(trial, weights, "key", [torch.linalg.inv(one).mT for one in turns])
     return trial.alike(trial.run_with(weights), base)
 
 
 def _leave_plainly(trial: Trial) -> bool:
     """The same for values and the output projection."""
-    turn, before = _turns(), trial.call()
+    turn, before = _turns(stretched=True), trial.call()
     turns = [turn(trial.numbers["value"].shape[-1]) for _ in range(trial.groups)]
     weights = _turned(trial, trial.weights, "value", turns)
-    trial.set(_turned(trial, weights, "output", [turns[group].mT for group in trial.group]))
+    back = [torch.linalg.inv(one) for one in turns]
+    trial.set(_turned(trial, weights, "output", [back[group] for group in trial.group]))
     after = trial.call()
     trial.set(trial.weights)
     return bool((after - before).abs().max() <= trial.tolerance * before.abs().max())
 
 
-def _turns() -> Callable[[int], Tensor]:
-    """Gives random orthogonal matrices of a size."""
+def _turns(stretched: bool) -> Callable[[int], Tensor]:
+    """Gives random orthogonal matrices of a size; `stretched` changes lengths too, which a norm undoes."""
     generator = torch.Generator().manual_seed(2)
-    return lambda size: torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
+
+    def turn(size: int) -> Tensor:
+        turned = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
+        return turned * torch.linspace(0.7, 1.4, size, dtype=torch.float64) if stretched else turned
+
+    return turn
 
 
 def _turned(trial: Trial, weights: Tensor, role: str, turns: list[Tensor]) -> Tensor:

@@ -135,11 +135,8 @@ def looks_like_attention(module: nn.Module) -> bool:
     """Whether a module that no family reads should be mentioned: by its class name, or by its projections."""
     named = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
     seeming = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
-    seeming += [
-        name
-        for name, weight in module.named_parameters(recurse=False)
-        if weight.ndim > 1 and _INPUT.fullmatch(name.removesuffix("_weight"))
-    ]
+    bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
+    seeming += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]
     fused = any(roles.FUSED.fullmatch(name) for name in seeming)
     return (named and any(True for _ in module.parameters())) or fused or len(seeming) > 1
 

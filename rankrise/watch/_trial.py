@@ -46,6 +46,8 @@ class Trial:
         self.module = plain_copy(self.module, self.dtype)
         self.parameters = {parameter: name for name, parameter in self.module.named_parameters()}
         attention = numbered_heads(self.module, list(self.parameters), self.read)
+        if attention.output.last is not None:
+            raise Unprovable("its output projection is several layers in a row")
         count = sum(parameter.numel() for parameter in self.parameters)
         self.heads, self.groups = attention.query.blocks, attention.key.blocks
         self.group = attention.group_of_head

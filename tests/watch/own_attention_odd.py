@@ -133,6 +133,29 @@ class OfSigns(Separate):
         self.q_proj = SignLinear(WIDTH, INSIDE, bias=False)
 
 
+class TurnedLinear(nn.Linear):
+    """Its weight is (in, out)."""
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class OfTurned(Separate):
+    """The sizes fit as `nn.Linear` has them too, for inputs of another width."""
+
+    def change(self):
+        self.n_heads = 2
+        self.q_proj, self.k_proj = (TurnedLinear(INSIDE, WIDTH, bias=False) for _ in range(2))
+
+    def parts(self, x):
+        return [cut(layer(x), 2) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+
+
+class WithUnusedMatrix(Separate):
+    def change(self):
+        self.q_down = linear(WIDTH, WIDTH)
+
+
 class HeadsOfSeveralSizes(Separate):
     sizes = (2, 4, 6, 12)
 
@@ -182,6 +205,14 @@ class Difference(Separate):
             for first, second in zip(query.chunk(2, -1), key.chunk(2, -1), strict=True)
         )
         return self.o_proj(((one - two / 2) @ value).transpose(1, 2).flatten(2))
+
+
+class UnnamedNorm(Separate):
+    """Queries and keys of length 1, by a function that no name tells of."""
+
+    def parts(self, x):
+        query, key, value = super().parts(x)
+        return functional.normalize(query, dim=-1), functional.normalize(key, dim=-1), value
 
 
 class Gated(Separate):

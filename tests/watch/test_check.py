@@ -247,6 +247,40 @@ def test_layers_of_one_class_that_work_differently_are_told_apart():
     assert ["a forward pass agrees" in note for note in notes] == [True, True, False]
 
 
+def by_tuple(module, layout):
+    module.axes = tuple(layout.split())
+
+
+def by_child(module, layout):
+    module.q_norm.layout = layout
+
+
+def by_number(module, layout):
+    module.layer_idx = ("thirds", "per head").index(layout)
+
+
+@pytest.mark.parametrize(
+    ("put", "take"),
+    [
+        (by_tuple, lambda module: " ".join(module.axes)),
+        (by_child, lambda module: module.q_norm.layout),
+        (by_number, lambda module: ("thirds", "per head")[module.layer_idx]),
+    ],
+)
+def test_layers_are_alike_by_what_they_give_not_by_their_attributes(put, take):
+    class Hidden(Fused):
+        def __init__(self, layout):
+            super().__init__(layout)
+            put(self, layout)
+
+        layout = property(take, lambda module, layout: None)
+
+    model = nn.Sequential(Block(Hidden("thirds")), Block(Hidden("thirds")), Block(Hidden("per head")))
+    assert watch.check(model[:2], x()).proved
+    with pytest.raises(RankriseError, match=r"2\.attn .Hidden. is not read as"):
+        watch.check(model, x())
+
+
 def test_a_layer_that_is_not_reached_is_told():
     class Two(nn.Module):
         def __init__(self):

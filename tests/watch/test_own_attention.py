@@ -53,6 +53,7 @@ REFUSED = {
 }
 LIMITED = {
     odd.Difference: "queries and keys do not meet in their plain product",
+    odd.UnnamedNorm: "queries and keys do not meet in their plain product",
     odd.Gated: "in its path and not read: gate",
     odd.NormFirst: "in its path and not read: norm",
     odd.WithSink: "in its path and not read: sink",
@@ -177,6 +178,52 @@ def test_weights_before_what_is_read_are_not_passed_over():
     result = watch.check(made(odd.ConvolutionFirst), batch())
     assert not result.proved
     assert "mixer stands between the tokens and what is read" in str(result)
+
+
+def test_an_output_projection_of_several_layers_is_not_proved_and_says_why():
+    module = own.Separate()
+    module.o_proj = nn.Sequential(own.linear(own.INSIDE, 5), own.linear(5, own.WIDTH))
+    result = watch.check(nn.Sequential(module), batch())
+    assert str(result) == "0 of 1 layout proved; 0: its output projection is several layers in a row."
+
+
+def test_a_family_that_reads_a_matrix_which_is_not_used_is_refuted():
+    model = made(odd.WithUnusedMatrix)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, odd.WithUnusedMatrix):
+            query = watch.linear(module.q_down).then(watch.linear(module.q_proj))
+            parts = (watch.linear(one).cut(4) for one in (module.k_proj, module.v_proj))
+            return watch.Attention(query.cut(4), *parts, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match="q_down is read, and changes nothing that it gives"):
+        watch.check(model, batch())
+
+
+def test_a_layer_that_takes_another_width_than_its_weight_says_is_refuted():
+    model = made(odd.OfTurned)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, odd.OfTurned):
+            parts = [watch.linear(one).cut(2) for one in (module.q_proj, module.k_proj, module.v_proj)]
+            return watch.Attention(*parts, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match="its TurnedLinear does not give what its weight and bias give"):
+        watch.check(model, batch())
+
+
+def test_a_bare_fused_weight_is_not_passed_over():
+    """Beside layers that are read, one that is left out has to be named, whatever its class is called."""
+
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv_weight = nn.Parameter(torch.randn(3, 4, 6, own.WIDTH))
+
+    with pytest.warns(UserWarning, match=r"1 \(Mixing\)"):
+        watch.heads(nn.Sequential(own.Separate(), Mixing()))
 
 
 def test_a_family_of_ones_own_that_leaves_out_a_matrix_is_told():
