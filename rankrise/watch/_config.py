@@ -44,6 +44,7 @@ _REACHING = ("backbone", "transformers_weights")
 
 _COUNTS = re.compile(
     r"(num|n)_\w*(layer|block|expert|stage|codebook)s?|n?_?layers?|\w+_layers|depths?|\w+_depth"
+    r"|attention_types"
 )
 _MANY, _DEEPEST = 2048, 40
 _CLASSES = ("num_labels", "num_classes")
@@ -88,8 +89,8 @@ def _plain(path: Path, value: Any, where: str, deepest: int) -> Any:
         _refuse_reaching(path, key, name, item)
         if key in _LEFT_OUT or _ATTENTION.fullmatch(key):
             continue
-        _refuse_too_many(path, key, name, item)
         kept[key] = _plain(path, item, name, deepest - 1)
+        _refuse_too_many(path, key, name, kept[key])
     return kept
 
 
@@ -114,11 +115,15 @@ def _refuse_too_many(path: Path, key: str, name: str, item: Any) -> None:
         raise RankriseError(
             f"{str(path)!r} has {name} of {count:,}, more than the {_MOST:,} that are read: restore it."
         )
-    numbers = item if isinstance(item, list) else [item]
-    if _COUNTS.fullmatch(key) and any(isinstance(one, int | float) and one > _MANY for one in numbers):
+    if _COUNTS.fullmatch(key) and any(isinstance(one, int | float) and one > _MANY for one in _flat(item)):
         raise RankriseError(
             f"{str(path)!r} has {name} {item!r:.60}, more than the {_MANY} that are built: restore it."
         )
+
+
+def _flat(item: Any) -> list[Any]:
+    """What is in lists within lists: GPT-Neo's layers are [[["global", "local"], 12]]."""
+    return [one for part in item for one in _flat(part)] if isinstance(item, list) else [item]
 
 
 def _refuse_beyond_timm(path: Path, where: str, arguments: Any) -> None:

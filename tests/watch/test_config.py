@@ -110,7 +110,15 @@ def test_a_class_that_is_not_a_model_is_not_called(checkpoint: Path) -> None:
     assert len(watch.heads(checkpoint)) == 1
 
 
-@pytest.mark.parametrize("values", [{"n_layer": 100_000}, {"vision_config": {"depths": [2, 100_000]}}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"n_layer": 100_000},
+        {"vision_config": {"depths": [2, 100_000]}},
+        {"attention_types": [[["global", "local"], 10**10]]},
+    ],
+    ids=["layers", "depths", "repeated"],
+)
 def test_the_number_of_layers_is_bounded(checkpoint: Path, values: dict[str, Any]) -> None:
     change(checkpoint, **values)
     with pytest.raises(RankriseError, match=r"more than the 2048 that are built"):
