@@ -232,12 +232,10 @@ def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> A
         return given
     if not all(isinstance(one, str) for one in (given if argument.is_many else [given])):
         parser.error(f"{argument.spelling} is given without a value")  # argparse takes "--" for none
-    if argument.is_many:
-        return given
     try:
-        if argument.wanted is Path:
-            given.encode()  # tensors are kept in files that have a name in UTF-8 alone
-            return Path(given)
+        if argument.is_many or argument.wanted is Path:
+            "".join(given).encode()  # tensors are kept in files that have a name in UTF-8 alone
+            return given if argument.is_many else Path(given)
         return converted(f"{argument.spelling} is {given}", given, argument.wanted)
     except UnicodeEncodeError:
         parser.error(f"{argument.spelling} is {given!r}, which is not UTF-8: pass another name")

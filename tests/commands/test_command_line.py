@@ -65,6 +65,10 @@ def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
         (["train", "r", "--epoch", "3"], "--epoch is not a flag of 'rankrise train': did you mean --epochs?"),
         (["claims", "no-such-run", "--whi"], "--whi is not a flag of 'rankrise claims': did you mean --why?"),
         (["toy", "n\udcff"], r"RUN is 'n\udcff', which is not UTF-8: pass another name; see"),
+        (
+            ["claims", "run", "n\udcff"],
+            r"RUNS is ['run', 'n\udcff'], which is not UTF-8: pass another name; see",
+        ),
         (["toy"], "RUN is missing; see 'rankrise toy --help'."),
         (["toy", "--out", "x"], "--out is not a flag of 'rankrise toy': pass RUN without a flag."),
         (["train", "r", "--out", "x"], "--out is not a flag of 'rankrise train': did you mean --run?"),
