@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 
 
@@ -26,7 +27,13 @@ class Streams:
     def __init__(
         self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
     ) -> None:
-        self._streams = list(streams)
+        self._streams = list(streams) if isinstance(streams, Iterable) else [streams]
+        for stream in self._streams:
+            if not (hasattr(stream, "write") and hasattr(stream, "close")):
+                raise RankriseError(
+                    f"A stream is {stream!r:.60}: pass those of watch.tensorboard, watch.wandb or "
+                    "watch.trackio, or objects with write(step, numbers) and close()."
+                )
         self._on_error = on_error
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:

@@ -173,6 +173,18 @@ def test_a_stream_that_fails_is_left_out(tmp_path: Path, caplog: pytest.LogCaptu
     assert "Broken" in caplog.text
 
 
+@pytest.mark.parametrize("streams", ["tensorboard", [watch.tensorboard], 3])
+def test_what_is_no_stream_is_refused_before_training(tmp_path: Path, streams: Any) -> None:
+    with pytest.raises(RankriseError, match=r"A stream is .*: pass those of watch\.tensorboard"):
+        watch.RankTracker(nn.TransformerEncoderLayer(8, 2, 8), tmp_path / "run", streams=streams)
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_stream_needs_no_list(tmp_path: Path) -> None:
+    stream = watch.tensorboard(tmp_path / "tb")
+    watch.RankTracker(nn.TransformerEncoderLayer(8, 2, 8), tmp_path / "run", streams=stream).close()
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
