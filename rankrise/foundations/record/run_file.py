@@ -33,6 +33,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "matrices": [{"name": str, "shape": (SIZE, SIZE)}],
         "extra?": dict,
         "resumed?": list,
+        "sizes?": {"*": COUNT},
     },
 }
 """By kind, what run.json must hold: a type, a list of a shape, or names with shapes ("?": may be absent)."""

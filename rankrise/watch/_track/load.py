@@ -58,7 +58,19 @@ class TrackedRun(RunInfo):
         of_layers = gathered(
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
-        return [*self.extra.get("notes", ()), *self._noise_note, *of_layers]
+        return [*self._missing_rows, *self.extra.get("notes", ()), *self._noise_note, *of_layers]
+
+    @property
+    def _missing_rows(self) -> list[str]:
+        """Which files have less than they had when the run finished."""
+        kept = self.info.get("sizes", {}) if self.finished else {}
+        paths = {name: self.folder / name for name in (STEPS, RANKS) if name in kept}
+        found = {name: path.stat().st_size if path.is_file() else 0 for name, path in paths.items()}
+        return [
+            f"ROWS ARE MISSING: {name} has {size:,} of the {kept[name]:,} bytes that it had at the run's end"
+            for name, size in found.items()
+            if size < kept[name]
+        ]
 
     @property
     def _noise_note(self) -> list[str]:
@@ -277,6 +289,8 @@ class TrackedRun(RunInfo):
         """Rows that lack something, or have something else there, are damaged."""
         try:
             yield
+        except RankriseError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             path = self.folder / RANKS
             raise RankriseError(f"{path} is damaged ({error!r}): restore it.") from error

@@ -84,6 +84,11 @@ class Record:
         self.ranks.sync()
         sync(self.folder)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of rows in each file: fewer, later, are rows that were lost."""
+        return {lines.path.name: lines.size for lines in (self.steps, self.ranks)}
+
     def close(self) -> None:
         self.steps.close()
         self.ranks.close()

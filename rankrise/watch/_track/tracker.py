@@ -354,6 +354,7 @@ class RankTracker:
             lost, whole = self._troubles.lost, finished and not self._troubles.lost
             info = self._beginning.info | {"finished": now() if whole else None}
             info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._record.last_weights}
+            info |= {"sizes": self._record.sizes}
             info |= {"stopped": stopped or lost} if stopped or lost else {}
             write = partial(write_run, self._record.folder, "tracked", info)
             self._attempt(f"writing {RUN}", write)

@@ -256,3 +256,19 @@ def test_a_flipped_bit_in_spectra_is_noticed(tmp_path):
     ):
         watch.load(tmp_path).spectrum("KQ", 2)
     assert len(read_lines(tmp_path / "ranks.jsonl")) == 1
+
+
+@pytest.mark.parametrize("name", ["ranks.jsonl", "steps.jsonl"])
+@pytest.mark.parametrize("left", [None, b"", b"\0" * 50, "half"])
+def test_rows_that_a_finished_run_has_lost_are_told(tmp_path, name, left):
+    """Each row that is left is whole: only the end of the run knows how many there were."""
+    model = tiny()
+    with watch.RankTracker(model, tmp_path) as tracker:
+        train(model, range(1, 9), after=lambda step, loss: tracker.step(step, loss))
+    path = tmp_path / name
+    assert "MISSING" not in repr(watch.load(tmp_path))
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:4]) if left == "half" else left)
+    assert f"ROWS ARE MISSING: {name} has " in repr(watch.load(tmp_path))
