@@ -1,5 +1,6 @@
 """A tracked run in the terminal: stable ranks layer by layer, loss, pace and stages, as they stand."""
 
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankrise.foundations.counted import and_more, counted
+from rankrise.foundations.counted import counted
 from rankrise.show.ceilings import ceiling_words
 from rankrise.show.layer_names import short_names
 from rankrise.show.quantities import duration
@@ -56,7 +57,7 @@ class LayerRanks:
 @dataclass(frozen=True)
 class Snapshot:
     """The numbers of a frame. `stopped` is what broke the run off, None where it did not say; `age` is that
-    of the last line in seconds; `pace` is in steps per second."""
+    of the last line in seconds; `pace` is in steps per second; `heads` are those of the largest layer."""
 
     folder: str
     model: str
@@ -71,6 +72,7 @@ class Snapshot:
     loss_steps: list[int]
     losses: list[float]
     measured: list[int]
+    heads: int
     ranks: list[LayerRanks]
     stages: StagesFound | None
     notes: list[str]
@@ -124,6 +126,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         loss_steps=steps[: len(losses)].tolist(),
         losses=losses.tolist(),
         measured=run.measured.tolist(),
+        heads=max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
         ranks=_ranks(run),
         stages=stages,
         notes=run.notes,
@@ -178,6 +181,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
 
     bars = PLAIN_BARS if console.options.ascii_only else BARS
     plus_minus = "+-" if console.options.ascii_only else "±"
+    several = shot.heads > 1
     of_heads = [line for line in shot.ranks if line.product != MATRIX]
     of_matrices = [line for line in shot.ranks if line.product == MATRIX]
     layers = list(dict.fromkeys(line.layer for line in of_heads))
@@ -185,7 +189,8 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
     names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
     tables = []
     if of_heads or not of_matrices:
-        tables.append(_table("layer", of_heads, names, console.width, bars, f" {plus_minus} "))
+        spread = f" {plus_minus} " if several else ""
+        tables.append(_table("layer", of_heads, names, console.width, bars, spread))
     if of_matrices:
         matrices = [line.layer for line in of_matrices]
         tables.append(
@@ -200,8 +205,8 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
         + f"  {counted(len(shot.losses), 'loss', 'losses')} and {counted(len(shot.measured), 'measurement')}",
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
-        "ranks are over measured steps (log-spaced), the loss over steps",
-        f"stable rank of the change{since}, mean {plus_minus} std over heads"
+        *(["ranks are over measured steps, the loss over all steps"] if shot.losses else []),
+        f"stable rank of the change{since}{f', mean {plus_minus} std over heads' if several else ''}"
         + _announced_energy([_shows_energy(table) for table in tables]),
         *(
             [f"(how many directions hold {ENERGY} % of its energy: {BOUND})"]
@@ -210,8 +215,8 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         ),
     ]
     below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
-    lines = (Text(text) for text in about), map(Fitting, tables), (Text(text) for text in below)
-    return Group(*(one for some in lines for one in some))
+    indented = (textwrap.fill(line, console.width, subsequent_indent="    ") for line in below)
+    return Group(*map(Text, about), *map(Fitting, tables), *map(Text, indented))
 
 
 def _table(
@@ -328,7 +333,8 @@ def _stage_lines(shot: Snapshot) -> list[str]:
     for stage in shot.stages:
         first, *others = stage.curves
         when = "step {} ({} to {})".format(stage.step, *stage.interval)
-        lines.append(f"  {when}, {_sure(stage.probability)} sure: {first}{and_more(len(others))}")
+        more = f" and {counted(len(others), 'more curve')}" if others else ""
+        lines.append(f"  {when}, {_sure(stage.probability)} sure: {first}{more}")
     return lines
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,19 @@ def test_on_a_narrow_terminal_nothing_is_cut_off(folder: Path) -> None:
     assert "…" not in shown
     for line in shot.ranks:
         assert f"now {line.means[-1]:.2f} ± {line.stds[-1]:.2f}" in shown
+
+
+def test_one_head_has_no_spread_and_a_long_line_goes_on_indented(folder: Path) -> None:
+    written = io.StringIO()
+    console = Console(width=50, file=written, legacy_windows=False)
+    run = watch.load(folder)
+    console.print(frame(replace(snapshot(run, watch.find_stages(run)), heads=1), console))
+    printed = written.getvalue()
+    assert "±" not in printed
+    below = printed[printed.index("stages: 1") :].splitlines()[1:]
+    assert len(below) > 1, "the stage takes more than one line here"
+    assert below[0].startswith("  step ")
+    assert all(line.startswith("    ") for line in below[1:])
 
 
 def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
