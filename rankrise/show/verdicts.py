@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {"holds": "green", "does not hold": "red"}
-MORE = "'but': what another choice alone would give. Pass --all for every claim's sentence and numbers."
+BUT = "'but': what another choice alone would give."
+MORE = "Pass --all for every claim's sentence and numbers."
 LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
     "known. -: it decides nothing, because it is for information or because the claim is not judged on these "
@@ -39,7 +40,8 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
             console.print(_text(f"\nNot judged on {subject}: {', '.join(same)}. {reason}"))
         if left_out := runs_left_out(ours):
             console.print(_text(f"\n{left_out}"))
-    console.print(_text(f"\n{MORE}", style="dim"))
+    turned = any(claim.otherwise and claim.measures for claim in claims if claim.verdict != "not judged")
+    console.print(_text(f"\n{BUT} {MORE}" if turned else f"\n{MORE}", style="dim"))
 
 
 def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:

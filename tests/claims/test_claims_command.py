@@ -93,3 +93,6 @@ def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
     turned = [claim["turned"] for claim in kept if claim["turned"].startswith("Another choice turns it: ")]
     assert turned
     assert words.count(" but ") == len(turned)
+    assert "'but': what another choice" in printed
+    main(["claims", str(tracked["wander"]), "--out", str(tmp_path / "kept.json")])
+    assert "'but'" not in capsys.readouterr().out, "nothing is judged, so nothing would turn"
