@@ -55,7 +55,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             "kind": "tracked",
         }
     )
-    with pytest.raises(RankriseError, match="'tracked': pass a run of 'rankrise-run/2', 'toy'"):
+    with pytest.raises(RankriseError, match="is a tracked run: pass a folder written by 'rankrise toy'"):
         read_run(tmp_path, "toy")
 
 

@@ -55,18 +55,20 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
     """
     kinds = kinds or tuple(_SHAPES)
     path = Path(folder) / RUN
+    makers = " or ".join(_MAKERS[kind] for kind in kinds)
     if not path.is_file():
-        makers = " or ".join(_MAKERS[kind] for kind in kinds)
         if not Path(folder).exists():
             raise RankriseError(f"{folder} does not exist: pass a folder written by {makers}.")
         raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
     info = read_json(path)
     found = info.get("format"), info.get("kind")
-    if found[0] not in (FORMAT, EARLIER) or found[1] not in kinds:
-        wanted = " or ".join(map(repr, kinds))
+    if found[0] not in (FORMAT, EARLIER) or found[1] not in _SHAPES:
         raise RankriseError(
-            f"{path} is of format and kind {found[0]!r}, {found[1]!r}: pass a run of {FORMAT!r}, {wanted}."
+            f"{path} is of format and kind {found[0]!r}, {found[1]!r}, which this version does not read: "
+            f"pass a folder written by {makers}."
         )
+    if found[1] not in kinds:
+        raise RankriseError(f"{folder} is a {found[1]} run: pass a folder written by {makers}.")
     check_shape(path, info, _SHAPES[str(found[1])])
     if found[1] == "tracked":
         _check_layers(path, info)
