@@ -63,13 +63,16 @@ def truncate(
         "gain": gain,
         "measured_on": both.data.measured_on,
         "examples": asked.examples,
-        "labels": asked.labels,
-        "seed": asked.seed,
-        "block": asked.block,
     }
-    known = [] if out is None else kept_curves(out, about)
+    if out is not None:
+        kept_curves(out, about)  # another command's are refused before moments are measured
     only_products = bool(named) and all(name in PRODUCTS for name in named)
     weights = None if plain or only_products else moments_of(both, both.tuned, asked)
+    facts = {"labels": asked.labels, "seed": asked.seed, "block": asked.block}
+    if weights is not None:  # what a file of moments says, not what was asked beside it
+        facts |= {name: value for name, value in weights.to_dict().items() if name in facts}
+    about |= facts
+    known = [] if out is None else kept_curves(out, about)
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
             both.base,

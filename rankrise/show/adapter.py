@@ -27,19 +27,21 @@ def described(
         if adapter.weighted
         else "of the change's energy (its plain square) kept"
     )
+    whole = numbers["rest_parameters"] if numbers["rest_kept"] else 0
+    beside = f" of its {numbers['parameters'] + whole:,}" if whole else ""
     yield (
-        f"{numbers['parameters']:,} parameters, largest rank {numbers['largest_rank']}, "
-        f"{100 * numbers['kept']:.1f} % {of}; singular values up to 'noise' could be rounding."
+        f"{numbers['parameters']:,}{beside} parameters are of low rank, {numbers['largest_rank']} at most; "
+        f"{100 * numbers['kept']:.1f} % {of}. Singular values up to 'noise' could be rounding."
     )
     if rank is not None:
         yield from _of_the_budget(adapter, rank, what)
     if numbers["rest"]:
-        how = (
-            f"kept whole ({numbers['rest_parameters']:,} parameters)" if numbers["rest_kept"] else "left out"
-        )
+        hint = "; --leave_rest leaves them out" if what == "change" else ""
+        how = f"kept whole ({whole:,} parameters{hint})" if whole else "left out"
         yield f"A low rank cannot hold {_listed(numbers['rest'])}: {how}."
     if adapter.rest.parameters:
-        yield "vLLM refuses adapters with whole modules or biases: for it, pass --leave_rest and --padded."
+        how = "pass" if what == "change" else "extract it with"
+        yield f"vLLM refuses adapters with whole modules or biases: for it, {how} --leave_rest and --padded."
     if (measured := numbers["measured"]) is not None:
         losses = ", ".join(f"{name} {measured[name]['loss']:.4g}" for name in ("base", "adapter", "tuned"))
         gain = measured["gain"]
@@ -99,6 +101,9 @@ def print_adapter(
     for line in described(adapter, rank, on, what):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)
+    console.print(
+        f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})", markup=False, soft_wrap=True
+    )
 
 
 def _listed(names: list[str]) -> str:

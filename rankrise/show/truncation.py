@@ -102,7 +102,7 @@ def _doubts(truncation: "Truncation") -> list[str]:
 
 
 def tables(truncation: "Truncation") -> "list[Table]":
-    """The functional ranks, and for every group the loss at each rank."""
+    """For every group the loss at each rank; then, where a terminal ends, the functional ranks."""
     from rich.table import Table
 
     summary = Table(title="Functional rank", box=None, padding=(0, 1, 0, 0), title_justify="left")
@@ -121,7 +121,7 @@ def tables(truncation: "Truncation") -> "list[Table]":
         each.add_column(title, justify="left" if title in ("group", "method") else "right", no_wrap=True)
     for curve in truncation.curves:
         for p in curve.points:
-            scores = [f"{p.scores[name]:.4g}" if name in p.scores else "" for name in names]
-            share = "none" if p.gain is None else f"{p.gain:.1%}"
+            scores = [f"{p.scores[name]:.5g}" if name in p.scores else "" for name in names]
+            share = "none" if p.gain is None else f"{p.gain:.2%}"
             each.add_row(p.group, p.method, str(p.rank), f"{p.parameters:,}", f"{p.kept:.1%}", share, *scores)
-    return [summary, each]
+    return [each, summary]

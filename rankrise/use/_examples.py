@@ -37,7 +37,8 @@ def read_examples(
     path = Path(path)
     if not path.exists():
         raise RankriseError(
-            f"There is no data at {str(path)!r}: give a text file, a .jsonl file or an image folder."
+            f"There is no data at {str(path)!r}: give a text file, a .jsonl file, an image folder, "
+            "or a recipe's name ('rankrise recipes' lists them)."
         )
     if path.is_dir():
         if model.main_input_name == "input_ids":

@@ -138,8 +138,8 @@ def truncate(
     whole, initial = bench.scores(), bench.of_base()
     parts = parts_of(trained, both.matrices)
     asked = [*GROUPS, *_products_of(trained)] if groups is None else group_names(groups)
-    families = _heads(base, trained, bench, [name for name in asked if name in PRODUCTS])
-    families |= _families(both, bench, [name for name in asked if name in GROUPS], parts, moments, damping)
+    families = _families(both, bench, [name for name in asked if name in GROUPS], parts, moments, damping)
+    families |= _heads(base, trained, bench, [name for name in asked if name in PRODUCTS])
     missing = [name for name in asked if (name, "plain") not in families]
     if groups is not None and missing:
         raise RankriseError(f"The model has no matrices of the group {missing[0]!r}: pass others.")

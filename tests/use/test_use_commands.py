@@ -1,6 +1,7 @@
 """The commands extract, shrink, truncate and advise, on folders with data of each kind."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -123,10 +124,13 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     )
     printed = " ".join(capsys.readouterr().out.split())
     assert "transformer.h.*.attn.c_attn" in printed
-    assert "largest rank 8" in printed
+    counts = re.search(r"([\d,]+) of its ([\d,]+) parameters", printed)
+    low, whole = (int(count.replace(",", "")) for count in counts.groups())
+    assert f"kept whole ({whole - low:,} parameters; --leave_rest" in printed
+    assert "of low rank, 8 at most" in printed
     assert "% of the change's energy (its plain square) kept" in printed
     assert "A low rank cannot hold transformer.wte.weight" in printed
-    assert "Written" in printed
+    assert "Load it: peft.PeftModel.from_pretrained(base_model, " in printed
     assert "is a budget" not in printed
 
 
@@ -278,7 +282,7 @@ def test_images_in_folders(folders, capsys) -> None:
     assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
     main([*map(str, words), "--plain"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Functional rank" in printed
+    assert printed.index("What remains") < printed.index("Functional rank")
     assert f"that of the whole base is {found['base']['loss']:.4g}" in printed
     with pytest.raises(SystemExit):
         main([*map(str, words), "--out", str(here / "curves"), "--ranks", "1"])
@@ -293,6 +297,18 @@ def test_images_in_folders(folders, capsys) -> None:
     said = capsys.readouterr().err
     assert "'z' is not a group" in said
     assert "moments" not in said, "it is refused before anything is measured"
+
+
+def test_curves_say_whose_moments_they_were_cut_by(folders, capsys) -> None:
+    here, models = folders["here"], [folders["bert"] / "base", folders["bert"] / "tuned"]
+    words = [*models, "--data", here / "bert.jsonl", "--moments", here / "m.safetensors"]
+    answer(capsys, "extract", *words, "--labels", "data", "--seed", 5, "--out", here / "adapter")
+    found = answer(capsys, "truncate", *words, "--groups", "q", "--ranks", 1, "--out", here / "curves")
+    assert (found["labels"], found["seed"]) == ("data", 5)
+    answer(capsys, "truncate", *words, "--groups", "k", "--ranks", 1, "--out", here / "curves")
+    with pytest.raises(SystemExit):
+        main(["truncate", *map(str, words[:-2]), "--ranks", "1", "--out", str(here / "curves")])
+    assert "was measured with labels 'data'" in capsys.readouterr().err
 
 
 def training_loss(run: Path) -> float:
