@@ -76,7 +76,7 @@ def train(
             print(to_json({"folder": str(folder), **asdict(result)}))
         else:
             print(f"The run is in {folder}: {result.result}.")
-            print(f"Next: 'rankrise figures {folder}' and 'rankrise claims {folder}'.")
+            print(f"Next: 'rankrise watch {folder}' for its ranks, 'rankrise report {folder}' for a page.")
     leave_processes(0 if stopped is None else 128 + stopped.signal_number)
 
 

@@ -50,7 +50,7 @@ def print_columns(
             if column.header in meanings:
                 console.print(f"{column.header}: {meanings[str(column.header)]}")
     more = " Raise --until to see it." if stages.ending == "until" else ""
-    console.print(f"Why no {'more ' if len(stages) else ''}stages: {stages.message}{more}")
+    console.print(f"{'The end' if len(stages) else 'No stage'}: {stages.message}{more}")
     return console
 
 

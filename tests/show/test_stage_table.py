@@ -18,10 +18,7 @@ def test_the_table_says_what_its_columns_mean_and_why_it_ends(capsys):
     printed = capsys.readouterr().out
     assert ["1", "0.5000", "b", "-", "0.5"] in [line.split() for line in printed.splitlines()]
     assert "T_k: the rescaled time" in printed
-    assert (
-        "Why no more stages: The next stage begins after rescaled time 0.75. Raise --until to see it.\n"
-        in printed
-    )
+    assert "The end: The next stage begins after rescaled time 0.75. Raise --until to see it.\n" in printed
     assert "left" not in printed  # no coordinate leaves: there is nothing to explain
     assert "flow" not in printed
 
@@ -29,9 +26,7 @@ def test_the_table_says_what_its_columns_mean_and_why_it_ends(capsys):
 def test_without_stages_there_is_no_table_to_explain(capsys):
     print_stages(predict.greedy(quadratic([1.0, -2.0]), 2, until=0.25), "ab".__getitem__)
     printed = capsys.readouterr().out
-    assert (
-        printed == "Why no stages: The next stage begins after rescaled time 0.25. Raise --until to see it.\n"
-    )
+    assert printed == "No stage: The next stage begins after rescaled time 0.25. Raise --until to see it.\n"
 
 
 def test_a_coordinate_that_leaves_has_a_column(capsys):
