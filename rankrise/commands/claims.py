@@ -27,14 +27,14 @@ def claims(
         out: the file that keeps the verdicts; claims.json in the first folder if not given, without --only.
         json: print everything as JSON instead of a table.
     """
-    from rankrise import runs as recorded
     from rankrise.claims import check_claims, write_claims
+    from rankrise.commands.records import open_and_tell
     from rankrise.foundations.files import to_json
     from rankrise.show.console import safe_console
     from rankrise.show.verdicts import print_measures, print_verdicts
 
     names = None if only is None else [name.strip() for name in only.split(",")]
-    checked = check_claims(recorded.open(runs), names, everything=judge)
+    checked = check_claims(open_and_tell(runs, "judged"), names, everything=judge)
     kept = out or (Path(runs[0]) / "claims.json" if names is None else None)
     if kept is not None:
         write_claims(kept, checked)

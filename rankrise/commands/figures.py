@@ -23,21 +23,17 @@ def figures(
         json: print the paths as JSON.
     """
     import re
-    import sys
 
-    from rankrise import runs as recorded
+    from rankrise.commands.records import open_and_tell
     from rankrise.foundations.files import to_json
     from rankrise.show.figures import draw_figures
     from rankrise.show.progress import bar
 
-    opened = recorded.open(runs)
+    opened = open_and_tell(runs, "drawn")
     prefix = re.compile(r"figure[\s-]*", re.IGNORECASE)  # as files and the list of figures have it
     names = None if only is None else [prefix.sub("", name.strip(), count=1) for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
         drawn, skipped = draw_figures(opened, out or Path(runs[0]) / "figures", names, seed, move_to)
-    for run in opened:
-        if not run.finished:
-            print(f"Note: {run.folder} is not finished, and is drawn as it stands.", file=sys.stderr)
     if json:
         paths = {name: list(map(str, files)) for name, files in drawn.items()}
         print(to_json({"drawn": paths, "skipped": skipped}))

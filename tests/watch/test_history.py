@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tracked_runs import write_rows
 
 from rankrise import runs, watch
+from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.lines import read_lines
 
@@ -58,6 +59,21 @@ def test_every_reader_takes_it(series, tmp_path):
     assert run.table().shape[0] == 5 * 2 * 2 * 2
     assert watch.find_stages(run).until == 80
     assert np.isfinite(run.noise_rank("KQ")[1:]).all()
+
+
+def test_rows_that_it_has_lost_are_told_wherever_it_is_read(series, tmp_path, capsys):
+    run = watch.history(series, tmp_path / "run")
+    rows = run.folder / "ranks.jsonl"
+    assert run.missing_rows == []
+    for command in ("claims", "figures"):
+        main([command, str(run.folder)])
+    assert "as it stands" not in capsys.readouterr().err
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:3]))
+    for command, done in (("claims", "judged"), ("figures", "drawn")):
+        main([command, str(run.folder)])
+        told = f"Note: {run.folder} is {done} as it stands: ROWS ARE MISSING: ranks.jsonl has "
+        assert told in capsys.readouterr().err
+    assert watch.history(series, run.folder).missing_rows == [], "measured again"
 
 
 def test_it_goes_on_after_a_kill_at_any_point_to_the_same_record(series, tmp_path, monkeypatch):
@@ -187,7 +203,6 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     assert run.notes[0] == plan.notes[0]
     assert run.since == "checkpoint-10 (step 10)"
 
-    from rankrise.commands import main
     from rankrise.show.figures.tracked.course_of_training import draw_course
     from rankrise.show.report.tracked.story import chapters
 
@@ -274,7 +289,6 @@ def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
     note = "at 2 of 4 measured steps, up to step 2, the change of most heads is rounding noise"
     assert note in run.notes
 
-    from rankrise.commands import main
     from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
     from rankrise.show.report.tracked.gather import gather_all
 

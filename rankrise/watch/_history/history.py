@@ -121,6 +121,7 @@ def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Me
     finally:
         if not record.gone:
             record.sync()
+            info["sizes"] = record.sizes
         record.close()
         if not record.gone:
             _put_in_order(folder)

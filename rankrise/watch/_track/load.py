@@ -58,11 +58,11 @@ class TrackedRun(RunInfo):
         of_layers = gathered(
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
-        return [*self._missing_rows, *self.extra.get("notes", ()), *self._noise_note, *of_layers]
+        return [*self.missing_rows, *self.extra.get("notes", ()), *self._noise_note, *of_layers]
 
     @property
-    def _missing_rows(self) -> list[str]:
-        """Which files have less than they had when the run finished."""
+    def missing_rows(self) -> list[str]:
+        """Which files have fewer rows than when the run finished, as sentences without a full stop."""
         kept = self.info.get("sizes", {}) if self.finished else {}
         paths = {name: self.folder / name for name in (STEPS, RANKS) if name in kept}
         found = {name: path.stat().st_size if path.is_file() else 0 for name, path in paths.items()}

@@ -321,7 +321,7 @@ def test_a_run_that_diverged_is_shown_up_to_there(
     assert member.finite_spectra_steps.tolist() == [20]
     main(["figures", str(diverged), "--out", str(tmp_path / "out")])
     told = capsys.readouterr()
-    assert told.err.strip().endswith("diverged is not finished, and is drawn as it stands.")
+    assert f"{diverged} is drawn as it stands: it is not finished." in told.err
     assert max(column(rows(tmp_path / "out" / "figure-12.csv"), "step")) == member.last_finite_step
     assert max(column(rows(tmp_path / "out" / "figure-2.csv"), "step")) == member.last_finite_step
     measured = {
