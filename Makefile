@@ -7,7 +7,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 demo: .venv/installed
 	$(BIN)/rankrise toy runs/demo --quick
-	OMP_NUM_THREADS=1 $(BIN)/rankrise train regression-stages --run runs/demo-transformer
+	$(BIN)/rankrise train regression-stages --run runs/demo-transformer
 	$(BIN)/rankrise figures runs/demo
 	$(BIN)/rankrise figures runs/demo-transformer
 	$(BIN)/rankrise claims runs/demo

@@ -124,6 +124,9 @@ class TrainSettings:
     attention: AttentionKernel = setting("short", kind="computation")
     """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours, in bf16, for 16 or 64 patches and
     heads of size 16, 32, 64 or 128, else cudnn."""
+    threads: int = setting(0, kind="computation", at_least=0, at_most=1024)
+    """Threads that compute on a processor; 0: as many as torch takes. A tiny network trains fastest with one,
+    and on a busy machine many times as fast."""
     deterministic: bool = setting(True, kind="computation")
     """Use only kernels that reproduce the same bits, so that a resumed run ends as an uninterrupted one;
     torch then takes flash attention instead of cuDNN's."""

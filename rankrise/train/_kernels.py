@@ -1,4 +1,4 @@
-"""Which kernels compute a step: the attention that is preferred, and only ones that repeat their bits."""
+"""What computes a step: threads, the attention that is preferred, and only kernels that repeat their bits."""
 
 import os
 from collections.abc import Iterator
@@ -13,9 +13,19 @@ from rankrise.recipes.train_settings import TrainSettings
 
 @contextmanager
 def chosen_kernels(settings: TrainSettings) -> Iterator[None]:
-    """Let torch choose kernels as the settings ask, and as before when this ends."""
-    with _attention(settings.attention), _same_bits(settings.deterministic):
+    """Let torch compute as the settings ask, and as before when this ends."""
+    with _threads(settings.threads), _attention(settings.attention), _same_bits(settings.deterministic):
         yield
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -217,9 +217,12 @@ def test_kernels_are_chosen_for_the_time_of_a_run(tiny, wanted):
     flags = torch.utils.deterministic
     torch.set_deterministic_debug_mode("warn")
     before = torch.get_deterministic_debug_mode(), flags.fill_uninitialized_memory
-    with chosen_kernels(replace(tiny, deterministic=wanted)):
+    threads = torch.get_num_threads()
+    with chosen_kernels(replace(tiny, deterministic=wanted, threads=threads + 1)):
+        assert torch.get_num_threads() == threads + 1
         assert torch.are_deterministic_algorithms_enabled() is wanted
         assert flags.fill_uninitialized_memory is False
     after = torch.get_deterministic_debug_mode(), flags.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("default")
     assert after == before
+    assert torch.get_num_threads() == threads
