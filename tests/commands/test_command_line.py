@@ -4,6 +4,7 @@ import contextlib
 import errno
 import inspect
 import json
+import os
 import re
 import signal
 import subprocess
@@ -35,6 +36,16 @@ def test_predict_prints_its_stages_as_json(capsys):
 def test_predict_takes_every_network(capsys, network):
     main(["predict", "--network", network, "--layers", "1", "--heads", "1", *SMALL])
     assert "Algorithm 1" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP tells how it waits")
+@pytest.mark.parametrize(("asked", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(asked, policy):
+    words = [sys.executable, "-m", "rankrise", "predict", *SMALL, "--until", "0.1"]
+    plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = plain | {"OMP_DISPLAY_ENV": "true"} | asked
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
 
 
 def test_flow_agrees_with_what_it_writes(capsys, tmp_path):
