@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault(
         "OMP_WAIT_POLICY", "passive"
-    )  # torch's threads: on a busy machine, spinning starves
+    )  # before torch is loaded: see docs/training.md
     _open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
