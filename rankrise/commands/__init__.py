@@ -57,9 +57,7 @@ OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memor
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "passive"
-    )  # before torch is loaded: see docs/training.md
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded: see docs/training.md
     _open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
