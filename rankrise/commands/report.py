@@ -1,6 +1,10 @@
 """`rankrise report`: runs as a page worth opening."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankrise.show.report import Page
 
 
 def report(runs: list[str], out: Path | None = None, judge: bool = False, json: bool = False) -> None:
@@ -12,15 +16,38 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
         runs: one or more folders of runs, or of sweeps.
         out: the file to write; report.html in the first folder if not given.
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
-        json: print the path and the size as JSON.
+        json: print each page with its size and its runs as JSON.
     """
     from rankrise import runs as recorded
     from rankrise.foundations.files import to_json
-    from rankrise.show.quantities import size
-    from rankrise.show.report import write_report
+    from rankrise.show.report import write_pages
 
-    path = write_report(recorded.open(runs), out or Path(runs[0]) / "report.html", judge)
+    pages = write_pages(recorded.open(runs), out or Path(runs[0]) / "report.html", judge)
     if json:
-        print(to_json({"page": str(path), "bytes": path.stat().st_size, "runs": runs}))
-    else:
-        print(f"The page is at {path.resolve()} ({size(path.stat().st_size)}): open it in a browser.")
+        first = {"page": str(pages[0].path), "bytes": pages[0].path.stat().st_size, "runs": runs}
+        print(to_json(first | {"pages": [_facts(page) for page in pages]}))
+        return
+    print(f"The page is at {_place(pages[0])}: open it in a browser. {_shown(pages[0])}")
+    for page in pages[1:]:
+        print(f"A second page, which it links to, is at {_place(page)}. {_shown(page)}")
+
+
+def _place(page: "Page") -> str:
+    from rankrise.show.quantities import size
+
+    return f"{page.path.resolve()} ({size(page.path.stat().st_size)})"
+
+
+def _shown(page: "Page") -> str:
+    """Which runs are on a page, and which of them are not finished."""
+    names = [run.name if run.finished else f"{run.name} (not finished)" for run in page.runs]
+    return f"It shows {f'{len(names)} runs: ' if len(names) > 1 else ''}{', '.join(names)}."
+
+
+def _facts(page: "Page") -> dict[str, object]:
+    return {
+        "page": str(page.path),
+        "bytes": page.path.stat().st_size,
+        "runs": [run.name for run in page.runs],
+        "unfinished": [run.name for run in page.runs if not run.finished],
+    }

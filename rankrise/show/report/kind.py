@@ -21,12 +21,13 @@ class Kind(Generic[AnyRun]):
     """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
 
     `name` is that of the folder with its scripts and sections; `title` is what a page of another kind calls
-    it in its navigation; `subjects` are what its own title names, and `sections` are its sections' ids and
-    titles.
+    it in its navigation, and `run` what sentences call one of its runs; `subjects` are what its own title
+    names, and `sections` the ids and titles of these.
     """
 
     name: str
     title: str
+    run: str
     subjects: Callable[[Sequence[AnyRun]], list[str]]
     finding: str
     sections: tuple[tuple[str, str], ...]

@@ -4,7 +4,8 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 import rankrise
 from rankrise.claims import check_claims, has_claims
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
@@ -26,8 +28,26 @@ from rankrise.show.report.tracked import TRACKED
 KINDS: dict[type, Kind[Any]] = {ToyRun: TOY, TrackedRun: TRACKED}
 
 
+NAMED = 4
+"""So many runs of another page are named."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its file, the kind of its runs, and these."""
+
+    path: Path
+    kind: Kind[Any]
+    runs: Sequence[Run]
+
+
 def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -> Path:
-    """Write the page of opened runs, and give its path.
+    """Write the pages of opened runs, and give the path of the first, as passed."""
+    return write_pages(opened, path, judge)[0].path
+
+
+def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) -> list[Page]:
+    """Write the page of opened runs, and give what was written.
 
     Runs of another kind than the first get a page of their own beside it, report-tracked.html beside
     report.html, and each page links to the other. With `judge`, claims have verdicts also on runs that they
@@ -38,29 +58,29 @@ def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
     if path.suffix.lower() not in (".html", ".htm"):
         raise RankriseError(f"{path} would not open as a page: pass a name that ends in .html.")
-    pages: dict[Path, tuple[Kind[Any], Sequence[Run]]] = {}
+    pages: list[Page] = []
     for runs in by_kind(opened):
         kind = KINDS[type(runs[0])]
-        pages[path.with_stem(f"{path.stem}-{kind.name}") if pages else path] = kind, runs
-    for page, (kind, shown) in pages.items():
-        beside = {other.name: pages[other][0].title for other in pages if other != page}
-        write_text(page, render(shown, kind, judge, beside))
-    return path
+        pages.append(Page(path.with_stem(f"{path.stem}-{kind.name}") if pages else path, kind, runs))
+    for page in pages:
+        write_text(page.path, render(page, judge, [other for other in pages if other is not page]))
+    return pages
 
 
-def render(
-    runs: Sequence[Run], kind: Kind[Any], judge: bool = False, beside: Mapping[str, str] | None = None
-) -> str:
-    """The page as HTML. It links to the pages `beside` it: their file names, with what they are called."""
+def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
+    """The page as HTML. It says what the pages `beside` it show, and links to them."""
+    kind, runs = page.kind, page.runs
     script = f"\n{assemble(f'{kind.name}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [*kind.sections, ("claims", "Claims"), ("settings", "Settings"), ("cite", "Cite")]
     links = [(f"#{name}", title) for name, title in sections]
-    links += [(quote(name), f"{title} →") for name, title in (beside or {}).items()]
+    links += [(quote(other.path.name), f"{other.kind.title} →") for other in beside]
     return Template(web_source("page.html")).substitute(
         title=escape(f"Gradual rank increase: {', '.join(kind.subjects(runs))}"),
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
+        beside="".join(f'\n<p class="beside">{_elsewhere(page, other)}</p>' for other in beside),
+        files=_files(page, beside),
         first_section=kind.sections[0][0],
         story=story(kind.finding, kind.chapters(runs)),
         claims=claims_section(check_claims([run for run in runs if has_claims(run)], everything=judge)),
@@ -71,6 +91,30 @@ def render(
         script_hash=digest,
         script=script,
     )
+
+
+def _elsewhere(page: Page, other: Page) -> str:
+    """What this page shows, and what another one does, with its address."""
+    names = [escape(run.name) for run in other.runs]
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return (
+        f"This page shows {counted(len(page.runs), page.kind.run)}. The other page of this report, "
+        f"{_link(other)}, shows {counted(len(names), other.kind.run)}: {', '.join(names[:NAMED] + more)}."
+    )
+
+
+def _files(page: Page, beside: Sequence[Page]) -> str:
+    if not beside:
+        return "This page is one file: it needs no network, and sends nothing anywhere."
+    files = " and ".join([f"<code>{escape(page.path.name)}</code>", *map(_link, beside)])
+    return (
+        f"The report is {1 + len(beside)} files, {files}: keep them in one folder. They need no network, and "
+        "send nothing anywhere."
+    )
+
+
+def _link(page: Page) -> str:
+    return f'<a href="{quote(page.path.name)}">{escape(page.path.name)}</a>'
 
 
 def embedded(value: Any) -> str:

@@ -62,7 +62,38 @@ def test_by_default_the_page_lies_in_its_run_and_the_command_says_where(
         "page": str(folder / "report.html"),
         "bytes": (folder / "report.html").stat().st_size,
         "runs": [str(folder)],
+        "pages": [
+            {
+                "page": str(folder / "report.html"),
+                "bytes": (folder / "report.html").stat().st_size,
+                "runs": ["mine"],
+                "unfinished": [],
+            }
+        ],
     }
+
+
+def test_the_command_names_every_page_every_run_and_those_not_finished(
+    run: ToyRun, tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs"
+    for name in ("done", "going"):
+        shutil.copytree(run.folder, folder / name)
+    (folder / "going" / "seed-0" / "full.safetensors").unlink()
+    info = json.loads((folder / "going" / "run.json").read_text())
+    (folder / "going" / "run.json").write_text(json.dumps(info | {"finished": None}))
+    main(["report", str(folder), str(tracked["unit"])])
+    first, second = capsys.readouterr().out.splitlines()
+    assert str(folder / "report.html") in first
+    assert first.endswith("It shows 2 runs: done, going (not finished).")
+    assert str(folder / "report-tracked.html") in second
+    assert second.endswith("It shows unit.")
+    main(["report", str(folder), str(tracked["unit"]), "--json"])
+    pages = json.loads(capsys.readouterr().out)["pages"]
+    assert [(Path(page["page"]).name, page["runs"], page["unfinished"]) for page in pages] == [
+        ("report.html", ["done", "going"], ["going"]),
+        ("report-tracked.html", ["unit"], []),
+    ]
 
 
 def test_several_runs_and_an_out_file(run: ToyRun, copy_of: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from rankrise.show.report.toy.story import FINDING, chapters
 TOY: Kind[ToyRun] = Kind(
     name="toy",
     title="The toy",
+    run="toy run",
     subjects=lambda runs: [f"toy run {run.name}" for run in runs],
     finding=FINDING,
     sections=(

@@ -33,6 +33,7 @@ def _subject(study: Study) -> str:
 TRACKED: Kind[TrackedRun] = Kind(
     name="tracked",
     title="Transformers",
+    run="transformer run",
     subjects=lambda runs: [_subject(study) for study in studies(runs, of_heads=False)],
     finding=FINDING,
     sections=(
