@@ -210,9 +210,9 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "change since checkpoint-10 (step 10), mean" in shown
     assert "which alone were searched: no loss was recorded" in shown
-    told = " ".join(chapters([run])[0].came_out)
-    assert "has learned since checkpoint-10 (step 10) goes from" in told
-    assert "The ranks show no stage; they alone were searched" in told
+    (chapter,) = chapters([run])
+    assert "has learned since checkpoint-10 (step 10) goes from" in " ".join(chapter.came_out)
+    assert chapter.answer.startswith("The ranks show no stage; they alone were searched")
     with pytest.raises(RankriseError, match="checkpoints hold none"):
         draw_course(runs.studies([run])[0])
 

@@ -9,8 +9,10 @@ AnyRun = TypeVar("AnyRun")
 
 @dataclass(frozen=True)
 class Chapter:
-    """HTML sentences on a toy run or on a study: what was done, what is not finished, what came out."""
+    """HTML sentences on a toy run or on a study: whether it learned in stages, what was done, what is not
+    finished, what else came out."""
 
+    answer: str
     done: str
     unfinished: Sequence[str]
     came_out: Sequence[str]
@@ -21,13 +23,14 @@ class Kind(Generic[AnyRun]):
     """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
 
     `name` is that of the folder with its scripts and sections; `title` is what a page of another kind calls
-    it in its navigation, and `run` what sentences call one of its runs; `subjects` are what its own title
-    names, and `sections` the ids and titles of these.
+    it in its navigation, and `run` what sentences call one of its runs; its own title is its `heading` with
+    the `subjects`, and `sections` are the ids and titles of what follows.
     """
 
     name: str
     title: str
     run: str
+    heading: str
     subjects: Callable[[Sequence[AnyRun]], list[str]]
     finding: str
     sections: tuple[tuple[str, str], ...]
@@ -37,10 +40,12 @@ class Kind(Generic[AnyRun]):
 
 
 def story(finding: str, chapters: Sequence[Chapter]) -> str:
-    """HTML paragraphs: the finding, then chapter by chapter what was done and what came out."""
-    parts = [f"<p>{finding}</p>"]
+    """HTML paragraphs: the answers, the finding, then chapter by chapter what was done and what came out."""
+    parts = [f'<p class="answer">{chapter.answer}</p>' for chapter in chapters]
+    parts.append(f"<p>{finding}</p>")
     for chapter in chapters:
         parts.append(f"<p>{chapter.done}</p>")
         parts += [f'<p class="warning">{sentence}</p>' for sentence in chapter.unfinished]
-        parts.append(f'<p class="came-out">{" ".join(chapter.came_out)}</p>')
+        if chapter.came_out:
+            parts.append(f'<p class="came-out">{" ".join(chapter.came_out)}</p>')
     return "\n".join(parts)

@@ -29,7 +29,7 @@ KINDS: dict[type, Kind[Any]] = {ToyRun: TOY, TrackedRun: TRACKED}
 
 
 NAMED = 4
-"""So many runs of another page are named."""
+"""So many runs are named in a heading or a sentence."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
     links += [(quote(other.path.name), f"{other.kind.title} →") for other in beside]
     return Template(web_source("page.html")).substitute(
         title=escape(f"Gradual rank increase: {', '.join(kind.subjects(runs))}"),
+        heading=escape(f"{kind.heading}: {_several(kind.subjects(runs))}"),
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
         beside="".join(f'\n<p class="beside">{_elsewhere(page, other)}</p>' for other in beside),
@@ -95,12 +96,21 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
 
 def _elsewhere(page: Page, other: Page) -> str:
     """What this page shows, and what another one does, with its address."""
-    names = [escape(run.name) for run in other.runs]
-    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    names = _several([run.name for run in other.runs])
     return (
         f"This page shows {counted(len(page.runs), page.kind.run)}. The other page of this report, "
-        f"{_link(other)}, shows {counted(len(names), other.kind.run)}: {', '.join(names[:NAMED] + more)}."
+        f"{_link(other)}, shows {counted(len(other.runs), other.kind.run)}: {escape(names)}."
     )
+
+
+def _several(names: Sequence[str]) -> str:
+    """The first few of some names, and how many more there are.
+
+    >>> _several(["a", "b"]), _several(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c, d and 2 more')
+    """
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _files(page: Page, beside: Sequence[Page]) -> str:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from rankrise.show.report import write_report
 from rankrise.show.report.settings_tables import settings_tables
 from rankrise.show.report.tracked.gather import gather
 from rankrise.show.report.tracked.story import chapters
+from rankrise.watch.types import FoundStage
 
 
 @pytest.mark.parametrize(
@@ -152,5 +154,47 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     write_rows(run / "steps.jsonl", rows)
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
     (chapter,) = chapters(open(run))
-    assert "4.8\u00a0%" in chapter.came_out[-1]
-    assert "40 known stages at such noise, 14 to 27 went unnoticed" in chapter.came_out[-1]
+    assert chapter.answer == (
+        "Loss and ranks show no stage. Some may be hidden in noise: the loss fluctuates by about 4.8\u00a0%, "
+        "and in a test with 40 known stages and noise of that order, the search overlooked between 14 and 27 "
+        "of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ((40,), "1 stage, at step 40."),
+        ((10, 40, 90), "3 stages, at steps 10, 40 and 90."),
+        (range(10, 80, 10), "7 stages, from step 10 to step 70."),
+    ],
+)
+def test_the_page_begins_with_the_stages_that_were_found(
+    tracked: dict[str, Path], tmp_path: Path, steps: Sequence[int], told: str
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    stages = tuple(FoundStage(step, (step - 1, step + 1), 1.0, {}) for step in steps)
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound(stages, ("loss",), 120).to_dict()))
+    page = write_report(open(run), tmp_path / "page.html").read_text()
+    first = re.search("<p[^>]*>(.*?)</p>", page.split('aria-label="In short"')[1], re.DOTALL)
+    assert first is not None
+    assert first[1] == f"Loss and ranks show {told}"
+    assert "<h1>Rank of what was learned: CIFAR-10 (run run)</h1>" in page
+
+
+def test_an_epoch_of_one_step_is_not_told_beside_the_step(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    info = json.loads((run / "run.json").read_text())
+    info["extra"]["epoch_steps"] = 1
+    (run / "run.json").write_text(json.dumps(info))
+    rows = read_lines(run / "ranks.jsonl")
+    for place, row in enumerate(rows):
+        rank = 4.0 if place == len(rows) // 2 else 2.0
+        row["KQ"]["stable_rank"] = np.full_like(row["KQ"]["stable_rank"], rank).tolist()
+    write_rows(run / "ranks.jsonl", rows)
+    (opened,) = open(run)
+    assert isinstance(opened, TrackedRun)
+    (chapter,) = chapters([opened])
+    assert "trained for 120 steps." in chapter.done
+    assert f"via 4.00 (step {rows[len(rows) // 2]['step']})" in chapter.came_out[0]
+    assert gather(Study("cifar10", (opened,)), opened)["epoch_steps"] is None

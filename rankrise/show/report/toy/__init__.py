@@ -9,6 +9,7 @@ TOY: Kind[ToyRun] = Kind(
     name="toy",
     title="The toy",
     run="toy run",
+    heading="Stages of learning",
     subjects=lambda runs: [f"toy run {run.name}" for run in runs],
     finding=FINDING,
     sections=(

@@ -23,7 +23,7 @@ def chapters(runs: Sequence[ToyRun]) -> list[Chapter]:
 def _chapter(run: ToyRun, named: bool) -> Chapter:
     name = f"<strong>{escape(run.name)}</strong>: " if named else ""
     unfinished = [_unfinished(run)] if run.missing else []
-    return Chapter(name + _did(run), unfinished, [*_stages(run), *_errors(run)])
+    return Chapter(name + " ".join([*_stages(run), *_errors(run)]), name + _did(run), unfinished, [])
 
 
 def scale_html(name: str) -> str:
@@ -68,7 +68,8 @@ def _stages(run: ToyRun) -> list[str]:
     if not run.has(Piece("stages", seed)):
         return ["Nothing has come out yet."]
     which = f" for seed {seed}" if len(run.settings.seeds) > 1 else ""
-    stages = counted(len(run.stages(seed)), "stage")
+    count = len(run.stages(seed))
+    stages = counted(count, "stage") + (", one coordinate after another," if count > 1 else "")
     return [f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}{which}."]
 
 
@@ -81,9 +82,9 @@ def _errors(run: ToyRun) -> list[str]:
     errors = [float(comparison[scale]["largest_time_error"]) for scale in (scales[0], scales[-1])]
     if any(math.isnan(error) for error in errors):
         return []
-    sentence = f"At <var>α</var> = {scale_html(scales[-1])} the flow {_reaches(errors[1])}"
+    sentence = f"Training from <var>α</var> = {scale_html(scales[-1])} {_reaches(errors[1])}"
     if len(scales) > 1:
-        sentence += f"; at <var>α</var> = {scale_html(scales[0])} it {_reaches(errors[0])}"
+        sentence += f"; from <var>α</var> = {scale_html(scales[0])} it {_reaches(errors[0])}"
     return [sentence + "."]
 
 

@@ -34,6 +34,7 @@ TRACKED: Kind[TrackedRun] = Kind(
     name="tracked",
     title="Transformers",
     run="transformer run",
+    heading="Rank of what was learned",
     subjects=lambda runs: [_subject(study) for study in studies(runs, of_heads=False)],
     finding=FINDING,
     sections=(

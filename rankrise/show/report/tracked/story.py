@@ -12,6 +12,7 @@ from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
 from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
+from rankrise.watch import StagesFound
 
 FINDING = """Take what training has changed in an attention head’s products
 <var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
@@ -27,14 +28,38 @@ CLEARLY = 1.1
 lowest where the lower of them is so many times that."""
 
 
+STEPS_NAMED = 6
+"""Up to so many stages are told with their steps."""
+
+
 def chapters(runs: Sequence[TrackedRun]) -> list[Chapter]:
     """One chapter per study."""
+    found = studies(runs, of_heads=False)
     return [
         Chapter(
-            _trained(study), [_going_on(one) for one in study.members if not one.finished], _came_out(study)
+            _answer(study, named=len(found) > 1),
+            _trained(study),
+            [_going_on(one) for one in study.members if not one.finished],
+            _came_out(study),
         )
-        for study in studies(runs, of_heads=False)
+        for study in found
     ]
+
+
+def epochs_are_steps(member: TrackedRun) -> bool:
+    """Whether an epoch is one step, so that only steps are told."""
+    return member.epoch_steps == 1
+
+
+def _name(study: Study) -> str:
+    name = study.label if study.data else f"Run {study.label}"
+    return f"<strong>{escape(name)}</strong>: "
+
+
+def _answer(study: Study, named: bool) -> str:
+    first = study.main[0]
+    of = "" if len(study.members) == 1 else f"Of {escape(first.name)}: "
+    return f"{_name(study) if named else ''}{of}{_stages(first)}"
 
 
 def _trained(study: Study) -> str:
@@ -45,8 +70,7 @@ def _trained(study: Study) -> str:
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     notes = "".join(f" Note: {escape(note)}." for note in first.notes)
     trained = f"{model} ({_shape(first)}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
-    name = study.label if study.data else f"Run {study.label}"
-    return f"<strong>{escape(name)}</strong>: {trained}{notes}"
+    return f"{_name(study)}{trained}{notes}"
 
 
 def _shape(member: TrackedRun) -> str:
@@ -71,7 +95,7 @@ def _kind_of_training(member: TrackedRun) -> str:
 
 def _how_long(member: TrackedRun) -> str:
     last = member.last_step
-    if not member.epoch_steps:
+    if not member.epoch_steps or epochs_are_steps(member):
         return f" for {_many(last, 'step')}"
     epochs = f"{float(member.at(last)):.4g}"
     return f" for {epochs} {'epoch' if epochs == '1' else 'epochs'} ({_many(last, 'step')})"
@@ -98,33 +122,39 @@ def _going_on(member: TrackedRun) -> str:
 
 def _came_out(study: Study) -> list[str]:
     first = study.main[0]
-    if not first.last_finite_step:
-        return ["Nothing has been measured yet."]
+    if not first.last_finite_step or not first.clear.any():
+        return []
     sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
     since = "" if first.since is None else f" since {escape(first.since)}"
-    if not first.clear.any():
-        return [*sentences, "At all measured steps, the change is rounding noise."]
 
     def goes(what: str, course: np.ndarray, over: str) -> str:
         clear = course[first.clear]
         ends = f"from {clear[0]:.2f}{_turning_points(first, clear)} to {clear[-1]:.2f}"
-        return f"The stable rank of what {what} learned{since} goes {ends} (mean over {over})."
+        return f"The stable rank of what {what} learned{since} goes {ends}{over}."
 
     for name in first.products:
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         course = np.nanmean(first.ranks[name], axis=(1, 2))
-        said = goes(f"<var>{product}</var><sup>⊤</sup> has", course, "heads")
+        said = goes(f"<var>{product}</var><sup>⊤</sup> has", course, _over_heads(first))
         sentences.append(said + _energy(first, name))
     if not first.products:
         course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)
-        sentences.append(goes("the matrices have", course, "matrices"))
+        sentences.append(goes("the matrices have", course, " (mean over matrices)"))
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.steps().get(metric, np.array([]))
         known = values[np.isfinite(values)]
         if len(known):
             last = written.format(known[-1]).replace("%", "\u00a0%")
             sentences.append(f"{metric.capitalize()} at the last validation: {last}.")
-    return [*sentences, _stages(first)]
+    return sentences
+
+
+def _over_heads(member: TrackedRun) -> str:
+    return " (mean over heads)" if _head_count(member) > 1 else ""
+
+
+def _head_count(member: TrackedRun) -> int:
+    return sum(len(layer["tracked_heads"]) for layer in member.layers)
 
 
 def _energy(member: TrackedRun, product: str) -> str:
@@ -134,22 +164,42 @@ def _energy(member: TrackedRun, product: str) -> str:
         return ""
     many = f"{np.nanmean(last):.3g}"
     directions = f"{many} {'direction' if many == '1' else 'directions'}"
-    return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {directions}."
+    mean = " on average over heads" if _head_count(member) > 1 else ""
+    return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {directions}{mean}."
 
 
 def _stages(run: TrackedRun) -> str:
-    """How many stages were found; where none was, how many the detector would miss at this noise."""
+    """How many stages were found, and when; where none was, how many the search would overlook."""
+    if not run.last_finite_step:
+        return "Nothing has been measured yet."
+    if not run.clear.any():
+        return "At all measured steps, the change is rounding noise."
     found = found_stages(run)
     if not found.searched:
         return "Stages were not searched for: there are neither heads nor a loss in the record."
     if "loss" not in found.searched:
-        shown = _many(len(found), "stage") if len(found) else "no stage"
+        shown = _many(len(found), "stage") + _when(found) if len(found) else "no stage"
         return f"The ranks show {shown}; they alone were searched, because no loss was recorded."
     if len(found):
-        return f"Loss and ranks show {_many(len(found), 'stage')}."
+        return f"Loss and ranks show {_many(len(found), 'stage')}{_when(found)}."
     missed = found.missed(run.steps().get("loss", []))
-    but = "" if missed is None else f" But {missed}.".replace(" %", "\u00a0%")
-    return f"Loss and ranks show no stage.{but}"
+    if missed is None:
+        return "Loss and ranks show no stage."
+    return (
+        "Loss and ranks show no stage. Some may be hidden in noise: the loss fluctuates by about "
+        f"{100 * missed.noise:.2g}\u00a0%, and in a test with {missed.known} known stages and noise of that "
+        f"order, the search overlooked between {missed.least} and {missed.most} of them."
+    )
+
+
+def _when(found: StagesFound) -> str:
+    """ ", at steps 184, 728 and 1090"; of many stages, from which step to which."""
+    steps = [str(stage.step) for stage in found]
+    if len(steps) == 1:
+        return f", at step {steps[0]}"
+    if len(steps) > STEPS_NAMED:
+        return f", from step {steps[0]} to step {steps[-1]}"
+    return f", at steps {', '.join(steps[:-1])} and {steps[-1]}"
 
 
 def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
@@ -159,8 +209,12 @@ def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
     told = [peak] if course[peak] >= CLEARLY * max(ends) else []
     told += [low] if CLEARLY * course[low] <= min(ends) else []
     steps = member.finite_steps[member.clear]
-    places = [f"{course[one]:.2f} ({moment(member, int(steps[one]))})" for one in sorted(told)]
+    places = [f"{course[one]:.2f} ({_moment(member, int(steps[one]))})" for one in sorted(told)]
     return f" via {' and '.join(places)}" if places else ""
+
+
+def _moment(member: TrackedRun, step: int) -> str:
+    return f"step {step}" if epochs_are_steps(member) else moment(member, step)
 
 
 def _letters(name: str) -> str:

@@ -71,12 +71,13 @@ export function stages() {
     const rows = run.stages.map((stage, index) => [
       index + 1,
       stage.step,
-      run.epoch_steps ? number(run.at(stage.step), 3) : "–",
+      ...(run.epoch_steps ? [number(run.at(stage.step), 3)] : []),
       stage.interval.join(" to "),
       stage.probability > 0.99 ? "> 99 %" : number(stage.probability, 2),
       stage.curves.slice(0, 4).join(", ") + (stage.curves.length > 4 ? ` and ${stage.curves.length - 4} more` : ""),
     ]);
-    const made = table(`${plural(run.stages.length, "stage")} of ${run.name}`, ["stage", "step", "epoch", "within", "probability", "seen in"], rows);
+    const head = ["stage", "step", ...(run.epoch_steps ? ["epoch"] : []), "within", "probability", "seen in"];
+    const made = table(`${plural(run.stages.length, "stage")} of ${run.name}`, head, rows);
     made.classList.add("found");
     holder.replaceChildren(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Stages of ${run.name}` }, made));
   });
