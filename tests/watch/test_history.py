@@ -212,7 +212,7 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     assert "which alone were searched: no loss was recorded" in shown
     (chapter,) = chapters([run])
     assert "has learned since checkpoint-10 (step 10) goes from" in " ".join(chapter.came_out)
-    assert chapter.answer.startswith("The ranks show no stage; they alone were searched")
+    assert chapter.answer.startswith("<strong>The ranks show no stage; they alone were searched")
     with pytest.raises(RankriseError, match="checkpoints hold none"):
         draw_course(runs.studies([run])[0])
 

@@ -77,7 +77,8 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
     links += [(quote(other.path.name), f"{other.kind.title} →") for other in beside]
     return Template(web_source("page.html")).substitute(
         title=escape(f"Gradual rank increase: {', '.join(kind.subjects(runs))}"),
-        heading=escape(f"{kind.heading}: {_several(kind.subjects(runs))}"),
+        heading=escape(kind.heading),
+        subjects=escape(_several(kind.subjects(runs))),
         style=web_source("style.css"),
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
         beside="".join(f'\n<p class="beside">{_elsewhere(page, other)}</p>' for other in beside),

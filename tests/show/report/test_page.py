@@ -80,6 +80,19 @@ def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: ToyRun) -
             assert int(row[7]) == len(stage.support)
 
 
+def test_every_stage_is_seen_without_a_scroll_bar_of_its_own(visit: Open, run: ToyRun) -> None:
+    page = visit(run)
+    fits = "one => one.scrollHeight <= one.clientHeight"
+    assert page.locator("#table-here [role=region]").evaluate(fits)
+    page.evaluate(
+        """() => {
+            const rows = document.querySelector("#table-here tbody");
+            while (rows.rows.length < 25) rows.append(rows.rows[0].cloneNode(true));
+        }"""
+    )
+    assert page.locator("#table-here [role=region]").evaluate(fits)
+
+
 def test_the_claims_are_those_of_the_run_with_statistic_threshold_and_verdict(
     visit: Open, run: ToyRun
 ) -> None:

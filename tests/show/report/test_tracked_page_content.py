@@ -155,9 +155,9 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
     (chapter,) = chapters(open(run))
     assert chapter.answer == (
-        "Loss and ranks show no stage. Some may be hidden in noise: the loss fluctuates by about 4.8\u00a0%, "
-        "and in a test with 40 known stages and noise of that order, the search overlooked between 14 and 27 "
-        "of them."
+        "<strong>Loss and ranks show no stage.</strong> Some may be hidden in noise: the loss fluctuates by "
+        "about 4.8\u00a0%, and in a test with 40 known stages and noise of that order, the search overlooked "
+        "between 14 and 27 of them."
     )
 
 
@@ -178,8 +178,8 @@ def test_the_page_begins_with_the_stages_that_were_found(
     page = write_report(open(run), tmp_path / "page.html").read_text()
     first = re.search("<p[^>]*>(.*?)</p>", page.split('aria-label="In short"')[1], re.DOTALL)
     assert first is not None
-    assert first[1] == f"Loss and ranks show {told}"
-    assert "<h1>Rank of what was learned: CIFAR-10 (run run)</h1>" in page
+    assert first[1] == f"<strong>Loss and ranks show {told}</strong>"
+    assert "<h1>Rank of what was learned: <span>CIFAR-10 (run run)</span></h1>" in page
 
 
 def test_an_epoch_of_one_step_is_not_told_beside_the_step(tracked: dict[str, Path], tmp_path: Path) -> None:

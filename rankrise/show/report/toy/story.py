@@ -21,9 +21,10 @@ def chapters(runs: Sequence[ToyRun]) -> list[Chapter]:
 
 
 def _chapter(run: ToyRun, named: bool) -> Chapter:
-    name = f"<strong>{escape(run.name)}</strong>: " if named else ""
+    name = f"{escape(run.name)}: " if named else ""
     unfinished = [_unfinished(run)] if run.missing else []
-    return Chapter(name + " ".join([*_stages(run), *_errors(run)]), name + _did(run), unfinished, [])
+    stages = f"<strong>{_stages(run)}</strong>"
+    return Chapter(" ".join([f"{name}{stages}", *_errors(run)]), name + _did(run), unfinished, [])
 
 
 def scale_html(name: str) -> str:
@@ -63,14 +64,14 @@ def _unfinished(run: ToyRun) -> str:
     )
 
 
-def _stages(run: ToyRun) -> list[str]:
+def _stages(run: ToyRun) -> str:
     seed = run.settings.seeds[0]
     if not run.has(Piece("stages", seed)):
-        return ["Nothing has come out yet."]
+        return "Nothing has come out yet."
     which = f" for seed {seed}" if len(run.settings.seeds) > 1 else ""
     count = len(run.stages(seed))
     stages = counted(count, "stage") + (", one coordinate after another," if count > 1 else "")
-    return [f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}{which}."]
+    return f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}{which}."
 
 
 def _errors(run: ToyRun) -> list[str]:

@@ -51,15 +51,15 @@ def epochs_are_steps(member: TrackedRun) -> bool:
     return member.epoch_steps == 1
 
 
-def _name(study: Study) -> str:
-    name = study.label if study.data else f"Run {study.label}"
-    return f"<strong>{escape(name)}</strong>: "
-
-
 def _answer(study: Study, named: bool) -> str:
+    """Whether there are stages, of which study where there are several, and of which run of it."""
     first = study.main[0]
-    of = "" if len(study.members) == 1 else f"Of {escape(first.name)}: "
-    return f"{_name(study) if named else ''}{of}{_stages(first)}"
+    run = f"run {escape(first.name)}"
+    of = f"{run[0].upper()}{run[1:]}: " if len(study.members) > 1 or named else ""
+    if named and study.data:
+        of = f"{escape(study.label)}, {run}: "
+    told, *caveat = _stages(first)
+    return " ".join([f"{of}<strong>{told}</strong>", *caveat])
 
 
 def _trained(study: Study) -> str:
@@ -70,7 +70,8 @@ def _trained(study: Study) -> str:
     runs = "" if len(study.members) == 1 else f" There are {len(study.members)} runs{_varied(study)}."
     notes = "".join(f" Note: {escape(note)}." for note in first.notes)
     trained = f"{model} ({_shape(first)}), {_kind_of_training(first)}{on}{_how_long(first)}.{runs}"
-    return f"{_name(study)}{trained}{notes}"
+    name = study.label if study.data else f"Run {study.label}"
+    return f"<strong>{escape(name)}</strong>: {trained}{notes}"
 
 
 def _shape(member: TrackedRun) -> str:
@@ -168,28 +169,29 @@ def _energy(member: TrackedRun, product: str) -> str:
     return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {directions}{mean}."
 
 
-def _stages(run: TrackedRun) -> str:
+def _stages(run: TrackedRun) -> list[str]:
     """How many stages were found, and when; where none was, how many the search would overlook."""
     if not run.last_finite_step:
-        return "Nothing has been measured yet."
+        return ["Nothing has been measured yet."]
     if not run.clear.any():
-        return "At all measured steps, the change is rounding noise."
+        return ["At all measured steps, the change is rounding noise."]
     found = found_stages(run)
     if not found.searched:
-        return "Stages were not searched for: there are neither heads nor a loss in the record."
+        return ["Stages were not searched for: there are neither heads nor a loss in the record."]
     if "loss" not in found.searched:
         shown = _many(len(found), "stage") + _when(found) if len(found) else "no stage"
-        return f"The ranks show {shown}; they alone were searched, because no loss was recorded."
+        return [f"The ranks show {shown}; they alone were searched, because no loss was recorded."]
     if len(found):
-        return f"Loss and ranks show {_many(len(found), 'stage')}{_when(found)}."
+        return [f"Loss and ranks show {_many(len(found), 'stage')}{_when(found)}."]
     missed = found.missed(run.steps().get("loss", []))
-    if missed is None:
-        return "Loss and ranks show no stage."
-    return (
-        "Loss and ranks show no stage. Some may be hidden in noise: the loss fluctuates by about "
-        f"{100 * missed.noise:.2g}\u00a0%, and in a test with {missed.known} known stages and noise of that "
-        f"order, the search overlooked between {missed.least} and {missed.most} of them."
-    )
+    none = ["Loss and ranks show no stage."]
+    if missed is not None:
+        none.append(
+            f"Some may be hidden in noise: the loss fluctuates by about {100 * missed.noise:.2g}\u00a0%, and "
+            f"in a test with {missed.known} known stages and noise of that order, the search overlooked "
+            f"between {missed.least} and {missed.most} of them."
+        )
+    return none
 
 
 def _when(found: StagesFound) -> str:

@@ -4,9 +4,12 @@ import { fixed, h, number, plural, scaleText, signed, table } from "../dom.js";
 import { absent, sideBySide } from "../layout.js";
 import { choose, state, watch } from "../state.js";
 
+/** With more stages, the table scrolls in itself. */
+const MOST_ROWS = 30;
+
 export function stageTable(runs) {
   sideBySide("table-here", runs, (run) => {
-    const holder = h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `Stages of ${run.name}` });
+    const holder = h("div", { class: "scroll stage-list", tabindex: 0, role: "region", "aria-label": `Stages of ${run.name}` });
     watch(["alpha", "seed"], () => {
       const { seed } = run;
       if (!seed) return holder.replaceChildren(absent("Algorithm 1 has not been run here."));
@@ -14,6 +17,7 @@ export function stageTable(runs) {
       made.querySelectorAll("tbody tr").forEach((row, index) => {
         row.addEventListener("click", () => choose({ time: seed.staircase.times[index] }));
       });
+      holder.classList.toggle("tall", seed.staircase.stages.length > MOST_ROWS);
       holder.replaceChildren(made);
     });
     watch(["time", "alpha", "seed"], () => {

@@ -25,17 +25,18 @@ export function controls(runs, first) {
   document.getElementById("view").append(...viewChoices());
 }
 
-function runChoice(runs) {
+/** A list to choose the run that the whole page shows; nothing where there is one. */
+export function runChoice(runs, id = "run", words = "Run ") {
   if (runs.length < 2) return [];
   const options = runs.map((run, index) => h("option", { value: index }, run.name));
-  const select = h("select", { id: "run" }, options);
+  const select = h("select", { id }, options);
   select.addEventListener("change", () => {
     const run = runs[select.value];
     const layer = Math.min(state.layer, run.layers.length - 1);
     choose({ run: Number(select.value), place: Math.max(0, run.steps.length - 1), layer, head: -1 });
   });
   watch(["run"], () => (select.value = state.run));
-  return [h("label", {}, "Run ", select)];
+  return [h("label", {}, words, select)];
 }
 
 /** Which rank the plots show, where a run has others beside the stable rank. */

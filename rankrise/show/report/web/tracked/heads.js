@@ -12,13 +12,21 @@ export function heads() {
   const holder = h("div", { class: "pair" });
   watch(["run", "rank", "place", "layer", "head"], () => {
     const run = here();
+    document.getElementById("heads-note").hidden = run.headCount < 2;
     if (!run.layers.length) return holder.replaceChildren(absent("This run has no heads."));
     if (run.empty) return holder.replaceChildren(absent("Nothing has been measured yet."));
+    if (run.headCount === 1) return holder.replaceChildren(h("p", {}, onlyHead(run)));
     const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
     holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));
     if (focused) document.getElementById(focused)?.focus();
   });
   document.getElementById("heads-here").append(h("div", { class: "run" }, holder));
+}
+
+/** A single head in words: a map of one cell shows nothing. */
+function onlyHead(run) {
+  const values = run.products.map((product) => `${number(run.ranks[product][0][0][state.place], 3)} (change of ${product})`);
+  return `One head was tracked, in ${run.layerName(0)}. Its ${run.rankName} at ${run.moment(run.steps[state.place])}: ${values.join(", ")}.`;
 }
 
 /** The largest rank of either product anywhere, so that colours keep their meaning as the step moves. */

@@ -79,6 +79,7 @@ function oneHead(run) {
 
 /** Whose values these are, in words. */
 function whose(run) {
+  if (run.headCount === 1) return run.onlyHead;
   const layer = state.layer < 0 ? "All layers" : run.layerName(state.layer);
   return `${layer}, ${oneHead(run) ? run.headName(state.layer, state.head) : "mean over heads"}`;
 }

@@ -6,6 +6,7 @@ import { fullProduct, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { follow, timePlot } from "./clock.js";
+import { runChoice } from "./controls.js";
 import { here, MATRICES, mean } from "./runs.js";
 
 export const LOOKS = { KQ: "kq", VO: "vo dashed" };
@@ -27,8 +28,9 @@ export function glance(runs) {
   watch(["run", "rank", "logTime"], () => {
     const run = here();
     plot.options.xLabel = run.clock;
-    const all = `all ${run.products.length ? "heads" : MATRICES}`;
-    plot.rename(`${run.rankTitle} of the change, ${all}`, `${run.rankTitle} of what was learned, ${all}`);
+    const all = run.headCount === 1 ? "the only head" : `all ${run.products.length ? "heads" : MATRICES}`;
+    const title = `${run.rankTitle} of what was learned, ${all}`;
+    plot.rename(`${run.rankTitle} of the change, ${all}`, runs.length > 1 ? `${run.name}: ${title[0].toLowerCase()}${title.slice(1)}` : title);
     if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: "Nothing has been measured yet." });
     const ofHeads = run.products.map((product) => ({
       name: `change of ${product}`,
@@ -42,11 +44,12 @@ export function glance(runs) {
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
     const when = runs.length > 1 ? `${run.name}, at the last step` : "At the last step";
     const greyed = run.noisy(run.products.length ? run.products : [MATRICES]);
-    const told = `${when}: ${ends}; mean and standard deviation over ${members}.`;
+    const told = `${when}: ${ends}${run.headCount === 1 ? "" : `; mean and standard deviation over ${members}`}.`;
     plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed, members)}` });
   });
   follow(plot);
-  document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
+  const choice = runChoice(runs, "run-above", `The plots show one run of ${runs.length}: `);
+  document.getElementById("glance-here").append(h("div", { class: "run" }, h("div", { class: "chosen-run" }, choice), plot.figure));
 }
 
 function rankTip(moment, line) {
@@ -153,8 +156,9 @@ function rankSummary(run, product) {
   const [low, high] = [number(lowest, 3), number(highest, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
   const where = (value) => run.layerName(ends.indexOf(value));
-  const told = ofHeads
-    ? `${name}: at the last step ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`
-    : `Mean over heads at the last step: lowest in ${where(lowest)} (${low}), highest in ${where(highest)} (${high})`;
+  const onAverage = `${name}: at the last step ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
+  const byLayer = `Mean over heads at the last step: lowest in ${where(lowest)} (${low}), highest in ${where(highest)} (${high})`;
+  const one = run.headCount === 1 ? `${low} at the last step` : `Mean over heads at the last step: ${low}`;
+  const told = ends.length === 1 ? one : ofHeads ? onAverage : byLayer;
   return `${told}; a head’s size is ${size}.`;
 }

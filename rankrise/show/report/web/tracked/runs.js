@@ -41,6 +41,17 @@ export class Run {
     return this.matrices.flatMap(({ kinds }) => (this.kind in kinds ? [kinds[this.kind]] : []));
   }
 
+  /** How many heads were tracked, in all layers. */
+  get headCount() {
+    return this.layers.reduce((sum, { heads }) => sum + heads.length, 0);
+  }
+
+  /** "Layer 1, head 1", where no other was tracked. */
+  get onlyHead() {
+    const name = `${this.layerName(0)}, ${this.headName(0, 0)}`;
+    return name[0].toUpperCase() + name.slice(1);
+  }
+
   headName(layer, slot) {
     return `head ${this.layers[layer].heads[slot] + 1}`;
   }

@@ -85,7 +85,8 @@ function spectrumContent(run, product) {
   const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
   const ofChange = `${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}`;
   const counted = `Above a tenth of a head’s largest: ${ofChange}, ${above(initial_above[product])} of the ${atFirst(run)}.`;
-  return { lines, summary: `${whose}, ${which}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
+  const whom = run.headCount === 1 ? run.onlyHead : `${whose}, ${which}`;
+  return { lines, summary: `${whom}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
 }
 
 /** The product of the beginning, in words: a history may begin at any checkpoint. */
