@@ -39,24 +39,49 @@ def claims_section(claims: Sequence[Claim]) -> str:
             f"<p>{escape(judged[0].statement)} <em>({escape(judged[0].source)}’s claim)</em></p>"
             f'<table class="verdicts"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         )
-    sources = dict.fromkeys(claim.source for claim in claims)
-    summary = "; ".join(f"{source}’s claims: {_counts(claims, source)}" for source in sources)
-    opening = f"<summary>{escape(summary[:1].upper() + summary[1:])}</summary>"
+    opening = f"<summary>{escape(tally(claims))}</summary>"
     if any(one.interval for claim in claims for one in claim.measures):
         opening += f"<p>Brackets are {INTERVALS}.</p>"
     if left_out := runs_left_out(claims):
         opening += f"<p>{escape(left_out)}</p>"
-    return f"<details>{opening}{''.join(parts)}</details>"
+    return f"{_not_judged(claims)}<details>{opening}{''.join(parts)}</details>"
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """How many claims of each source have which verdict, and which of them do not hold, as a sentence."""
+    if not any(claim.verdict != "not judged" for claim in claims):
+        return "No claim was judged here."
+    sources = dict.fromkeys(claim.source for claim in claims)
+    told = "; ".join(f"{source}’s claims: {_counts(claims, source)}" for source in sources)
+    return f"{told[:1].upper()}{told[1:]}."
 
 
 def _counts(claims: Sequence[Claim], source: str) -> str:
     """How many verdicts of each kind the claims of a source have; never those of two sources together."""
     counts = Counter(str(claim.verdict) for claim in claims if claim.source == source)
     plural = {"holds": "hold", "does not hold": "do not hold"}
+    failed = dict.fromkeys(
+        f"{claim.name}{claim.part and f', {claim.part}'}"
+        for claim in claims
+        if claim.source == source and claim.verdict == "does not hold"
+    )
+    which = {"does not hold": f" ({'; '.join(failed)})"}
     return ", ".join(
-        f"{count} {verdict if count == 1 else plural.get(verdict, verdict)}"
+        f"{count} {verdict if count == 1 else plural.get(verdict, verdict)}{which.get(verdict, '')}"
         for verdict in VERDICTS
         if (count := counts[verdict])
+    )
+
+
+def _not_judged(claims: Sequence[Claim]) -> str:
+    """Why claims were not judged, and on which runs or data sets."""
+    subjects: dict[str, dict[str, None]] = {}
+    for claim in claims:
+        if claim.verdict == "not judged":
+            subjects.setdefault(claim.reason, {})[claim.data or ", ".join(claim.runs)] = None
+    return "".join(
+        f"<p>Not judged on {escape(', '.join(names))}. {escape(reason)}</p>"
+        for reason, names in subjects.items()
     )
 
 

@@ -39,9 +39,14 @@ class Kind(Generic[AnyRun]):
     payload: Callable[[Sequence[AnyRun]], Any]
 
 
-def story(finding: str, chapters: Sequence[Chapter]) -> str:
-    """HTML paragraphs: the answers, the finding, then chapter by chapter what was done and what came out."""
+def story(finding: str, chapters: Sequence[Chapter], tally: str) -> str:
+    """HTML paragraphs: the answers, how many claims hold, the finding, then chapter by chapter what was done
+    and what came out."""
     parts = [f'<p class="answer">{chapter.answer}</p>' for chapter in chapters]
+    if tally:
+        parts.append(
+            f'<p class="tally">{tally} <a href="#claims">All claims, with reasons and numbers</a></p>'
+        )
     parts.append(f"<p>{finding}</p>")
     for chapter in chapters:
         parts.append(f"<p>{chapter.done}</p>")

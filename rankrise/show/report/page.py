@@ -18,7 +18,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
-from rankrise.show.report.claims_section import claims_section
+from rankrise.show.report.claims_section import claims_section, tally
 from rankrise.show.report.kind import Kind, story
 from rankrise.show.report.modules import assemble, web_source
 from rankrise.show.report.settings_tables import settings_tables
@@ -70,6 +70,7 @@ def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) ->
 def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
     """The page as HTML. It says what the pages `beside` it show, and links to them."""
     kind, runs = page.kind, page.runs
+    claims = check_claims([run for run in runs if has_claims(run)], everything=judge)
     script = f"\n{assemble(f'{kind.name}/main.js')}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [*kind.sections, ("claims", "Claims"), ("settings", "Settings"), ("cite", "Cite")]
@@ -84,8 +85,8 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
         beside="".join(f'\n<p class="beside">{_elsewhere(page, other)}</p>' for other in beside),
         files=_files(page, beside),
         first_section=kind.sections[0][0],
-        story=story(kind.finding, kind.chapters(runs)),
-        claims=claims_section(check_claims([run for run in runs if has_claims(run)], everything=judge)),
+        story=story(kind.finding, kind.chapters(runs), escape(tally(claims)) if claims else ""),
+        claims=claims_section(claims),
         sections=web_source(f"{kind.name}/sections.html"),
         settings=settings_tables([(run.name, run.info, kind.settings(run)) for run in runs]),
         version=escape(rankrise.__version__),

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 from tracked_runs import write_rows
 
 from rankrise import RankriseError, watch
+from rankrise.claims import Claim, Verdict, check_claims
 from rankrise.commands import main
 from rankrise.foundations.record.lines import read_lines
 from rankrise.runs import Study, ToyRun, TrackedRun, open
 from rankrise.show.report import write_report
+from rankrise.show.report.claims_section import claims_section, tally
 from rankrise.show.report.settings_tables import settings_tables
 from rankrise.show.report.tracked.gather import gather
 from rankrise.show.report.tracked.story import chapters
@@ -135,6 +138,33 @@ def test_runs_of_two_kinds_have_two_pages_that_link_to_each_other(
     assert "→</a>" not in alone
     assert "The other page" not in alone
     assert "This page is one file" in alone
+
+
+def test_the_page_counts_verdicts_names_what_failed_and_says_what_was_not_judged(
+    tracked: dict[str, Path], run: ToyRun, tmp_path: Path
+) -> None:
+    def claim(name: str, verdict: Verdict, reason: str = "Measured.", part: str = "") -> Claim:
+        return Claim(name, "A statement.", "the paper", verdict, reason, (), ("mine",), "", part)
+
+    mixed = [
+        claim("support", "holds"),
+        claim("spectra", "holds"),
+        claim("full weights", "does not hold", part="one after another"),
+        claim("low rank", "not decided"),
+    ]
+    counted = "The paper’s claims: 2 hold, 1 does not hold (full weights, one after another), 1 not decided."
+    assert tally(mixed) == counted
+    assert f"<summary>{counted}</summary>" in claims_section(mixed)
+    own = [claim(name, "not judged", "Trained without a recipe.") for name in ("spectra", "low rank")]
+    shown = claims_section(own)
+    assert tally(own) == "No claim was judged here."
+    assert shown.startswith("<p>Not judged on mine. Trained without a recipe.</p><details><summary>No claim")
+    assert "Not judged" not in claims_section(mixed)
+    assert tally([*mixed, *own]) == counted.replace("1 not decided", "1 not decided, 2 not judged")
+    for opened in (open(tracked["unit"]), [run]):
+        page = write_report(opened, tmp_path / "page.html").read_text()
+        told = escape(tally(check_claims(opened)))
+        assert f'<p class="tally">{told} <a href="#claims">' in page.split("<h2>")[0]
 
 
 def test_the_command_says_where_the_page_is(
