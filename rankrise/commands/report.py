@@ -40,7 +40,7 @@ def _place(page: "Page") -> str:
 
 def _shown(page: "Page") -> str:
     """Which runs are on a page, and which of them are not finished."""
-    names = [run.name if run.finished else f"{run.name} (not finished)" for run in page.runs]
+    names = [f"{run.name} (not finished)" if run in page.unfinished else run.name for run in page.runs]
     return f"It shows {f'{len(names)} runs: ' if len(names) > 1 else ''}{', '.join(names)}."
 
 
@@ -49,5 +49,5 @@ def _facts(page: "Page") -> dict[str, object]:
         "page": str(page.path),
         "bytes": page.path.stat().st_size,
         "runs": [run.name for run in page.runs],
-        "unfinished": [run.name for run in page.runs if not run.finished],
+        "unfinished": [run.name for run in page.unfinished],
     }

@@ -48,12 +48,12 @@ def claims_section(claims: Sequence[Claim]) -> str:
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """How many claims of each source have which verdict, and which of them do not hold, as a sentence."""
+    """How many verdicts of each kind the claims of each source have, a claim one on each subject and part,
+    and which claims do not hold, as a sentence."""
     if not any(claim.verdict != "not judged" for claim in claims):
         return "No claim was judged here."
     sources = dict.fromkeys(claim.source for claim in claims)
-    told = "; ".join(f"{source}’s claims: {_counts(claims, source)}" for source in sources)
-    return f"{told[:1].upper()}{told[1:]}."
+    return f"Verdicts {'; '.join(f'on {one}’s claims: {_counts(claims, one)}' for one in sources)}."
 
 
 def _counts(claims: Sequence[Claim], source: str) -> str:

@@ -40,6 +40,11 @@ class Page:
     kind: Kind[Any]
     runs: Sequence[Run]
 
+    @property
+    def unfinished(self) -> list[Run]:
+        """The runs that the page calls not finished: of a toy run, a piece is missing."""
+        return [run for run in self.runs if (run.missing if isinstance(run, ToyRun) else not run.finished)]
+
 
 def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -> Path:
     """Write the pages of opened runs, and give the path of the first, as passed."""

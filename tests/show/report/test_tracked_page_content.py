@@ -152,7 +152,10 @@ def test_the_page_counts_verdicts_names_what_failed_and_says_what_was_not_judged
         claim("full weights", "does not hold", part="one after another"),
         claim("low rank", "not decided"),
     ]
-    counted = "The paper’s claims: 2 hold, 1 does not hold (full weights, one after another), 1 not decided."
+    counted = (
+        "Verdicts on the paper’s claims: 2 hold, 1 does not hold (full weights, one after another), "
+        "1 not decided."
+    )
     assert tally(mixed) == counted
     assert f"<summary>{counted}</summary>" in claims_section(mixed)
     own = [claim(name, "not judged", "Trained without a recipe.") for name in ("spectra", "low rank")]

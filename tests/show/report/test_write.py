@@ -80,8 +80,6 @@ def test_the_command_names_every_page_every_run_and_those_not_finished(
     for name in ("done", "going"):
         shutil.copytree(run.folder, folder / name)
     (folder / "going" / "seed-0" / "full.safetensors").unlink()
-    info = json.loads((folder / "going" / "run.json").read_text())
-    (folder / "going" / "run.json").write_text(json.dumps(info | {"finished": None}))
     main(["report", str(folder), str(tracked["unit"])])
     first, second = capsys.readouterr().out.splitlines()
     assert str(folder / "report.html") in first

@@ -21,10 +21,10 @@ def chapters(runs: Sequence[ToyRun]) -> list[Chapter]:
 
 
 def _chapter(run: ToyRun, named: bool) -> Chapter:
-    name = f"{escape(run.name)}: " if named else ""
+    name = escape(run.name)
     unfinished = [_unfinished(run)] if run.missing else []
-    stages = f"<strong>{_stages(run)}</strong>"
-    return Chapter(" ".join([f"{name}{stages}", *_errors(run)]), name + _did(run), unfinished, [])
+    answer = " ".join([f"{f'Run {name}: ' if named else ''}<strong>{_stages(run)}</strong>", *_errors(run)])
+    return Chapter(answer, (f"<strong>{name}</strong>: " if named else "") + _did(run), unfinished, [])
 
 
 def scale_html(name: str) -> str:
@@ -94,5 +94,5 @@ def _reaches(error: float) -> str:
         return "misses at least one of them"
     percent = f"{100 * error:.2g}" if error < 0.995 else f"{100 * error:.0f}"
     if error >= 0.5:
-        return f"is off by up to {percent}\u00a0% of a stage's time"
+        return f"is off by up to {percent}\u00a0% of a stage’s time"
     return f"comes to each within {percent}\u00a0% of its time"
