@@ -39,6 +39,7 @@ def load_model(source: str | Path) -> nn.Module:
             f"{str(source)!r} holds {ADAPTER_CONFIG} beside a model, so that it is not clear which is meant: "
             "remove that file, or pass the folder of the adapter alone."
         )
+    empty.config.return_dict = True  # outputs are read by their names
     with offline(), _no_bars(transformers.utils.logging):
         try:
             loaded, about = type(empty).from_pretrained(

@@ -62,7 +62,7 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
         raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
     info = read_json(path)
     found = info.get("format"), info.get("kind")
-    if found[0] not in (FORMAT, EARLIER) or found[1] not in _SHAPES:
+    if found[0] not in (FORMAT, EARLIER) or found[1] not in tuple(_SHAPES):
         raise RankriseError(
             f"{path} is of format and kind {found[0]!r}, {found[1]!r}, which this version does not read: "
             f"pass a folder written by {makers}."

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import replacing, write_text
 from rankrise.foundations.text import printable
 from rankrise.show.csv_text import csv_text
@@ -22,7 +23,13 @@ def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
     for path, more in zip(paths, ({}, {"Date": None}), strict=False):
         with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=DPI, metadata={"Title": printable(title), **more})
+            try:
+                figure.savefig(temporary, dpi=DPI, metadata={"Title": printable(title), **more})
+            except (ArithmeticError, ValueError) as error:  # ticks between numbers near the largest there are
+                raise RankriseError(
+                    f"{path} cannot be drawn ({first_line(error)}): look in the record for numbers that are "
+                    "far too large."
+                ) from error
         figure.set_layout_engine("none")  # laid out once, which takes most of the time, and alike in both
     write_text(paths[2], data)
     return paths

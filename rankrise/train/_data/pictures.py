@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Protocol
 
 import numpy
@@ -94,7 +95,7 @@ def _kept(path: Path, shape: tuple[int, ...]) -> numpy.ndarray:
     try:
         images = numpy.load(path, mmap_mode="c")
         known = (images.dtype, images.shape) == (numpy.uint8, shape)
-    except (OSError, ValueError, EOFError, SyntaxError, AttributeError):  # numpy reads the header as Python
+    except (OSError, ValueError, EOFError, SyntaxError, AttributeError, TokenError):  # its header is Python
         known = False
     if not known:
         raise RankriseError(f"{path} is damaged: remove it, and the photographs are decoded again.")
