@@ -6,7 +6,7 @@ from rankrise.runs import TrackedRun
 def moment(run: TrackedRun, step: int) -> str:
     """A step on the run's clock: "epoch 25", "step 1200"."""
     epoch = float(run.at(step))
-    return f"epoch {round(epoch, 1 if epoch > 1 else 2):g}" if run.epoch_steps else f"step {step}"
+    return f"epoch {round(epoch, 1 if epoch > 1 else 2):g}" if run.clock == "epoch" else f"step {step}"
 
 
 def length(run: TrackedRun) -> str:

@@ -209,7 +209,7 @@ def test_where_no_stage_is_found_it_says_what_the_search_would_miss(
     assert (missed["least"], missed["most"], missed["known"]) == (14, 27, 40)
     main(["watch", str(tmp_path / "run")])
     told = (
-        f"noise of {100 * missed['noise']:.2g} %; in a test with 40 known stages at such noise, 14 to 27 went"
+        f"at the noise of this loss ({100 * missed['noise']:.2g} %), the search missed 14 to 27 of 40 stages"
     )
     assert told in " ".join(capsys.readouterr().out.split())
 

@@ -25,7 +25,9 @@ def save(figure: Figure, data: str, title: str, stem: Path) -> list[Path]:
         with replacing(path) as temporary:
             try:
                 figure.savefig(temporary, dpi=DPI, metadata={"Title": printable(title), **more})
-            except (ArithmeticError, ValueError) as error:  # ticks between numbers near the largest there are
+            except OSError:
+                raise
+            except Exception as error:  # numbers near the largest there are break matplotlib in many ways
                 raise RankriseError(
                     f"{path} cannot be drawn ({first_line(error)}): look in the record for numbers that are "
                     "far too large."

@@ -27,11 +27,12 @@ class Missed:
         """In words.
 
         >>> str(Missed(0.0043, 2, 14))
-        'the loss has noise of 0.43 %; in a test with 40 known stages at such noise, 2 to 14 went unnoticed'
+        'at the noise of this loss (0.43 %), the search missed 2 to 14 of 40 stages whose steps were known'
         """
-        test = f"in a test with {self.known} known stages at such noise"
-        unnoticed = f"{self.least} to {self.most} went unnoticed"
-        return f"the loss has noise of {100 * self.noise:.2g} %; {test}, {unnoticed}"
+        missed = (
+            f"the search missed {self.least} to {self.most} of {self.known} stages whose steps were known"
+        )
+        return f"at the noise of this loss ({100 * self.noise:.2g} %), {missed}"
 
 
 def missed_in(loss: np.ndarray) -> Missed | None:

@@ -93,8 +93,8 @@ class RunInfo:
 
     @property
     def clock(self) -> str:
-        """What training time is told in."""
-        return "epoch" if self.epoch_steps else "step"
+        """What training time is told in; where an epoch is one step, in steps."""
+        return "epoch" if (self.epoch_steps or 1) > 1 else "step"
 
     def at(self, steps: Any) -> NDArray[Any]:
         """Steps on that clock."""

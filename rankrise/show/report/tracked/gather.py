@@ -9,7 +9,6 @@ from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.layer_names import layer_titles
 from rankrise.show.rank_kinds import product_rank_kinds, rank_kinds
 from rankrise.show.report.thin import significant
-from rankrise.show.report.tracked.story import epochs_are_steps
 from rankrise.watch.types import FoundStage
 
 RANK_NUMBERS = 300_000
@@ -53,7 +52,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         "since": member.since,
         "last": member.last_step,
         "finished": member.finished,
-        "epoch_steps": None if epochs_are_steps(member) else member.epoch_steps,
+        "epoch_steps": member.epoch_steps if member.clock == "epoch" else None,
         "products": member.products,
         "layers": [
             {"name": layer["name"], "title": title, "heads": layer["tracked_heads"], "size": layer["d_head"]}

@@ -46,11 +46,6 @@ def chapters(runs: Sequence[TrackedRun]) -> list[Chapter]:
     ]
 
 
-def epochs_are_steps(member: TrackedRun) -> bool:
-    """Whether an epoch is one step, so that only steps are told."""
-    return member.epoch_steps == 1
-
-
 def _answer(study: Study, named: bool) -> str:
     """Whether there are stages, of which study where there are several, and of which run of it."""
     first = study.main[0]
@@ -96,7 +91,7 @@ def _kind_of_training(member: TrackedRun) -> str:
 
 def _how_long(member: TrackedRun) -> str:
     last = member.last_step
-    if not member.epoch_steps or epochs_are_steps(member):
+    if member.clock == "step":
         return f" for {_many(last, 'step')}"
     epochs = f"{float(member.at(last)):.4g}"
     return f" for {epochs} {'epoch' if epochs == '1' else 'epochs'} ({_many(last, 'step')})"
@@ -211,12 +206,8 @@ def _turning_points(member: TrackedRun, course: np.ndarray) -> str:
     told = [peak] if course[peak] >= CLEARLY * max(ends) else []
     told += [low] if CLEARLY * course[low] <= min(ends) else []
     steps = member.finite_steps[member.clear]
-    places = [f"{course[one]:.2f} ({_moment(member, int(steps[one]))})" for one in sorted(told)]
+    places = [f"{course[one]:.2f} ({moment(member, int(steps[one]))})" for one in sorted(told)]
     return f" via {' and '.join(places)}" if places else ""
-
-
-def _moment(member: TrackedRun, step: int) -> str:
-    return f"step {step}" if epochs_are_steps(member) else moment(member, step)
 
 
 def _letters(name: str) -> str:
