@@ -1,19 +1,26 @@
 """`rankrise watch`: a tracked run, live."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rankrise.watch import StagesFound, TrackedRun
 
 
 def watch(
-    run: Path, once: bool = False, json: bool = False, every: float = 2.0, keep_stages: bool = False
+    run: Path,
+    rank: Literal["stable", "90", "95", "99", "entropy"] = "stable",
+    once: bool = False,
+    json: bool = False,
+    every: float = 2.0,
+    keep_stages: bool = False,
 ) -> None:
-    """Stable rank of every layer, loss, pace and stages of a tracked run, while it is written and after.
+    """Rank of every layer, loss, pace and stages of a tracked run, while it is written and after.
 
     Args:
         run: folder written by watch.RankTracker, 'rankrise train' or 'rankrise history'.
+        rank: which rank to show over time: the stable rank, how many directions hold 90, 95 or 99 % of the
+            energy, or the entropy rank.
         once: print one frame and stop, as happens if the output is not a terminal or the run is finished.
         json: print the numbers of one frame as JSON.
         every: seconds between frames.
@@ -38,13 +45,13 @@ def watch(
         try:
             with Live(console=console, auto_refresh=False, transient=True) as live:
                 while not tracked.finished:
-                    live.update(frame(snapshot(tracked, search.latest(tracked)), console), refresh=True)
+                    live.update(frame(snapshot(tracked, search.latest(tracked)), console, rank), refresh=True)
                     time.sleep(every)
                     tracked = _open(run)
         except KeyboardInterrupt:
-            console.print(frame(snapshot(tracked, search.latest(tracked)), console))
+            console.print(frame(snapshot(tracked, search.latest(tracked)), console, rank))
             return
-    console.print(frame(snapshot(tracked, _stages(tracked, keep_stages)), console))
+    console.print(frame(snapshot(tracked, _stages(tracked, keep_stages)), console, rank))
 
 
 def _stages(run: "TrackedRun", keep: bool) -> "StagesFound":

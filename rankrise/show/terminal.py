@@ -3,12 +3,13 @@
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankrise.foundations.counted import counted
+from rankrise.foundations.errors import RankriseError
 from rankrise.show.ceilings import ceiling_words
 from rankrise.show.layer_names import short_names
 from rankrise.show.quantities import duration
@@ -32,6 +33,12 @@ MATRIX = "matrix"
 ENERGY = "95"
 """The share of the energy, in per cent, whose rank has a column where there is room for it."""
 ENERGY_TITLE = f"{ENERGY} %\nenergy"
+TITLES = {
+    "stable": "stable rank",
+    "entropy": "entropy rank",
+    **{share: f"{share} % energy rank" for share in ("90", "95", "99")},
+}
+"""What a frame can show over time, by the names that `rankrise watch --rank` takes."""
 PATIENCE = 60.0
 """A run that is not finished and whose last line is older, in seconds, is said to be silent."""
 
@@ -174,14 +181,22 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.nansum(values, axis=1) / counts
 
 
-def frame(shot: Snapshot, console: "Console") -> "Group":
-    """A frame of the live table, as wide as a console."""
+def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
+    """A frame of the live table, as wide as a console, of one of the ranks in `TITLES`."""
     from rich.console import Group
     from rich.text import Text
 
+    if rank != "stable":
+        shot = replace(shot, ranks=[replace(line, means=_course(line, rank)) for line in shot.ranks])
+        if shot.measured and not any(np.isfinite(line.means).any() for line in shot.ranks):
+            raise RankriseError(
+                f"{shot.folder} was recorded without the {TITLES[rank]}: track the run again."
+            )
     bars = PLAIN_BARS if console.options.ascii_only else BARS
     plus_minus = "+-" if console.options.ascii_only else "±"
-    several = shot.heads > 1
+    spread = f" {plus_minus} " if shot.heads > 1 and rank == "stable" else ""
+    over = f", mean{spread and f'{spread}std'} over heads" if shot.heads > 1 else ""
+    beside = ENERGY if rank != ENERGY else ""
     of_heads = [line for line in shot.ranks if line.product != MATRIX]
     of_matrices = [line for line in shot.ranks if line.product == MATRIX]
     layers = list(dict.fromkeys(line.layer for line in of_heads))
@@ -189,13 +204,10 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
     names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
     tables = []
     if of_heads or not of_matrices:
-        spread = f" {plus_minus} " if several else ""
-        tables.append(_table("layer", of_heads, names, console.width, bars, spread))
+        tables.append(_table("layer", of_heads, names, console.width, bars, beside, spread))
     if of_matrices:
-        matrices = [line.layer for line in of_matrices]
-        tables.append(
-            _table("matrix", of_matrices, dict(zip(matrices, matrices, strict=True)), console.width, bars)
-        )
+        matrices = {line.layer: line.layer for line in of_matrices}
+        tables.append(_table("matrix", of_matrices, matrices, console.width, bars, beside))
     since = "" if shot.since is None else f" since {shot.since}"
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
     loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
@@ -206,7 +218,7 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
         + f"  {counted(len(shot.losses), 'loss', 'losses')} and {counted(len(shot.measured), 'measurement')}",
         loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
         *(["ranks are over measured steps, the loss over all steps"] if shot.losses else []),
-        f"stable rank of the change{since}{f', mean {plus_minus} std over heads' if several else ''}"
+        f"{TITLES[rank]} of the change{since}{over}"
         + _announced_energy([_shows_energy(table) for table in tables]),
         *(
             [f"(how many directions hold {ENERGY} % of its energy: {BOUND})"]
@@ -219,11 +231,21 @@ def frame(shot: Snapshot, console: "Console") -> "Group":
     return Group(*map(Text, about), *map(Fitting, tables), *map(Text, indented))
 
 
+def _course(line: LayerRanks, rank: str) -> list[float]:
+    return line.entropy_rank if rank == "entropy" else line.energy_rank[rank]
+
+
 def _table(
-    title: str, lines: Sequence[LayerRanks], names: Mapping[str, str], room: int, bars: str, spread: str = ""
+    title: str,
+    lines: Sequence[LayerRanks],
+    names: Mapping[str, str],
+    room: int,
+    bars: str,
+    beside: str,
+    spread: str = "",
 ) -> "Table":
-    """A row per layer or matrix, by its name; per product the stable rank as bars and as it is now, after
-    `spread` its std over heads, and the energy rank where it is recorded and there is room for it."""
+    """A row per layer or matrix, by its name; per product the rank as bars and as it is now, after `spread`
+    its std over heads, and `beside` it the energy rank where it is recorded and there is room for it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -234,13 +256,13 @@ def _table(
     taken = max(map(len, [title, *names.values()])) + GAP
     taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
     more = len(products) * (max(map(len, ["energy", *energy.values()])) + GAP)
-    has_energy = _has_energy(lines) and taken + more + len(products) * NARROWEST <= room
+    has_energy = bool(beside) and _has_energy(lines) and taken + more + len(products) * NARROWEST <= room
     taken += more if has_energy else 0
     width = max(NARROWEST, min(WIDEST, (room - taken) // max(1, len(products))))
     table = Table(box=None, padding=(0, GAP, 0, 0))
     table.add_column(title, no_wrap=True)
     for product in products:
-        table.add_column("stable rank" if product == MATRIX else product, no_wrap=True)
+        table.add_column("rank" if product == MATRIX else product, no_wrap=True)
         table.add_column("now", justify="right", no_wrap=True)
         if has_energy:
             table.add_column(ENERGY_TITLE, justify="right", no_wrap=True)
@@ -256,7 +278,7 @@ def _table(
 def _now(line: LayerRanks, spread: str) -> str:
     if not line.means:
         return ""
-    return f"{line.means[-1]:.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread else "")
+    return f"{_last(line.means):.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread else "")
 
 
 def _last(values: Sequence[float]) -> float:

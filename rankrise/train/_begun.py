@@ -64,8 +64,8 @@ def initial_model(folder: str | Path) -> nn.Module:
     if path.is_file():
         kept, _ = read_tensors(path, "restore it", has_checksums(read_run(folder)))
         for layer in watch.heads(model):
-            stored = kept.get(tensor_name(layer.name, "query"))
-            if stored is not None and not torch.equal(stored, layer.query.detach()):
+            drawn, stored = layer.query.detach(), kept.get(tensor_name(layer.name, "query"))
+            if stored is not None and (stored.dtype != drawn.dtype or not torch.equal(stored, drawn)):
                 raise RankriseError(
                     f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
                     "another version of torch draws others; use the one in run.json."

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from rankrise import watch
+from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.foundations.files import write_json
 from rankrise.show.terminal import frame, snapshot, sparkline
@@ -157,6 +157,31 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
         assert row.split()[-2:] == ["1.19", "4.0"]  # a matrix has few columns: there is room
         heads = [row for row in rows if "(layers." in row]
         assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
+
+
+@pytest.mark.parametrize("rank", ["entropy", "90", "95", "99"])
+def test_another_rank_over_time(folder: Path, capsys: pytest.CaptureFixture[str], rank: str) -> None:
+    main(["watch", str(folder), "--rank", rank])
+    printed = capsys.readouterr().out
+    run = watch.load(folder)
+    shares = {"90": 0, "95": 1, "99": 2}
+    ends = [
+        run.entropy_rank(product)[-1]
+        if rank == "entropy"
+        else run.energy_rank(product)[-1, ..., shares[rank]]
+        for product in ("KQ", "VO")
+    ]
+    for place, name in enumerate(("1 (layers.0)", "2 (layers.1)")):
+        [row] = [line for line in printed.splitlines() if line.startswith(name)]
+        assert [f"{end[place].mean():.2f}" in row.split() for end in ends] == [True, True]
+        assert "±" not in row
+
+
+def test_a_rank_that_was_not_recorded_is_named(folder: Path) -> None:
+    shot = snapshot(watch.load(folder), None)
+    lines = [replace(line, entropy_rank=[math.nan] * len(line.means)) for line in shot.ranks]
+    with pytest.raises(RankriseError, match="was recorded without the entropy rank"):
+        frame(replace(shot, ranks=lines), Console(), "entropy")
 
 
 def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
