@@ -57,7 +57,7 @@ OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memor
 def main(arguments: Sequence[str] | None = None) -> None:
     """Gradual rank increase: predict it, watch it, use it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded: see docs/training.md
+    _let_threads_sleep()
     _open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
@@ -122,6 +122,16 @@ def _ended(sentence: str, code: int = 2) -> SystemExit:
     except OSError:
         _discard(sys.stdout)
     return SystemExit(code)
+
+
+def _let_threads_sleep() -> None:
+    """Have torch's threads sleep soon while they wait for each other, unless the user says how they wait: on a
+    busy machine, threads that spin starve the ones they wait for. OpenMP reads this when torch is loaded."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        os.environ.setdefault(
+            "GOMP_SPINCOUNT", "1000"
+        )  # of GNU's: some microseconds, as idle machines like it
 
 
 def _discard(stream: TextIO) -> None:
