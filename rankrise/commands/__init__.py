@@ -125,13 +125,11 @@ def _ended(sentence: str, code: int = 2) -> SystemExit:
 
 
 def _let_threads_sleep() -> None:
-    """Have torch's threads sleep soon while they wait for each other, unless the user says how they wait: on a
-    busy machine, threads that spin starve the ones they wait for. OpenMP reads this when torch is loaded."""
+    """Have torch's threads sleep soon while they wait for each other, unless the user says how they wait: on
+    a busy machine, those that spin starve those that they wait for. OpenMP reads it when torch is loaded."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
-        os.environ.setdefault(
-            "GOMP_SPINCOUNT", "1000"
-        )  # of GNU's: some microseconds, as idle machines like it
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # GNU's: a few microseconds, for idle machines
 
 
 def _discard(stream: TextIO) -> None:
