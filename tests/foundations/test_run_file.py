@@ -55,7 +55,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             "kind": "tracked",
         }
     )
-    with pytest.raises(RankriseError, match="is a tracked run: pass a folder written by 'rankrise toy'"):
+    with pytest.raises(RankriseError, match="is a tracked run, not a toy one: pass another folder"):
         read_run(tmp_path, "toy")
 
 

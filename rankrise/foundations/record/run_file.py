@@ -68,7 +68,7 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
             f"pass a folder written by {makers}."
         )
     if found[1] not in kinds:
-        raise RankriseError(f"{folder} is a {found[1]} run: pass a folder written by {makers}.")
+        raise RankriseError(f"{folder} is a {found[1]} run, not a {kinds[0]} one: pass another folder.")
     check_shape(path, info, _SHAPES[str(found[1])])
     if found[1] == "tracked":
         _check_layers(path, info)

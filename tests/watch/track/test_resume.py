@@ -238,10 +238,10 @@ def test_initial_weights_are_verified(tmp_path):
 
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"format": "rankrise-run/2", "kind": "toy"}))
-    with pytest.raises(RankriseError, match="'toy': pass a run of 'rankrise-run/2', 'tracked'"):
+    with pytest.raises(RankriseError, match="is a toy run, not a tracked one: pass another folder"):
         watch.RankTracker(tiny(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
-    with pytest.raises(RankriseError, match="'toy': pass a run of 'rankrise-run/2', 'tracked'"):
+    with pytest.raises(RankriseError, match="is a toy run, not a tracked one: pass another folder"):
         watch.load(tmp_path)
 
 
