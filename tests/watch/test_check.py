@@ -362,19 +362,6 @@ def test_torch_multihead_and_adapters():
     assert watch.check(adapted, x()).proved
 
 
-def test_a_message_about_an_unknown_module_has_a_family_that_works():
-    class MyAttention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.heads_here, self.mix, self.back = 4, nn.Linear(8, 24), nn.Linear(8, 8)
-
-    model = nn.Sequential(MyAttention())
-    with pytest.raises(RankriseError, match="such as this one") as caught:
-        watch.heads(model)
-    exec(str(caught.value).split("batch):")[1])
-    assert watch.heads(model)[0].query.shape == (4, 8, 2)
-
-
 def test_a_family_by_widths_is_proved_and_forgotten():
     class PerGroup(nn.Module):
         """Per group [query, query, key, value]."""

@@ -127,3 +127,16 @@ def test_fused_keys_of_other_widths_are_not_guessed():
     module = Fused()
     module.num_kv_heads = 2
     assert watch.heads(module)[0].group == (0, 0, 1, 1)
+
+
+def test_a_message_about_an_unknown_module_has_a_family_that_works():
+    class MyAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads_here, self.mix, self.back = 4, nn.Linear(8, 24), nn.Linear(8, 8)
+
+    model = nn.Sequential(MyAttention())
+    with pytest.raises(RankriseError, match="such as this one") as caught:
+        watch.heads(model)
+    exec(str(caught.value).split("batch):")[1])
+    assert watch.heads(model)[0].query.shape == (4, 8, 2)
