@@ -17,6 +17,7 @@ from rankrise.train import TrainSettings, read_recipe
 
 RECIPES = [name for name in names() if not name.startswith("toy-")]
 SMALL = [
+    "--layers=2",
     "--batch_size=2",
     "--micro_batch_size=1",
     "--measurements=2",
@@ -24,7 +25,6 @@ SMALL = [
     "--log_every=1",
 ]
 SMALL_TEXT = [
-    "--layers=2",
     "--heads=4",
     "--hidden_size=32",
     "--head_size=8",
