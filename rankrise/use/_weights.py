@@ -109,7 +109,7 @@ def pair(base: Source, tuned: Source) -> Pair:
     """
     after = open_source(tuned)
     before = open_source(base, _folder_of(tuned))
-    _refuse_other_depth(_own_model(base), after.model)
+    _refuse_other_architecture(_own_model(base), after.model)
     if isinstance(base, nn.Module) and isinstance(tuned, nn.Module) and _same_storage(base, tuned):
         raise RankriseError(
             "The base and the tuned model share their weights, so nothing can have changed: keep a copy of "
@@ -232,10 +232,19 @@ def _own_model(source: Source) -> nn.Module | None:
     return open_weights(source).model if (folder / CONFIG).is_file() else None
 
 
-def _refuse_other_depth(base: nn.Module | None, tuned: nn.Module) -> None:
-    """Refuse two models of which one has more of the layers that both have; heads may differ."""
+def _refuse_other_architecture(base: nn.Module | None, tuned: nn.Module) -> None:
+    """Refuse two models of another type or with other heads, or of which one has more of the layers that both
+    have; what they predict may differ."""
     if base is None:
         return
+    configs = [getattr(model, "config", None) for model in (base, tuned)]
+    for name in ("model_type", "num_attention_heads", "num_key_value_heads"):
+        before, after = (getattr(config, name, None) for config in configs)
+        if None not in (before, after) and before != after:
+            raise RankriseError(
+                f"The two are of different architectures: {name} is {before} in the base's config, {after} "
+                "in the tuned model's; give two moments of one model."
+            )
     has, wanted = (
         {matrix.name for matrix in linear_layers(getattr(model, "base_model", model))}
         for model in (base, tuned)

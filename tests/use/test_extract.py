@@ -280,7 +280,8 @@ def test_bad_pairs_are_refused(tmp_path: Path) -> None:
     [
         ({"num_hidden_layers": 3}, {}, r"the base has layers\.2\.\S+, which the tuned model lacks"),
         ({}, {"num_hidden_layers": 3}, r"the tuned model has layers\.2\.\S+, which the base lacks"),
-        ({"num_key_value_heads": 2}, {}, r"layers\.0\.self_attn\.k_proj\.weight is \[16, 16\] in the base"),
+        ({"num_key_value_heads": 2}, {}, r"num_key_value_heads is 2 in the base's config, 1 in the tuned"),
+        ({"num_attention_heads": 4, "head_dim": 4}, {"head_dim": 8}, "num_attention_heads is 4 in the base"),
     ],
 )
 def test_models_of_other_depth_or_other_heads_are_refused(

@@ -361,7 +361,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "gpt2"], "gpt2 exists"),
         (["extract", "a", "b", "c", "--out", "a"], "3 models are given"),
         (["advise", "gpt2/base", "gpt2/tuned", "--out", "gpt2"], "gpt2 exists: pass a new folder"),
-        (["extract", "gpt2/base", "bert/tuned", "--out", "a"], "no linear layer in common"),
+        (["extract", "gpt2/base", "bert/tuned", "--out", "a"], "different architectures: model_type is gpt2"),
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--data", "none.txt"], "There is no data"),
         (["extract", "bert/base", "bert/tuned", "--out", "a", "--data", "gpt2.txt"], "needs labels"),
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--gain", "0.9"], "pass --data"),
