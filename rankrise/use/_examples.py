@@ -165,7 +165,8 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
             text = row["text"]
             if not isinstance(text, str):
                 raise TypeError(f"the text is {text!r:.30}")
-        except (KeyError, TypeError) as error:
+            text.encode()  # JSON can hold half a character, which is no text
+        except (KeyError, TypeError, UnicodeEncodeError) as error:
             raise RankriseError(
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
             ) from error
