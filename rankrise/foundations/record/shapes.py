@@ -88,10 +88,13 @@ def _checked_names(
     return found
 
 
-def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, str], advice: str) -> None:
+def check_tensors(
+    path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str, str], advice: str, **known: int
+) -> None:
     """Refuse tensors that are not there, are not finite numbers, or whose sizes do not fit together.
 
-    `sizes` has a letter per dimension; the same letter is the same size everywhere, and a capital may be 0.
+    `sizes` has a letter per dimension; the same letter is the same size everywhere, the `known` one if there
+    is one, and a capital may be 0.
     "?" after them stands for truth values, "*" allows numbers that are infinite, "<" asks for numbers from
     0 on that grow.
 
@@ -100,7 +103,6 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], sizes: Mapping[str,
     Traceback (most recent call last):
     rankrise.RankriseError: flow.safetensors is damaged (values is torch.float32 [2, 5]): restore it.
     """
-    known: dict[str, int] = {}
     for name, letters in sizes.items():
         tensor = tensors.get(name)
         if tensor is None:

@@ -72,7 +72,14 @@ class ToyRun:
 
     def places(self, seed: int) -> list[AttentionEntry]:
         """Layer, head, "KQ" or "VO", and entry of each coordinate."""
-        return [AttentionEntry(*place) for place in self._json(Piece("stages", seed))["places"]]
+        piece = Piece("stages", seed)
+        places, labels = self._json(piece)["places"], self.labels(seed)
+        if len(places) != len(labels):
+            raise RankriseError(
+                f"{self.folder / piece.file} is damaged (it has {len(places)} places of {len(labels)} "
+                f"coordinates): {ADVICE}."
+            )
+        return [AttentionEntry(*place) for place in places]
 
     def stages(self, seed: int) -> predict.Stages:
         """Algorithm 1's stages."""
@@ -176,9 +183,11 @@ class ToyRun:
         if file not in self._read:
             path = self._there(file)
             tensors, texts = read_tensors(path, ADVICE, has_checksums(self.info))
+            stages = Piece("stages", piece.seed)
+            known = {"p": len(self._json(stages)["labels"])} if self.has(stages) else {}
             with self._whole(piece):
                 for sizes in sizes_of(piece, texts):
-                    check_tensors(path, tensors, sizes, ADVICE)
+                    check_tensors(path, tensors, sizes, ADVICE, **known)
             self._read[file] = tensors, texts
         found: tuple[dict[str, Tensor], dict[str, str]] = self._read[file]
         return found
