@@ -79,9 +79,9 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
 
     Of the attention layers that the batch reaches, one of each kind is tried, on a copy; layers are of one
     kind if with the same weights they give the same. The model's weights and mode and the random state are as
-    before. A layout by which the layer does
-    not work raises an error, with the family that settles it if that is short to write. One that is proved is
-    no longer announced as a guess. `limits` name what stands in the way of the heads and is not read.
+    before. A layout by which the layer does not work raises an error, with the family that settles it if that
+    is short to write. One that is proved is no longer announced as a guess. `limits` name what stands in the
+    way of the heads and is not read.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
     >>> check(model, torch.ones(1, 5, 8)).proved
