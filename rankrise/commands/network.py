@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.foundations.settings import check, replaced, setting
 
 if TYPE_CHECKING:
     from rankrise.predict.types import DiagonalHead, DiagonalLinear, DiagonalTransformer
+
+MOST_NUMBERS = 2 * 10**8
+"""In all samples together: they take 1.6 GB, and the computation several times as much."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,12 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        numbers = self.samples * self.tokens * self.dimension
+        if numbers > MOST_NUMBERS:
+            raise RankriseError(
+                f"{self.samples} samples of {self.tokens} tokens of dimension {self.dimension} are "
+                f"{numbers:.2g} numbers: pass fewer, at most {MOST_NUMBERS:.2g}."
+            )
 
 
 def network_settings(given: Mapping[str, Any]) -> NetworkSettings:

@@ -2,16 +2,15 @@
 
 import csv
 import json
-import random
 import shutil
 import signal
-import time
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
 import series_of_checkpoints as made
 import torch
+from killed_history import killed_at
 from safetensors.torch import load_file, save_file
 from tracked_runs import write_rows
 
@@ -109,8 +108,8 @@ def test_it_goes_on_after_a_kill_at_any_point_to_the_same_record(series, tmp_pat
 
 
 @pytest.mark.slow
-def test_processes_killed_at_random_moments_leave_what_the_next_goes_on_from(series, tmp_path):
-    """SIGKILL, several times per run: nothing of the process can tidy up."""
+def test_processes_killed_at_any_touch_of_the_record_leave_what_the_next_goes_on_from(series, tmp_path):
+    """SIGKILL, several times per run."""
     watch.history(series, tmp_path / "whole")
     processes = get_context("forkserver")
     processes.set_forkserver_preload(
@@ -120,31 +119,20 @@ def test_processes_killed_at_random_moments_leave_what_the_next_goes_on_from(ser
             "transformers.conversion_mapping",
         ]
     )
-
-    def begun(folder):
-        process = processes.Process(target=watch.history, args=(series, folder))
-        process.start()
-        return process
-
-    begun(tmp_path / "first").join()  # the server of processes begins, which takes seconds
-    process, start = begun(tmp_path / "timed"), time.monotonic()
-    process.join()
-    duration, moments = time.monotonic() - start, random.Random(0)
-    killed = 0
-    for place in range(4):
+    ends = []
+    for place, touches in enumerate([(1, 9, 35), (16, 42, 30), (51, 20), (70, 12)]):
         folder = tmp_path / f"killed-{place}"
-        for _ in range(3):
-            process = begun(folder)
-            process.join(moments.uniform(0.2, 1.0) * duration)
-            process.kill()
+        for touch in touches:
+            process = processes.Process(target=killed_at, args=(touch, series, folder))
+            process.start()
             process.join()
-            killed += process.exitcode == -signal.SIGKILL
+            ends.append(process.exitcode)
         assert watch.history(series, folder).finished
         assert made.record_of(folder) == made.record_of(tmp_path / "whole")
         assert sorted(path.name for path in folder.iterdir()) == sorted(
             path.name for path in (tmp_path / "whole").iterdir()
         )
-    assert killed
+    assert ends == [-signal.SIGKILL] * 10
 
 
 def test_gaps_are_filled_later_in_order(series, tmp_path):
@@ -342,3 +330,12 @@ def test_the_plan_s_time_is_that_of_the_first_checkpoint(series, monkeypatch, mo
     monkeypatch.setattr(module, "TRIAL", most)
     assert watch.history_plan(series).seconds == pytest.approx(5 * 2)
     assert clock["now"] == (2 if most < 1 else 3)
+
+
+def test_a_matrix_without_entries_is_not_measured(tmp_path):
+    for step in (0, 1):
+        (tmp_path / "series" / f"step{step}").mkdir(parents=True)
+        tensors = {"whole": torch.eye(2) * (step + 1), "empty": torch.zeros(0, 3), "flat": torch.zeros(3, 0)}
+        save_file(tensors, tmp_path / "series" / f"step{step}" / "model.safetensors")
+    run = watch.history(tmp_path / "series", tmp_path / "run", matrices="*")
+    assert run.matrices == ["whole"]

@@ -110,11 +110,12 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _matrices(checkpoint: Checkpoint) -> nn.Module:
-    """A module without a forward pass that has each matrix of a checkpoint under its name."""
+    """A module without a forward pass that has each matrix of a checkpoint under its name; one without
+    entries is none."""
     root = nn.Module()
     for name in checkpoint.names:
         shape = checkpoint.shape(name)
-        if len(shape) != 2:
+        if len(shape) != 2 or 0 in shape:
             continue
         *path, leaf = name.split(".")
         owner = root

@@ -35,8 +35,7 @@ def test_killed_many_times(tmp_path):
     command = [sys.executable, str(SCRIPT), str(tmp_path), "14"]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    killed = int(done.stdout)
-    assert killed >= 10
+    assert done.stdout == "14\n"
     whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
     for name in ("steps.jsonl", "ranks.jsonl"):
         assert rows(broken, name) == rows(whole, name)
@@ -44,7 +43,7 @@ def test_killed_many_times(tmp_path):
     files = {path.name: path.read_bytes() for path in (whole / "spectra").iterdir()}
     assert {path.name: path.read_bytes() for path in (broken / "spectra").iterdir()} == files
     assert not list(broken.glob(".*-*"))
-    assert len(watch.load(broken).info["resumed"]) >= killed // 2
+    assert len(watch.load(broken).info["resumed"]) >= 7
 
 
 def test_rerun_steps_replace_the_old_ones(tmp_path):

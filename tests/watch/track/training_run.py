@@ -7,7 +7,8 @@ import os
 import random
 import signal
 import sys
-import time
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,8 +19,9 @@ from rankrise import watch
 STEPS, SAVE = 303, 10  # the last step is not due
 
 
-def main(folder: Path) -> None:
-    """Train to the end, from the last checkpoint if there is one."""
+def main(folder: Path, doom: Callable[[int], None] = lambda steps: None) -> None:
+    """Train to the end, from the last checkpoint if there is one; `doom` is told how many steps are done."""
+    doom(0)
     model = tiny()
     torch.manual_seed(5)  # dropout
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -37,6 +39,7 @@ def main(folder: Path) -> None:
             loss.backward()
             optimizer.step()
             tracker.step(step, loss=loss)
+            doom(step - done)
             if step % SAVE == 0:
                 tracker.flush()
                 state = {
@@ -49,22 +52,32 @@ def main(folder: Path) -> None:
                 os.replace(f"{checkpoint}.new", checkpoint)
 
 
+def doomed(steps: int, wait: float) -> Callable[[int], None]:
+    """Kill this process that many seconds after its step, and let it train no more than five steps until
+    then: how fast it trains does not decide how far it comes."""
+
+    def doom(done: int) -> None:
+        if done == steps:
+            threading.Timer(wait, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        if done == steps + 5:
+            signal.pause()
+
+    return doom
+
+
 def killed_many_times(folder: Path, kills: int) -> int:
     """Train in processes that are killed at random moments, then once to the end. Returns how many were."""
     generator, killed = random.Random(0), 0
-    for last in [False] * kills + [True]:
+    dooms = [doomed(generator.randint(0, 14), generator.random() * 0.05) for _ in range(kills)]
+    for doom in [*dooms, lambda steps: None]:
         process = os.fork()  # a fresh process, without the time to import torch
         if process == 0:
             try:
-                main(folder)
+                main(folder, doom)
             except BaseException as error:
                 print(repr(error), file=sys.stderr)
                 os._exit(1)
             os._exit(0)
-        if not last:
-            wait_for_progress(folder / "checkpoint.pt", generator.randint(0, 2))
-            time.sleep(generator.random() * 0.05)
-            os.kill(process, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if status == 1:
             raise SystemExit("training failed")
@@ -73,18 +86,6 @@ def killed_many_times(folder: Path, kills: int) -> int:
             run = watch.load(folder / "run")  # readable at any moment, and in order
             assert (run.measured[1:] > run.measured[:-1]).all()
     return killed
-
-
-def wait_for_progress(checkpoint: Path, saves: int) -> None:
-    """Until that many checkpoints more have been written, or for ten seconds."""
-    times, end = {_written(checkpoint)}, time.monotonic() + 10
-    while len(times) <= saves and time.monotonic() < end:
-        time.sleep(0.001)
-        times.add(_written(checkpoint))
-
-
-def _written(checkpoint: Path) -> int:
-    return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
 
 
 def warm_up() -> None:
