@@ -20,7 +20,7 @@ from rankrise import __version__
 from rankrise.commands.arguments import Command, Parser, call, summary
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.spelling import nearest
-from rankrise.foundations.text import printable
+from rankrise.foundations.text import printable, without_middle
 from rankrise.show.console import plain_warnings, safe_output
 
 COMMANDS = (
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = error.filename2 or error.filename or (error.errno in OF_THE_DISK and "the disk")
         if not place:
             raise
-        where = printable(str(place))
+        where = without_middle(printable(str(place)))
         raise _ended(f"{where} cannot be used ({error.strerror}): pass another path.") from None
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
@@ -168,8 +168,7 @@ def _introduce(words: Sequence[str]) -> None:
         parser.print_help()
     elif words[0] not in ("-h", "--help", "--version"):
         meant = nearest(words[0], ("--help", "--version"))
-        parser.error(
-            f"{words[0]} is not a flag of 'rankrise'" + (f": did you mean {meant}?" if meant else "")
-        )
+        advice = f": did you mean {meant}?" if meant else ""
+        parser.error(f"{without_middle(words[0])} is not a flag of 'rankrise'{advice}")
     else:
         parser.parse_args(words[:1])

@@ -21,6 +21,7 @@ import docstring_parser
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import converted, in_words, meanings
 from rankrise.foundations.spelling import nearest
+from rankrise.foundations.text import without_middle
 from rankrise.recipes.train_settings import TrainSettings
 
 Command = Callable[..., None]
@@ -205,7 +206,8 @@ def _spelled(words: Sequence[str], arguments: dict[str, Argument], prog: str) ->
             spelled.append(word)
         elif word.startswith("--"):
             if name not in known:
-                raise RankriseError(f"--{name} is not a flag of '{prog}': {_meant(name, arguments, prog)}")
+                meant = _meant(name, arguments, prog)
+                raise RankriseError(f"--{without_middle(name)} is not a flag of '{prog}': {meant}")
             spelled.append(f"--{name}{equals}{value}")
         elif spelled and re.fullmatch(r"--\w+", spelled[-1]) and re.match(r"-[\d.]", word):
             spelled[-1] += f"={word}"
@@ -236,7 +238,7 @@ def _value(argument: Argument, given: Any, parser: argparse.ArgumentParser) -> A
         if argument.is_many or argument.wanted is Path:
             "".join(given).encode()  # tensors are kept in files that have a name in UTF-8 alone
             return given if argument.is_many else Path(given)
-        return converted(f"{argument.spelling} is {given}", given, argument.wanted)
+        return converted(f"{argument.spelling} is {without_middle(given)}", given, argument.wanted)
     except UnicodeEncodeError:
         parser.error(f"{argument.spelling} is {given!r}, which is not UTF-8: pass another name")
     except RankriseError as error:

@@ -1,11 +1,17 @@
 """The error that rankrise raises on purpose, and the one kind of it that callers tell from others."""
 
+from rankrise.foundations.text import shortened
+
 
 class RankriseError(ValueError):
     """Input that cannot be used: one sentence that says what was passed, what was expected, and what to do.
 
-    The command line prints the sentence and exits with code 2.
+    The command line prints the sentence and exits with code 2. What was passed may have any length, and is
+    shortened.
     """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(shortened(sentence))
 
 
 class NotRecorded(RankriseError):

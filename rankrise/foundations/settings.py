@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.spelling import did_you_mean
+from rankrise.foundations.text import without_middle
 
 Settings = TypeVar("Settings")
 
@@ -194,8 +195,7 @@ def brief(value: Any) -> str:
     >>> brief("many"), len(brief("x" * 10**6))
     ("'many'", 80)
     """
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:79]}…"
+    return without_middle(repr(value), most=80)
 
 
 def in_words(value: Any) -> str:

@@ -105,11 +105,11 @@ class TrainSettings:
     """adamw (Adam where weight_decay is 0), sgd, lion (signs of a mean gradient), muon (orthogonal steps for
     the layers' matrices, as large as AdamW's; AdamW for the rest), or random-walk (AdamW's steps with every
     sign drawn at random, which learns nothing)."""
-    learning_rate: float = setting(1e-4, above=0)
+    learning_rate: float = setting(1e-4, above=0, at_most=1e6)
     """The learning rate after the warm-up."""
-    final_learning_rate: float = setting(0.0, at_least=0)
+    final_learning_rate: float = setting(0.0, at_least=0, at_most=1e6)
     """What the learning rate falls to at the end."""
-    weight_decay: float = setting(0.0, at_least=0)
+    weight_decay: float = setting(0.0, at_least=0, at_most=1e6)
     """Weight decay, on matrices only: decoupled from the gradient, except with sgd, which adds it."""
     momentum: float = setting(0.9, at_least=0, at_most=0.9999)
     """For sgd, lion and muon: how much of the past gradients a step keeps; with 0, lion is sign descent."""
@@ -124,7 +124,7 @@ class TrainSettings:
     attention: AttentionKernel = setting("short", kind="computation")
     """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours, in bf16, for 16 or 64 patches and
     heads of size 16, 32, 64 or 128, else cudnn."""
-    threads: int = setting(0, kind="computation", at_least=0, at_most=1024)
+    threads: int = setting(0, kind="computation", at_least=0, at_most=128)
     """Threads that compute on a processor; 0: as many as torch takes. A tiny network trains fastest with one,
     and on a busy machine many times as fast."""
     deterministic: bool = setting(True, kind="computation")

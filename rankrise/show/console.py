@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rankrise
-from rankrise.foundations.text import printable
+from rankrise.foundations.text import printable, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def plain_warnings() -> Iterator[None]:
 
     def show(message: Any, category: Any, filename: str, *others: Any, **named: Any) -> None:
         if Path(filename).is_relative_to(ours):
-            print(f"Warning: {printable(str(message), KEPT)}", file=sys.stderr)
+            print(f"Warning: {shortened(printable(str(message), KEPT))}", file=sys.stderr)
         else:
             as_before(message, category, filename, *others, **named)
 

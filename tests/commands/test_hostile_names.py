@@ -6,9 +6,13 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import torch
 from made_runs import tracked
+from torch import nn
 
+from rankrise import watch
 from rankrise.commands import main
+from rankrise.foundations.errors import RankriseError
 
 ESCAPES = "\x1b]0;title\x07 \x1b[2J\x9b2J"
 
@@ -68,3 +72,41 @@ def test_a_run_with_any_name_is_drawn(tmp_path: Path, name: str) -> None:
     assert len(drawn) == 2
     for path in drawn:
         ElementTree.parse(path)
+
+
+@pytest.mark.parametrize("name", ["a" * 100_000, "a b " * 25_000, "é" * 100_000], ids=["word", "words", "é"])
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["{}"], "pass one of predict, flow,"),
+        (["--{}"], "see 'rankrise --help'."),
+        (["watch", "{}"], "pass another path."),
+        (["watch", "x", "--{}=1"], "see 'rankrise watch --help'."),
+        (["watch", "x", "{}"], "see 'rankrise watch --help'."),
+        (["watch", "x", "--rank", "{}"], "pass one of stable, 90, 95, 99, entropy; see"),
+        (["train", "vit-digits", "--seed", "{}"], "pass a whole number; see 'rankrise train --help'."),
+        (["train", "{}"], "is not a recipe: pass a YAML file, or one of"),
+        (["sweep", "vit-digits", "--set", "{}=3"], "pass one of data, data_folder,"),
+        (["compare", "{}", "{}"], "pass another path."),
+    ],
+)
+def test_a_name_of_any_length_is_shortened_and_the_advice_is_not(
+    words: list[str], advice: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([word.format(name) for word in words])
+    printed = capsys.readouterr().err
+    assert advice in printed
+    assert "…" in printed
+    assert len(printed) < 1200
+
+
+def test_a_layer_s_name_of_any_length_is_shortened_in_python_too() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+    with pytest.raises(RankriseError, match=r"layer…ayer.* with watch.add_family\.") as caught:
+        watch.heads(nn.ModuleDict({"layer" * 10_000: Attention()}))
+    assert len(str(caught.value)) < 1000

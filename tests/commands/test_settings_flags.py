@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rankrise.commands import command_of, main
 from rankrise.commands.arguments import parsed
 from rankrise.commands.network import NetworkSettings
-from rankrise.foundations.settings import in_words
+from rankrise.foundations.settings import in_words, meanings
 from rankrise.recipes import toy_settings, train_settings
 from rankrise.recipes.files import names, settings_in
 from rankrise.recipes.toy_settings import ToySettings
@@ -69,20 +69,23 @@ def test_a_recipe_says_what_the_same_flags_say(name: str) -> None:
     )
 
 
-VALUES = {
-    int: st.integers(1, 900),
-    float: st.floats(1e-5, 0.9, allow_subnormal=False),
-    bool: st.booleans(),
-}
+def values_of(kind: type, at_most: float | None) -> st.SearchStrategy[Any] | None:
+    """Good values of a type, within what the setting allows; None: a text."""
+    if kind is int:
+        return st.integers(1, min(900, int(at_most or 900)))
+    if kind is float:
+        return st.floats(1e-5, min(0.9, at_most or 0.9), allow_subnormal=False)
+    return st.booleans() if kind is bool else None
 
 
 def changes_of(settings: type) -> st.SearchStrategy[dict[str, Any]]:
     """Some settings and good values for them; texts have meanings of their own and stay."""
-    values = {}
+    values, allowed = {}, meanings(settings)
     for name, wanted in get_type_hints(settings).items():
         many = get_origin(wanted) is tuple
         one = get_args(wanted)[0] if many else wanted
-        choices = st.sampled_from(get_args(one)) if get_origin(one) is Literal else VALUES.get(one)
+        words = get_args(one) if get_origin(one) is Literal else None
+        choices = st.sampled_from(words) if words else values_of(one, allowed[name].at_most)
         if choices is not None and name not in ("data", "image_size", "patch_size", "other_steps"):
             values[name] = st.lists(choices, min_size=1, unique=True) if many else choices
     return st.fixed_dictionaries({}, optional=values)

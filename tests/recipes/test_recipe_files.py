@@ -115,7 +115,7 @@ def test_the_command_gives_all_of_it_as_json(capsys: pytest.CaptureFixture[str])
         (BOMB, r"has the alias \*a: write the value itself."),
         ("layers: " + "[" * 3000 + "]" * 3000, "has lists within lists"),
         ("note: " + "x" * 200_000, "has more than 100,000 bytes"),
-        ("layers: " + "x" * 50_000, "gives layers as 'xxx.*…: pass a whole number."),
+        ("layers: " + "x" * 50_000, "gives layers as 'xxx.*…x*': pass a whole number."),
     ],
 )
 def test_bad_recipes_are_refused_in_a_short_sentence(tmp_path: Path, text: str, message: str) -> None:
