@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.reading import read_bytes, refuse_special
+from rankrise.foundations.reading import DEEPEST, is_too_deep, read_bytes, refuse_special
 
 LARGEST_JSON = 100_000_000
 """Bytes; an index of the largest model's weights has a few million."""
@@ -58,7 +58,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `path`, which gets that name once all is in it and on the disk."""
+    """Give a temporary folder beside `path`, which gets that name once all is in it and on the disk; an empty
+    folder of that name makes way for it."""
     temporary = _temporary(path)
     try:
         temporary.mkdir()
@@ -66,6 +67,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
         for inner in temporary.iterdir():
             sync(inner)
         sync(temporary)
+        if path.is_dir():
+            path.rmdir()
         temporary.rename(path)
         sync(path.parent)
     except BaseException as error:
@@ -169,6 +172,8 @@ def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
         raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
     if not isinstance(value, dict):
         raise RankriseError(f"{path} is damaged (it does not hold a JSON object): {advice}.")
+    if is_too_deep(value):
+        raise RankriseError(f"{path} is damaged (it is nested deeper than {DEEPEST} levels): {advice}.")
     return value
 
 

@@ -1,11 +1,15 @@
 """Files read whole, and only files: a pipe would never end, and a device fills the memory."""
 
 from pathlib import Path
+from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 
 PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 """The suffixes of files that are read as pictures."""
+DEEPEST = 100
+"""Levels of lists and objects within each other that JSON may have: what goes through them calls itself for
+each, and Python ends that at a thousand."""
 
 
 def refuse_special(path: Path) -> None:
@@ -28,3 +32,18 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise RankriseError(f"{path} has more than {most:,} bytes, more than any such file: restore it.")
     return content
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether lists and objects lie within each other on more levels than are gone through.
+
+    >>> is_too_deep({"sizes": [[1, 2], [3]]})
+    False
+    """
+    level = [value]
+    for _ in range(DEEPEST):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [inner for some in inside for inner in some if isinstance(inner, dict | list | tuple)]
+        if not level:
+            return False
+    return True

@@ -82,12 +82,13 @@ class Study:
 
     @cached_property
     def scales(self) -> dict[float, tuple[TrackedRun, ...]]:
-        """Runs by scale, largest first, of the settings that have the most scales (and then, runs)."""
+        """Runs by scale, largest first, of the settings that have the most scales (and then, runs); a scale
+        of 0 or below has no place among them."""
         by_settings: dict[tuple[object, ...], list[TrackedRun]] = {}
         for one in self.members:
             by_settings.setdefault(_shared(one), []).append(one)
         alike = max(by_settings.values(), key=lambda same: (len({one.scale for one in same}), len(same)))
-        scales = sorted({one.scale for one in alike}, reverse=True)
+        scales = sorted({one.scale for one in alike if one.scale > 0}, reverse=True)
         return {scale: one_per_seed([one for one in alike if one.scale == scale]) for scale in scales}
 
     def left_out(self, judged: Sequence[TrackedRun]) -> dict[str, str]:
@@ -110,16 +111,18 @@ def _difference(run: TrackedRun, other: TrackedRun) -> str:
         if name != "seed" and str(mine.get(name)) != str(theirs.get(name))
     ]
     if _shapes(run) != _shapes(other) and not told:
-        told = ["other layers or heads"]
+        told = ["other layers, heads or products"]
     return ", ".join(told) or f"seed {run.seed} once more, up to step {run.last_finite_step}"
 
 
 def _shapes(run: TrackedRun) -> tuple[object, ...]:
-    return tuple((layer["heads"], layer["d_model"], layer["d_head"]) for layer in run.layers)
+    layers = tuple((layer["heads"], layer["d_model"], layer["d_head"]) for layer in run.layers)
+    return *layers, run.products
 
 
 def _shared(run: TrackedRun) -> tuple[object, ...]:
-    """What runs must have in common to differ in scale and seed only: layers, heads and the science."""
+    """What runs must have in common to differ in scale and seed only: layers, heads, their products and the
+    science."""
     science = science_of(run.recipe) if run.recipe else {}
     alike = sorted((name, str(value)) for name, value in science.items() if name not in VARIED)
     return _shapes(run), tuple(alike)

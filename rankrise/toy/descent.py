@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rankrise.foundations.record.shapes import MOST
 from rankrise.runs.toy.curves import ACTIVE, Descent
 from rankrise.toy.network import Network
 
@@ -44,7 +45,7 @@ def gradient_descent(
         a = u * v
         loss, gradient = network.value_and_gradient(a)
         time = number * step / unit
-        if not torch.isfinite(loss):
+        if not (loss < MOST and a.abs().amax() < MOST):
             message = (
                 f"Stopped at step {number}, where the loss is {loss.item()}: take a step below {step:g}."
             )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
+from rankrise.foundations.record.shapes import MOST
 from rankrise.predict.types import DiagonalHead, FullHead
 from rankrise.runs.toy.curves import FullWeights
 from rankrise.toy.network import Network
@@ -43,7 +44,7 @@ def train_full_weights(
     for number in range(steps + 1):
         weights = weights.detach().requires_grad_()
         loss = full_loss(network, weights)
-        if not torch.isfinite(loss):
+        if not (loss < MOST and weights.detach().square().sum() < MOST):
             message = (
                 f"Stopped at step {number}, where the loss is {loss.item()}: take a step below {step:g}."
             )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.reading import is_too_deep
 from rankrise.foundations.record.tensors import CHECKSUM, read_tensors, write_tensors
 from rankrise.use._fingerprint import fingerprint
 from rankrise.use._gathered import Gathered
@@ -252,7 +253,7 @@ def _object(texts: Mapping[str, str], name: str, path: str | Path) -> dict[str, 
         found = json.loads(texts.get(name, "{}"))
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or is_too_deep(found):
         raise RankriseError(f"{path} is damaged ({name} is not an object): {AGAIN}.")
     return found
 

@@ -46,7 +46,7 @@ _COUNTS = re.compile(
     r"(num|n)_\w*(layer|block|expert|stage|codebook)s?|n?_?layers?|\w+_layers|depths?|\w+_depth"
     r"|attention_types"
 )
-_MANY, _DEEPEST = 2048, 40
+_MANY = 2048
 _CLASSES = ("num_labels", "num_classes")
 _MOST = 100_000
 """Classes, and names or numbers in a list: libraries make a name of each, or a layer."""
@@ -54,7 +54,7 @@ _MOST = 100_000
 
 def read_config(path: Path) -> dict[str, Any]:
     """What a config says of an architecture."""
-    return dict(_plain(path, read_json(path), "", _DEEPEST))
+    return dict(_plain(path, read_json(path), ""))
 
 
 def transformers_config(transformers: Any, described: dict[str, Any]) -> Any:
@@ -75,12 +75,10 @@ def offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def _plain(path: Path, value: Any, where: str, deepest: int) -> Any:
+def _plain(path: Path, value: Any, where: str) -> Any:
     """The same value without what is left out; the first name that reaches further is refused."""
-    if deepest == 0:
-        raise RankriseError(f"{str(path)!r} is nested deeper than {_DEEPEST} levels: restore it.")
     if isinstance(value, list):
-        return [_plain(path, item, where, deepest - 1) for item in value]
+        return [_plain(path, item, where) for item in value]
     if not isinstance(value, dict):
         return value
     kept = {}
@@ -89,7 +87,7 @@ def _plain(path: Path, value: Any, where: str, deepest: int) -> Any:
         _refuse_reaching(path, key, name, item)
         if key in _LEFT_OUT or _ATTENTION.fullmatch(key):
             continue
-        kept[key] = _plain(path, item, name, deepest - 1)
+        kept[key] = _plain(path, item, name)
         _refuse_too_many(path, key, name, kept[key])
     return kept
 

@@ -13,6 +13,7 @@ from rankrise.foundations.record.checkpoint import verified_step
 from rankrise.foundations.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
 from rankrise.foundations.record.tensors import read_tensors
+from rankrise.watch._factors import FLOATS
 from rankrise.watch._families import ROLES
 from rankrise.watch._heads import Layer
 
@@ -72,15 +73,29 @@ class InitialLayers:
 
     def tracked_of(self, layers: NamedLayers) -> "TrackedPart":
         """The same heads of the same model at another time."""
-        missing = next((name for name in self.names if name not in layers.names), None)
+        around = _around(self.names, layers.names)
+        places = {f"{around}{name}": place for place, name in enumerate(layers.names)}
+        missing = next((name for name in self.names if name not in places), None)
         if missing is not None:
             raise RankriseError(
                 f"{self.run} tracked the attention layer {missing}, which is not in the checkpoint: pass one "
                 "that was saved of this run."
             )
         heads = [torch.tensor(about["tracked_heads"]) for about in self._about]
-        places = [layers.names.index(name) for name in self.names]
-        return TrackedPart(self.run, self.names, layers, places, heads)
+        return TrackedPart(self.run, self.names, layers, [places[name] for name in self.names], heads)
+
+
+def _around(tracked: Sequence[str], found: Sequence[str]) -> str:
+    """What the names of a tracked model have before those in its checkpoint, which transformers may know as a
+    part of it.
+
+    >>> _around(["transformer.h.1.attn"], ["h.0.attn", "h.1.attn"]), _around(["h.0.attn"], ["h.0.attn"])
+    ('transformer.', '')
+    """
+    if not tracked or tracked[0] in found:
+        return ""
+    parts = [name for name in found if tracked[0].endswith(f".{name}")]
+    return tracked[0].removesuffix(parts[0]) if len(parts) == 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +146,7 @@ def initial_layers(run: str | Path) -> InitialLayers:
         shared = len(set(groups)) if known else None
         for role, count in zip(ROLES, (len(heads), shared, shared, len(heads)), strict=True):
             tensor = tensors.get(tensor_name(about["name"], role))
-            if tensor is None or tensor.ndim != 3 or len(tensor) != count:
+            if tensor is None or tensor.dtype not in FLOATS or tensor.ndim != 3 or len(tensor) != count:
                 raise RankriseError(
                     f"{path} does not fit {run}/run.json ({role} of {about['name']}): restore both."
                 )

@@ -75,3 +75,20 @@ def test_a_file_larger_than_any_is(tmp_path: Path) -> None:
         read_json(tmp_path / "run.json")
     (tmp_path / "small").write_bytes(b"12")
     assert read_bytes(tmp_path / "small", 2) == b"12"
+
+
+def test_json_is_nested_as_deep_as_is_gone_through(tmp_path: Path) -> None:
+    for levels, name in ((99, "deep.json"), (100, "deeper.json")):
+        (tmp_path / name).write_text(f'{{"extra": {"[" * levels}{"]" * levels}}}')
+    assert read_json(tmp_path / "deep.json")
+    with pytest.raises(RankriseError, match=r"deeper\.json is damaged \(it is nested deeper than 100 levels"):
+        read_json(tmp_path / "deeper.json")
+
+
+def test_a_run_that_is_nested_too_deep_is_a_sentence(tmp_path: Path, capsys) -> None:
+    path = tracked(tmp_path / "run") / "run.json"
+    path.write_text(path.read_text().replace('"now"', "[" * 900 + "]" * 900))
+    with pytest.raises(SystemExit) as left:
+        main(["watch", str(tmp_path / "run"), "--json"])
+    assert left.value.code == 2
+    assert "nested deeper" in capsys.readouterr().err

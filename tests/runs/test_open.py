@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -104,15 +105,47 @@ def test_a_row_that_lacks_what_is_tracked_is_damaged(tmp_path: Path) -> None:
             watch.load(tmp_path).stable_rank("KQ")
 
 
-@pytest.mark.parametrize("scale", ["NaN", "Infinity", "1" + 400 * "0", "true", '"1"'])
-def test_a_scale_that_is_not_a_number_is_refused(tmp_path: Path, scale: str) -> None:
-    path = tracked(tmp_path, initialisation_scale=0.5, seed=1) / "run.json"
-    for name in ("initialisation_scale", "seed"):
-        said = path.read_text()
-        path.write_text(re.sub(rf'"{name}": [^,\n]*', f'"{name}": {scale}', said))
-        with pytest.raises(RankriseError, match=f"has {name} .* in its extra: record a number"):
-            (watch.load(tmp_path).scale, watch.load(tmp_path).seed)
-        path.write_text(said)
+def test_a_row_that_is_nested_too_deep_is_damaged(tmp_path: Path) -> None:
+    path = tracked(tmp_path) / "ranks.jsonl"
+    text = f'{{"step":21,"KQ":{{"top":{"[" * 900}{"]" * 900}}}'
+    with path.open("a") as file:
+        file.write(f'{text},"crc32":"{zlib.crc32(text.encode()):08x}"}}\n')
+    with pytest.raises(RankriseError, match=r"ranks\.jsonl is damaged"):
+        watch.load(tmp_path).top("KQ")
+
+
+def test_spectra_of_a_step_that_no_record_has_are_not_counted(tmp_path: Path) -> None:
+    (tracked(tmp_path) / "spectra").mkdir(exist_ok=True)
+    for step in (2**63 - 1, 2**63, 10**30):
+        (tmp_path / "spectra" / f"step-{step}.safetensors").touch()
+    assert watch.load(tmp_path).spectra_steps.tolist() == [2**63 - 1]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1" + 400 * "0", "true", '"1"', '"<script>"', "[1]"])
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("initialisation_scale", "scale"),
+        ("seed", "seed"),
+        ("batch_size", "batch_size"),
+        ("warm_up_epochs", "warm_up_steps"),
+    ],
+)
+def test_a_setting_that_is_not_a_number_is_refused(tmp_path: Path, name: str, of: str, value: str) -> None:
+    path = tracked(tmp_path, **{name: 1}) / "run.json"
+    path.write_text(re.sub(rf'"{name}": [^,\n]*', f'"{name}": {value}', path.read_text()))
+    with pytest.raises(RankriseError, match=f"has {name} .* in its extra: record a number"):
+        getattr(watch.load(tmp_path), of)
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), [("one text", ["one text"]), ([1, "two"], ["1", "two"]), (None, []), (3, ["3"])]
+)
+def test_a_maker_may_leave_notes_of_any_kind(tmp_path: Path, left: object, said: list[str]) -> None:
+    path = tracked(tmp_path) / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"extra": {"notes": left}}))
+    assert watch.load(tmp_path).notes == said
+    assert repr(watch.load(tmp_path))
 
 
 def test_leading_values_are_as_many_as_were_recorded(tmp_path: Path) -> None:
@@ -122,6 +155,13 @@ def test_leading_values_are_as_many_as_were_recorded(tmp_path: Path) -> None:
     run = watch.load(tmp_path)
     assert run.info["settings"]["top"] == 2147483647
     assert run.top("KQ").tolist() == [[[[float(step)]] * 2] for step in range(21)]
+
+
+def test_a_number_beyond_all_bounds_is_infinite(tmp_path: Path) -> None:
+    tracked(tmp_path, rank=lambda step: 1e300 if step == 7 else 1.0)
+    run = watch.load(tmp_path)
+    assert run.stable_rank("KQ")[6:9, 0, 0].tolist() == [1.0, float("inf"), 1.0]
+    assert 7 not in run.finite_steps
 
 
 GOOD = {"group": "KQ", "method": "plain", "full_rank": 4, "functional_rank": None}

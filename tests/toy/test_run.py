@@ -16,9 +16,10 @@ import torch
 from safetensors import safe_open
 
 from rankrise import RankriseError, predict
+from rankrise.foundations.record.tensors import read_tensors, write_tensors
 from rankrise.runs import ToyRun, open_toy
 from rankrise.runs.toy.pieces import Piece, pieces_of
-from rankrise.runs.toy.write import write_full
+from rankrise.runs.toy.write import write_full, write_perturbations
 from rankrise.toy import ToySettings, run_toy, work_of
 from rankrise.toy.network import initialisation_of, network_of
 from rankrise.toy.work import needs
@@ -134,8 +135,33 @@ def test_a_piece_that_is_not_of_the_settings_or_runs_backwards_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("name", "factor", "why"),
+    [
+        ("losses", 1e110, r"losses is beyond 1e\+100, torch\.float64"),
+        ("places", 1e4, "values is not finite, "),
+        ("places", -3.0, r"values is beyond 1e\+100, "),
+        ("rates", -1e6, "values is not finite, "),  # what is between the steps
+    ],
+)
+def test_a_flow_that_leaves_every_bound_is_refused(
+    tiny: ToyRun, folder: Path, name: str, factor: float, why: str
+) -> None:
+    shutil.copytree(tiny.folder, folder)
+    path = folder / "seed-6" / "flow-1e-32.safetensors"
+    tensors, texts = read_tensors(path, "")
+    write_tensors(path, tensors | {name: factor * tensors[name]}, texts)
+    with pytest.raises(RankriseError, match=rf"flow-1e-32\.safetensors is damaged \({why}.*: delete it"):
+        open_toy(folder).flow(6, "1e-32")
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
-    [("time", 0.0), ("time", "inf"), ("time", -1.0), ("coordinate", 99), ("coordinate", -1)],
+    [
+        *(("time", time) for time in (0.0, "inf", -1.0)),
+        *(("coordinate", number) for number in (99, -1)),
+        *((name, numbers) for name in ("left", "tied") for numbers in ([99], [-1])),
+        *(("runner_up", time) for time in (10**400, "late", None)),
+    ],
 )
 def test_stages_that_cannot_be_are_refused(tiny: ToyRun, folder: Path, name: str, value: object) -> None:
     shutil.copytree(tiny.folder, folder)
@@ -157,6 +183,21 @@ def test_predicted_times_that_are_not_times_are_refused(tiny: ToyRun, folder: Pa
         RankriseError, match=r"full\.safetensors is damaged \(.*predicted_vo is .*: delete it"
     ):
         open_toy(folder).full(6)
+
+
+def test_assumptions_without_margins_and_paths_of_one_point_are_refused(tiny: ToyRun, folder: Path) -> None:
+    shutil.copytree(tiny.folder, folder)
+    path = folder / "seed-6" / "assumptions.json"
+    record = json.loads(path.read_text())
+    record["nondegeneracy"]["margins"] = []
+    path.write_text(json.dumps(record))
+    with pytest.raises(RankriseError, match=r"assumptions\.json is damaged \(nondegeneracy\.margins is \[\]"):
+        open_toy(folder).derived(6, "assumptions")
+    curve = replace(tiny.perturbations(6, "strict-minima")[0], times=torch.zeros(1))
+    short = replace(curve, original=curve.original[:1], perturbed=curve.perturbed[:1])
+    write_perturbations(folder, Piece("strict-minima", 6), [short])
+    with pytest.raises(RankriseError, match=r"strict-minima\.safetensors is damaged .*one point"):
+        open_toy(folder).perturbations(6, "strict-minima")
 
 
 def test_needs_come_first_and_every_piece_has_a_file_of_its_own(tiny: ToyRun) -> None:

@@ -243,6 +243,10 @@ def test_a_file_that_does_not_say_what_it_was_measured_on_is_read_and_one_that_s
     save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"about": "[1]"})
     with pytest.raises(RankriseError, match="about is not an object"):
         use.Moments.load(path)
+    about = f'{{"seed": {"[" * 900}{"]" * 900}}}'
+    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"about": about})
+    with pytest.raises(RankriseError, match="about is not an object"):
+        use.Moments.load(path)
 
 
 def test_moments_without_a_checksum_are_refused_and_those_of_an_earlier_version_announced(

@@ -150,10 +150,10 @@ def test_modules_are_bounded_under_any_name(checkpoint: Path, monkeypatch: pytes
 
 def test_nesting_is_bounded(checkpoint: Path) -> None:
     deep: Any = {}
-    for _ in range(60):
+    for _ in range(110):
         deep = {"text_config": deep}
     change(checkpoint, **deep)
-    with pytest.raises(RankriseError, match="nested deeper than 40 levels"):
+    with pytest.raises(RankriseError, match="nested deeper than 100 levels"):
         watch.heads(checkpoint)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_models import changed, made
 
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.tensors import write_tensors
 
 
 def tracked(folder: Path, model: Any, **settings: Any) -> Path:
@@ -82,6 +84,11 @@ def test_what_a_record_lacks_is_said(places: Path) -> None:
             watch.compare(before, after)
     with pytest.raises(RankriseError, match="of tracked heads alone: to compare every matrix"):
         watch.compare(run, tuned, all_matrices=True)
+    tensors = load_file(run / "initial.safetensors")
+    name = next(name for name in tensors if name.endswith("query"))
+    write_tensors(run / "initial.safetensors", tensors | {name: tensors[name].to(torch.float8_e4m3fn)})
+    with pytest.raises(RankriseError, match=r"does not fit .*run\.json \(query of .*\): restore both"):
+        watch.compare(run, tuned)
     (run / "initial.safetensors").unlink()
     with pytest.raises(RankriseError, match="is not there: restore it"):
         watch.compare(run, tuned)
@@ -102,3 +109,13 @@ def test_two_runs_of_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ends = [next((tmp_path / str(seed) / "checkpoint").iterdir()) for seed in (0, 1)]
     begun = [initial_model(tmp_path / str(seed)) for seed in (0, 1)]
     same(found, watch.overlap(begun[0], ends[0], ends[1], second_before=begun[1]))
+
+
+def test_a_run_whose_network_transformers_knows_as_a_part(tmp_path: Path) -> None:
+    settings = "--epochs 2 --examples 8 --batch_size 8 --pairs 4 --hidden_size 16 --mlp_size 16"
+    main(["train", "regression-stages", "--run", str(tmp_path / "run"), *settings.split()])
+    run = watch.load(tmp_path / "run")
+    comparison = watch.compare(run.folder, run.folder)
+    assert {row.layer for row in comparison.rows} == {"transformer.h.0.attn"}
+    for row in comparison.rows:
+        assert row.stable_rank == pytest.approx(run.ranks[row.matrix][-1, 0, row.head], rel=1e-3)

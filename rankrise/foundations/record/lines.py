@@ -21,6 +21,8 @@ TEXTS = ("checkpoint", "key", "since")
 """What a row may say in words: the checkpoint that it was measured of. All else is numbers."""
 LONGEST = 100_000_000
 """The most bytes in a row: many times what that of the largest model has."""
+NOT_A_ROW = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+"""What is raised on reading a line that is no row."""
 _START = b'{"step":'
 _CHECKSUM = "crc32"
 _END = f',"{_CHECKSUM}":"00000000"}}'
@@ -35,6 +37,8 @@ class Lines:
         """The step that was appended last, since it was opened or cut."""
         self.size = 0
         """The bytes of whole rows."""
+        self._tells_changes = True
+        """Whether the times of the file's changes are those of what was written to it."""
         self._open()
 
     def append(self, step: int, row: dict[str, Any]) -> None:
@@ -46,11 +50,13 @@ class Lines:
             written = os.write(self._handle, data)
             if written < len(data):
                 raise OSError(f"only {written} of {len(data)} bytes fit into {self.path}: is the disk full?")
+            self.size += written
+            self.last = step
         except OSError:
             os.ftruncate(self._handle, self.size)
             raise
-        self.size += written
-        self.last = step
+        finally:
+            self._changed = self._time_of_change()
 
     @property
     def in_place(self) -> bool:
@@ -62,6 +68,22 @@ class Lines:
         """Whether the open file ends where the last row that was written here ends."""
         return os.fstat(self._handle).st_size == self.size
 
+    def row_changed_in_place(self) -> int | None:
+        """The number of the first row that another program has damaged since the last write, if the file has
+        changed since; rows of before are not looked at again."""
+        changed = self._time_of_change()
+        if changed == self._changed or not self._tells_changes:
+            return None
+        self._changed = changed
+        for number, line in enumerate(_whole_lines(self.path), start=1):
+            try:
+                _row(line.rstrip(b"\n"), checked=False)
+            except NOT_A_ROW:
+                return number
+        # Some file systems set the times later, and rows would be read again and again.
+        self._tells_changes = False
+        return None
+
     def go_on(self) -> None:
         """Take the file as another program left it."""
         os.close(self._handle)
@@ -72,7 +94,7 @@ class Lines:
         rows = os.pread(self._handle, self.size, 0)
         aside = None
         if os.path.lexists(self.path):
-            aside = _free(self.path)
+            aside = free_name(self.path)
             self.path.rename(aside)
         with replacing(self.path) as temporary:
             temporary.write_bytes(rows)
@@ -94,6 +116,7 @@ class Lines:
         dropped = {_step_of(line, self.path) for line in _whole_lines(self.path, size)}
         os.ftruncate(self._handle, size)
         self.size, self.last = size, None
+        self._changed = self._time_of_change()
         return len(dropped)
 
     def sync(self) -> None:
@@ -108,6 +131,10 @@ class Lines:
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         self.size = _end_of_rows(self.path)
         os.ftruncate(self._handle, self.size)  # a last line that was torn by a kill
+        self._changed = self._time_of_change()
+
+    def _time_of_change(self) -> int:
+        return os.fstat(self._handle).st_mtime_ns
 
 
 def read_lines(path: Path, checked: bool = False) -> list[dict[str, Any]]:
@@ -121,7 +148,7 @@ def read_lines(path: Path, checked: bool = False) -> list[dict[str, Any]]:
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
             rows.append(_row(line.rstrip(b"\n"), checked))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        except NOT_A_ROW as error:
             raise RankriseError(
                 f"{path} is damaged in line {number}: delete that line, or restore the file."
             ) from error
@@ -196,7 +223,7 @@ def _step_of(line: bytes, path: Path) -> int:
         raise RankriseError(f"{path} has a line that starts with {line[:20]!r}: restore the file.") from error
 
 
-def _free(path: Path) -> Path:
+def free_name(path: Path) -> Path:
     """A name beside a path that is not taken."""
     number = 1
     while os.path.lexists(path.with_name(f"{path.name}.replaced-{number}")):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from rankrise.foundations.record.lines import MOST
+
 RUN = "run.json"
 INITIAL = "initial.safetensors"
 STEPS = "steps.jsonl"
@@ -42,7 +44,7 @@ def spectra_steps(folder: Path) -> list[int]:
     """The steps that have such a file, in order; files with other names are ignored."""
     numbers = (path.stem.removeprefix("step-") for path in folder.glob("spectra/step-*.safetensors"))
     steps = sorted({int(number) for number in numbers if number.isdecimal() and number.isascii()})
-    return [step for step in steps if spectra_path(folder, step).is_file()]
+    return [step for step in steps if step < MOST and spectra_path(folder, step).is_file()]
 
 
 def tensor_name(layer: str, part: str) -> str:

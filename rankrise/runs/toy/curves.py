@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rankrise import predict
+
 ACTIVE = 1e-3
 """The size at which a coordinate counts as active, the one `predict.compare` uses."""
+
+
+def fine_times(flow: predict.Flow) -> Tensor:
+    """The steps of a flow, and three times between each two: its own interpolation bends between steps."""
+    start, step = flow.times[:-1, None], flow.times.diff()[:, None]
+    return torch.cat([(start + step * start.new_tensor([0.0, 0.25, 0.5, 0.75])).flatten(), flow.times[-1:]])
 
 
 @dataclass(frozen=True, eq=False)

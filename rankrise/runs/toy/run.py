@@ -21,7 +21,7 @@ from rankrise.foundations.record.tensors import read_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
+from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve, fine_times
 from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.runs.toy.shapes import SHAPES, sizes_of
 
@@ -95,7 +95,8 @@ class ToyRun:
             times = [0.0, *(stage.time for stage in stages)]
             if not all(0 < after < math.inf and before <= after for before, after in pairwise(times)):
                 raise ValueError(f"the times of the stages are {times[1:]!r:.60}")
-            if not all(0 <= stage.coordinate < len(record["labels"]) for stage in stages):
+            named = [one for stage in stages for one in (stage.coordinate, *stage.left, *stage.tied)]
+            if not all(0 <= one < len(record["labels"]) for one in named):
                 raise ValueError("a stage is of a coordinate that is not there")
             return stages
 
@@ -105,7 +106,7 @@ class ToyRun:
         tensors, texts = self._tensors(piece)
         with self._whole(piece):
             constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
-            return predict.Flow(
+            flow = predict.Flow(
                 **{name: tensors[name] for name in ("times", "places", "rates", "losses")},
                 log_inverse_alpha=-_asked(texts, "log10_alpha", log10_of(alpha)) * math.log(10),
                 coordinates=Coordinates(**constants),
@@ -114,6 +115,9 @@ class ToyRun:
                 gradients=int(texts["gradients"]),
                 hessian_columns=int(texts["hessian_columns"]),
             )
+            values = {"values": flow.at(fine_times(flow))}
+            check_tensors(self.folder / piece.file, values, {"values": "np"}, ADVICE)
+            return flow
 
     def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
         """Plain gradient descent at a scale, with the run's own step or another of its steps."""
@@ -153,13 +157,16 @@ class ToyRun:
         piece = Piece(kind, seed)  # type: ignore[arg-type]
         tensors, texts = self._tensors(piece)
         with self._whole(piece):
-            return [
+            curves = [
                 PerturbedCurve(
                     float(tensors[f"start_{number}"]),
                     *(tensors[f"{name}_{number}"] for name in ("times", "original", "perturbed")),
                 )
                 for number in range(int(texts["experiments"]))
             ]
+            if any(len(curve.times) < 2 for curve in curves):
+                raise ValueError("a path has one point")
+            return curves
 
     def derived(self, seed: int, kind: str) -> dict[str, Any]:
         """The "comparison" or "assumptions" of a seed."""
@@ -173,8 +180,7 @@ class ToyRun:
     def _json(self, piece: Piece) -> dict[str, Any]:
         if piece.file not in self._read:
             path = self._there(piece.file)
-            self._read[piece.file] = read_json(path, ADVICE)
-            check_shape(path, self._read[piece.file], SHAPES[piece.kind], ADVICE)
+            self._read[piece.file] = check_shape(path, read_json(path, ADVICE), SHAPES[piece.kind], ADVICE)
         found: dict[str, Any] = self._read[piece.file]
         return found
 

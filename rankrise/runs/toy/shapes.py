@@ -4,12 +4,20 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from rankrise.foundations.record.shapes import NUMBER
+from rankrise.foundations.record.shapes import NUMBER, Some
 from rankrise.predict.types import Coordinates
 from rankrise.runs.toy.pieces import Piece
 
-_ASSUMPTION = {"margin": NUMBER, "margins": [NUMBER]}
-_STAGE = {"time": NUMBER, "coordinate": int, "sign": int, "loss": NUMBER, "left": [int], "tied": [int]}
+_ASSUMPTION = {"margin": NUMBER, "margins": Some(NUMBER)}
+_STAGE = {
+    "time": NUMBER,
+    "coordinate": int,
+    "sign": int,
+    "loss": NUMBER,
+    "runner_up": NUMBER,
+    "left": [int],
+    "tied": [int],
+}
 
 SHAPES: dict[str, dict[str, Any]] = {
     "stages": {

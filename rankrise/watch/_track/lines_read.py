@@ -1,9 +1,12 @@
 """Lines of a record as they are read: those of one step put together, and their numbers put into arrays."""
 
+import math
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+
+from rankrise.foundations.record.shapes import MOST
 
 
 def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -35,8 +38,13 @@ def put(target: NDArray[Any], values: list[Any]) -> None:
 
 
 def number(value: Any) -> float:
-    """A number of a line; nan where it has none."""
-    return numpy.nan if value is None else float(value)
+    """A number of a line; infinite beyond `MOST`, and nan where there is none.
+
+    >>> number(-1e300), number(0.5)
+    (-inf, 0.5)
+    """
+    found = numpy.nan if value is None else float(value)
+    return math.copysign(math.inf, found) if abs(found) > MOST else found
 
 
 def mean_over_heads(values: NDArray[Any]) -> NDArray[Any]:

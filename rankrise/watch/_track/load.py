@@ -58,7 +58,7 @@ class TrackedRun(RunInfo):
         of_layers = gathered(
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
-        return [*self.missing_rows, *self.extra.get("notes", ()), *self._noise_note, *of_layers]
+        return [*self.missing_rows, *self.left_notes, *self._noise_note, *of_layers]
 
     @property
     def missing_rows(self) -> list[str]:
@@ -129,7 +129,8 @@ class TrackedRun(RunInfo):
     def top(self, which: str) -> Array:
         """The leading singular values of the change, largest first, in a further dimension: as many as were
         asked for, or as the largest change has."""
-        recorded = max(1, longest(self._recorded(which, "top")))
+        with self._whole_rows():
+            recorded = max(1, longest(self._recorded(which, "top")))
         return self._curves(which, "top", (min(self.info["settings"]["top"], recorded),))
 
     def energy_rank(self, which: str) -> Array:
@@ -291,7 +292,7 @@ class TrackedRun(RunInfo):
             yield
         except RankriseError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             path = self.folder / RANKS
             raise RankriseError(f"{path} is damaged ({error!r}): restore it.") from error
 

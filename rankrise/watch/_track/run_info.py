@@ -92,6 +92,27 @@ class RunInfo:
         return int(self._told("epoch_steps", self.extra, 0, least=0)) or None
 
     @property
+    def total_steps(self) -> int | None:
+        """The steps that training was to take, where known."""
+        return int(self._told("total_steps", self.extra, 0, least=0)) or None
+
+    @property
+    def warm_up_steps(self) -> float:
+        """The steps of the warm-up; 0 where there is none, or it is not known."""
+        return (self.epoch_steps or 0) * float(self._told("warm_up_epochs", self.recipe, 0, least=0))
+
+    @property
+    def batch_size(self) -> int:
+        """Examples per step; 0 where not known."""
+        return int(self._told("batch_size", self.recipe, 0, least=0))
+
+    @property
+    def left_notes(self) -> list[str]:
+        """What the run's maker said about it."""
+        told = self.extra.get("notes") or []
+        return [str(note) for note in (told if isinstance(told, list) else [told])]
+
+    @property
     def clock(self) -> str:
         """What training time is told in; where an epoch is one step, in steps."""
         return "epoch" if (self.epoch_steps or 1) > 1 else "step"

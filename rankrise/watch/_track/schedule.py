@@ -102,7 +102,7 @@ def step_number(step: object) -> int:
     3
     """
     try:
-        number = operator.index(step)  # type: ignore[arg-type]
+        number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if not 0 <= number < MOST:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from made_runs import tracked
 from pages import Open, check_everything_has_a_name, check_nothing_is_cut_off, contrast, luminance
 from torch import nn
 
@@ -102,3 +103,9 @@ def test_the_numbers_of_many_heads_fit_their_cells_on_a_small_screen(open_page: 
     )
     assert len(widths) == 24
     assert all(written <= room for written, room in widths)
+
+
+def test_a_record_without_spectra_has_a_page_that_says_so(open_page: Open, tmp_path: Path) -> None:
+    page = open_page(write_report(open([tracked(tmp_path / "run", seed=0)]), tmp_path / "page.html"))
+    assert "This run has no full spectra yet." in page.inner_text("#spectra-here")
+    assert page.locator(PLOTS).count()

@@ -1,5 +1,7 @@
 """Which layers, heads, products and other matrices a tracker follows."""
 
+import json
+
 import numpy
 import pytest
 import torch
@@ -40,6 +42,7 @@ def test_choice_of_layers_heads_and_products(tmp_path):
         ({"top": 0}, "a number from 1 to 2147483647"),
         ({"top": 2**31}, "a number from 1 to 2147483647"),
         ({"extra": {"model": object()}}, "extra cannot be written as JSON"),
+        ({"extra": {"lists": json.loads("[" * 99 + "]" * 99)}}, "extra is nested deeper than 100 levels"),
         ({"keep": "gpu"}, "pass 'model' or 'cpu'"),
     ],
 )

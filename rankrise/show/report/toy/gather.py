@@ -10,7 +10,7 @@ from rankrise.predict.types import Stage
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import Descent, FullWeights, PerturbedCurve, ToyRun
-from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.curves import ACTIVE, fine_times
 from rankrise.runs.toy.pieces import Piece
 from rankrise.show.report.thin import significant_list, thinned
 
@@ -85,19 +85,14 @@ def _stage(stage: Stage) -> dict[str, Any]:
 
 
 def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
-    # The solver's steps are so long that lines between them would show: its own interpolation is drawn.
-    times = flow.times
-    between = (
-        times[:-1, None] + (times[1:, None] - times[:-1, None]) * times.new_tensor([0.0, 0.25, 0.5, 0.75])
-    ).flatten()
-    fine = np.append(between.numpy(), float(times[-1]))
+    # The solver's steps are so long that lines between them would show.
+    fine, times = fine_times(flow), flow.times
     switches: list[list[float]] = [[] for _ in range(flow.places.shape[1])]
     for crossing in flow.crossings(ACTIVE):
         switches[crossing.coordinate].append(crossing.time)
-    values = flow.at(times.new_tensor(fine)).numpy()
-    return _curves(fine, values, switches) | {
+    return _curves(fine.numpy(), flow.at(fine).numpy(), switches) | {
         "log10_alpha": log10_of(alpha),
-        "loss": _loss(fine, np.interp(fine, times.numpy(), flow.losses.numpy())),
+        "loss": _loss(fine.numpy(), np.interp(fine.numpy(), times.numpy(), flow.losses.numpy())),
         "activation": [_finite(time) for time in flow.activation_times(ACTIVE).tolist()],
         "message": flow.message,
     }

@@ -39,6 +39,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
     """One run, in a share of the page's room."""
     curves = sum(len(layer["tracked_heads"]) for layer in member.layers) * max(1, len(member.products))
     nothing = {"steps": [], "merged": False}  # of heads, where there are none
+    with_spectra = curves and len(member.finite_spectra_steps)
     ranks = product_rank_kinds(member)
     others = {name: rank_kinds(member, name) for name in member.matrices}
     kinds = list(dict.fromkeys(kind for one in (ranks or others).values() for kind in one))
@@ -75,7 +76,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
             }
             for name, of_matrix in others.items()
         ],
-        "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)) if curves else nothing,
+        "spectra": _spectra(member, int(share * SPECTRUM_NUMBERS / curves)) if with_spectra else nothing,
         "matrix_spectra": _matrix_spectra(member) if member.matrices else nothing,
         "leading": _leading(member, int(share * LEADING_NUMBERS / curves)) if curves else nothing,
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},

@@ -106,8 +106,7 @@ def _varied(study: Study) -> str:
 
 
 def _going_on(member: TrackedRun) -> str:
-    total = member.extra.get("total_steps")
-    of = f" of {total}" if total else ""
+    of = f" of {member.total_steps}" if member.total_steps else ""
     stopped = member.info.get("stopped")
     why = escape(str(stopped)) if stopped else "it goes on, or was cut off"
     return (
