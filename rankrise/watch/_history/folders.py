@@ -112,7 +112,8 @@ def fingerprint(files: Sequence[Path]) -> str:
     for file in files:
         refuse_special(file)
         size = file.stat().st_size
-        digest.update(f"{file.name if len(files) > 1 else file.suffix}:{size};".encode())
+        told = f"{file.name if len(files) > 1 else file.suffix}:{size};"
+        digest.update(told.encode("utf-8", "surrogateescape"))  # a name may be no text
         with file.open("rb") as opened:
             for piece in range(PIECES + 1):
                 opened.seek(max(0, (size - PIECE) * piece // PIECES))

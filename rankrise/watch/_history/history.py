@@ -15,7 +15,7 @@ from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import INITIAL, RANKS, spectra_path
-from rankrise.foundations.record.run_file import has_run, write_run
+from rankrise.foundations.record.run_file import has_run
 from rankrise.foundations.weight_folders import weights_in
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.held import described_base, products_of, rows_of, steps_held, told_since
@@ -106,7 +106,7 @@ def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Me
     info, initial = _begin(plan, folder, note)
     record = Record(folder, lock, _tell)
     info |= {"finished": None}
-    write_run(folder, "tracked", info)
+    record.write_about(info)
     try:
         units = plan.model.units
         if not spectra_path(folder, None).exists():
@@ -125,7 +125,7 @@ def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Me
         record.close()
         if not record.gone:
             _put_in_order(folder)
-            write_run(folder, "tracked", info)
+            record.write_about(info)
 
 
 def _tell(sentence: str, missing: bool) -> None:

@@ -98,8 +98,8 @@ def find_series(
     for one, other in pairwise(entries):
         if one.step == other.step:
             raise RankriseError(
-                f"{one.name!r} and {other.name!r} of {described} are both step {one.step}: choose with a "
-                r"pattern for the steps, such as --steps 'stage1-step(\d+)', or with a table."
+                f"{one.name!r} and {other.name!r} of {described} are both step {one.step} by their names: "
+                r"choose with a pattern for the steps, such as --steps 'stage1-step(\d+)', or with a table."
             )
     if len(entries) < 2:
         names = ", ".join(source.name for source in found[:5]) or "none"

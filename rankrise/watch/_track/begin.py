@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
-from rankrise.foundations.reading import refuse_special
+from rankrise.foundations.reading import DEEPEST, is_too_deep, refuse_special
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import (
     INITIAL,
@@ -55,6 +55,8 @@ def begin(
     `weights` are the model's own, where they are measured; `about` has the model, settings, note and extra,
     and what the model tells of its adapter, which stands in for what the extra does not say.
     """
+    if is_too_deep({"extra": about["extra"]}):
+        raise RankriseError(f"extra is nested deeper than {DEEPEST} levels: pass fewer lists within lists.")
     try:
         to_json(about["extra"])
     except TypeError as error:

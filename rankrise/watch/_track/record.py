@@ -9,16 +9,18 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_at, sync
-from rankrise.foundations.record.lines import Lines
+from rankrise.foundations.record.lines import Lines, free_name
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import (
     INITIAL,
     RANKS,
+    RUN,
     STEPS,
     remove_unfinished,
     spectra_path,
     spectra_steps,
 )
+from rankrise.foundations.record.run_file import write_run
 from rankrise.foundations.record.tensors import write_tensors
 
 
@@ -39,6 +41,7 @@ class Record:
         self._lock, self._tell = lock, tell
         self._spectra: list[Path] = []
         self._initial = [self.folder / INITIAL]
+        self._about = (self.folder / RUN).read_bytes()
         remove_unfinished(self.folder)
         self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
         # Held open, so that the system gives its number to no other folder.
@@ -80,6 +83,7 @@ class Record:
         """Everything that was written is on the disk, not only in the system's hands."""
         self._look()
         self._look_for([*self._initial, *self._spectra])
+        self._look_at_about()
         self.steps.sync()
         self.ranks.sync()
         sync(self.folder)
@@ -88,6 +92,12 @@ class Record:
     def sizes(self) -> dict[str, int]:
         """The bytes of rows in each file: fewer, later, are rows that were lost."""
         return {lines.path.name: lines.size for lines in (self.steps, self.ranks)}
+
+    def write_about(self, info: dict[str, Any]) -> None:
+        """Write run.json anew."""
+        self._look_at_about()
+        write_run(self.folder, "tracked", info)
+        self._about = (self.folder / RUN).read_bytes()
 
     def close(self) -> None:
         self.steps.close()
@@ -116,6 +126,21 @@ class Record:
                 lines.go_on()
                 foreign = lines.size != before  # rows of ours are gone, or there are others'
                 self._tell(f"{lines.path} was changed by another program, and goes on as it is", foreign)
+            elif (number := lines.row_changed_in_place()) is not None:
+                self._tell(f"{lines.path} was changed by another program, and line {number} is damaged", True)
+
+    def _look_at_about(self) -> None:
+        """Tell of a run.json that another program removed or changed: it is written anew at the end."""
+        path = self.folder / RUN
+        found = path.read_bytes() if path.is_file() else b""
+        if found == self._about:
+            return
+        self._about, kept = found, ""
+        if found:
+            aside = free_name(path)
+            aside.write_bytes(found)
+            kept = f"; what lies there is kept as {aside.name}"
+        self._tell(f"{path} was removed or changed, and is written anew at the end{kept}", False)
 
     def _look_for(self, spectra: list[Path]) -> None:
         missing = [path for path in spectra if not path.is_file()]

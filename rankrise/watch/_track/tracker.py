@@ -16,7 +16,6 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
-from rankrise.foundations.record.run_file import write_run
 from rankrise.foundations.record.shapes import LARGEST
 from rankrise.watch._check import Batch, check_and_warn
 from rankrise.watch._track.begin import begin
@@ -93,6 +92,7 @@ class RankTracker:
         self._troubles = Troubles(strict)
         self._streams = Streams(streams, self._troubles.note)
         self._last: int | None = None
+        self._has_loss = False  # the last step
         self._on = self._closed = False
         self._off = ""  # why nothing is recorded, if something should be
         if check is not None:
@@ -220,6 +220,9 @@ class RankTracker:
                 "step there."
             )
         last, self._last = self._last, step
+        if step == last and "loss" in numbers and self._has_loss:
+            self._troubles.repeat(step)
+        self._has_loss = "loss" in numbers or (step == last and self._has_loss)
         due = step != last and self._schedule.due(step)
         if self._on and (last is None or step < last):
             self._go_back(step, last)
@@ -258,7 +261,7 @@ class RankTracker:
             if last is None:
                 self._refuse_another_run(step)
                 if self._beginning.resumed:  # it is not finished any more
-                    write_run(self._record.folder, "tracked", self._beginning.info)
+                    self._record.write_about(self._beginning.info)
                 self._begun = True
             dropped = self._record.cut(step)
         except Exception as error:
@@ -356,8 +359,7 @@ class RankTracker:
             info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._record.last_weights}
             info |= {"sizes": self._record.sizes}
             info |= {"stopped": stopped or lost} if stopped or lost else {}
-            write = partial(write_run, self._record.folder, "tracked", info)
-            self._attempt(f"writing {RUN}", write)
+            self._attempt(f"writing {RUN}", partial(self._record.write_about, info))
         self._attempt("closing", self._record.close)
         self._lock.release()
         self._streams.close()  # last: whatever becomes of them, the record is whole

@@ -61,6 +61,16 @@ class Troubles:
                 what,
             )
 
+    def repeat(self, step: int) -> None:
+        """A step was given a second loss: logged once."""
+        self.counts["losses given again"] += 1
+        if self.counts["losses given again"] == 1:
+            log.warning(
+                "Tracking: step %d was given a second loss, which counts instead of the first; pass step a "
+                "number that goes up with every optimizer step. Said once.",
+                step,
+            )
+
     def refuse(self, error: RankriseError) -> None:
         """What must not go on, `strict` or not: `check` raises it."""
         self._first = error

@@ -244,7 +244,7 @@ def test_bytes_that_are_not_utf_8(tmp_path, monkeypatch):
     assert odd in run.info["command"]
 
 
-@pytest.mark.parametrize("step", [-1, 2.5, "two"])
+@pytest.mark.parametrize("step", [-1, 2.5, "two", True])
 def test_a_step_that_is_no_number(tmp_path, caplog, step):
     with watch.RankTracker(tiny(), tmp_path / "a") as tracker:
         tracker.step(4)

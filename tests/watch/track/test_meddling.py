@@ -108,6 +108,36 @@ def test_rows_that_another_program_adds(tmp_path, caplog, name):
     assert not watch.load(tmp_path).finished
 
 
+@pytest.mark.parametrize("name", ["steps.jsonl", "ranks.jsonl"])
+def test_a_row_that_another_program_changes_in_place(tmp_path, caplog, name):
+    model = tiny()
+    path = tmp_path / name
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        with path.open("r+b") as file:
+            file.seek(len('{"step":'))
+            file.write(b"7")
+        os.utime(path, (0, 0))  # clocks of file systems tick slowly
+        train(model, [3, 4], after=tracker.step)
+        tracker.flush()
+        assert f"{name} was changed by another program, and line 1 is damaged" in tracker.lost
+    assert caplog.text.count("line 1 is damaged") == 1
+    with pytest.raises(RankriseError, match=f"{name} is damaged in line 1"):
+        read_lines(path)
+
+
+def test_a_file_that_is_only_touched(tmp_path, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        for step in (1, 2, 3):
+            train(model, [step], after=tracker.step)
+            tracker.flush()
+            os.utime(tmp_path / "steps.jsonl", (step, step))
+    assert not caplog.text
+    assert watch.load(tmp_path).finished
+
+
 def test_initial_weights_that_are_removed(tmp_path, caplog):
     with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
         tracker.step(1)
@@ -116,6 +146,27 @@ def test_initial_weights_that_are_removed(tmp_path, caplog):
             tracker.flush()
     assert caplog.text.count("initial.safetensors was removed by another program") == 1
     assert not watch.load(tmp_path).finished
+
+
+@pytest.mark.parametrize("content", [None, "{}", "another"])
+def test_what_tells_of_the_run_is_removed_or_changed(content, tmp_path, caplog):
+    path = tmp_path / "run.json"
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY, note="mine") as tracker:
+        tracker.step(1)
+        tracker.flush()
+        assert not caplog.messages
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(content)
+        for _ in range(2):
+            tracker.flush()
+        assert caplog.text.count("run.json was removed or changed, and is written anew at the end") == 1
+    run = watch.load(tmp_path)
+    assert (run.finished, run.info["note"]) == (True, "mine")
+    kept = [one.read_text() for one in tmp_path.glob("run.json.replaced-*")]
+    assert kept == ([] if content is None else [content])
+    assert len(caplog.messages) == 1
 
 
 def test_a_folder_in_place_of_what_tells_of_the_run(tmp_path):

@@ -196,15 +196,21 @@ def test_an_end_that_is_none_is_not_measured(tmp_path):
         assert (run.info["finished"] is None) == (folder != "no step")
 
 
-def test_a_step_that_is_given_several_times(tmp_path):
+def test_a_step_that_is_given_several_times(tmp_path, caplog):
     with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
-        for numbers in ({"loss": 1.0}, {"accuracy": 0.5}, {"loss": 2.0}):
+        for numbers in ({"loss": 1.0}, {"accuracy": 0.5}):
             tracker.step(1, **numbers)
+        assert not caplog.messages
+        tracker.step(1, loss=3.0)
+        tracker.step(1, loss=2.0)
+        assert [message.partition(",")[0] for message in caplog.messages] == [
+            "Tracking: step 1 was given a second loss"
+        ]
     run = watch.load(tmp_path)
     found = run.steps()
     assert (found["step"].tolist(), found["loss"].tolist(), found["accuracy"].tolist()) == ([1], [2.0], [0.5])
     assert len(run.steps_table()) == 1
-    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 3
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 4
     assert run.measured.tolist() == [1]
 
 
