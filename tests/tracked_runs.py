@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise import watch
-from rankrise.foundations.record.lines import Lines
+from rankrise.foundations.record.lines import Lines, read_lines
 
 LENGTH, WIDTH, HEADS, EPOCH, RATE = 7, 40, 2, 10, 1e-3
 
@@ -116,3 +116,13 @@ def changed(run: Path, folder: Path, recipe: dict[str, Any] | None = None, **inf
     said["settings"] |= info.pop("settings", {})
     path.write_text(json.dumps(said | info))
     return folder
+
+
+def freeze(run: Path, layer: int) -> Path:
+    """Let a layer of two heads never have changed."""
+    lines = read_lines(run / "ranks.jsonl")
+    for line in lines:
+        line["KQ"]["stable_rank"][layer] = [0.0, 0.0]
+        line["VO"]["stable_rank"][layer] = [0.0, 0.0]
+    write_rows(run / "ranks.jsonl", lines)
+    return run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankrise.claims.growth import growth
-from rankrise.claims.heads import at_the_end
+from rankrise.claims.heads import at_the_end, of_shared_layers
 from rankrise.claims.statistics import Estimate, contrast
 from rankrise.runs import Choice, TrackedRun
 
@@ -39,7 +39,8 @@ def effects(choice: Choice, base: Choice) -> list[Effect]:
     for product in base.runs[0].products:
         factors, _ = growth(choice.runs, product)
         ends, usual = at_the_end(choice.runs, product), at_the_end(base.runs, product)
-        by_layer, together = contrast([ends.mapped(np.log), usual.mapped(np.log)], (1.0, -1.0))
+        both = of_shared_layers([ends.mapped(np.log), usual.mapped(np.log)])
+        by_layer, together = contrast(both, (1.0, -1.0))
         if not choice.changes:  # the base against itself, not against another draw of it
             together, by_layer = SAME, dict.fromkeys(by_layer, SAME)
         whole = factors.mean().mapped(np.exp), ends.mean(), together.mapped(np.exp)

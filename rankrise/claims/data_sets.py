@@ -8,7 +8,7 @@ import numpy as np
 
 from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
 from rankrise.claims.growth import FIRST_EPOCH, STEP_1, growth
-from rankrise.claims.heads import at_the_end
+from rankrise.claims.heads import at_the_end, of_shared_layers
 from rankrise.claims.ranks import OTHERS, STABLE
 from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, in_order_in_every_layer
 from rankrise.runs import NotRecorded, Study
@@ -18,7 +18,7 @@ FACTOR = "factor by which the stable rank grows"
 RATIO = "stable rank on CIFAR-100 over that on CIFAR-10"
 ON_CIFAR100: dict[str, dict[str, Any]] = {
     "the worst layer": {"order": in_order_in_every_layer},
-    "chance as the threshold": {"most": 0.5},
+    "a threshold at chance level": {"most": 0.5},
     **{kind: {"kind": kind} for kind in OTHERS},
 }
 ON_IMAGENET: dict[str, dict[str, Any]] = {
@@ -40,8 +40,8 @@ def higher_on_cifar100(studies: Sequence[Study]) -> list[Measure]:
         )
     measures: list[Measure] = []
     for product in easy[0].products:
-        lower, higher = (at_the_end(runs, product).mapped(np.log) for runs in (easy, hard))
-        layers, whole = contrast([higher, lower], [1, -1])
+        ends = of_shared_layers([at_the_end(runs, product).mapped(np.log) for runs in (hard, easy)])
+        layers, whole = contrast(ends, [1, -1])
         measures += [
             noted(RATIO, one.mapped(np.exp), "geometric mean over heads", part=product, layer=layer)
             for layer, one in layers.items()
@@ -60,7 +60,7 @@ def _higher(
     order: Callable[[Sequence[Heads]], Estimate] = in_order,
     most: float = MOST,
 ) -> list[Measure]:
-    lower, higher = (at_the_end(study.main, product, kind) for study in studies)
+    lower, higher = of_shared_layers([at_the_end(study.main, product, kind) for study in studies])
     return [
         at_least(
             "share of pairs of heads in the same layer in which CIFAR-100 has the higher rank",

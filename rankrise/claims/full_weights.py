@@ -38,6 +38,8 @@ RISE = 0.05
 def full_weights(run: ToyRun) -> list[Measure]:
     """Figure 3 (d) to (f) as numbers, the worst of the run's seeds."""
     curves = [run.full(seed) for seed in run.settings.seeds]
+    if min(len(curve.times) for curve in curves) < 2:
+        raise NotRecorded("training stopped before its second record: run with a smaller step.")
     counts = [int(learned(curve).sum()) for curve in curves]
     if min(counts) < 3:
         few = f"only {min(counts)} singular values were learned by the end"
@@ -160,7 +162,7 @@ def late_fall(curve: FullWeights) -> float:
 def learned(curve: FullWeights, least: float = LEARNED) -> np.ndarray:
     """Which singular values (of both products, in a row) are learned by the end."""
     last = _values(curve)[-1]
-    return last >= least * last.max()
+    return (last > 0) & (last >= least * last.max())
 
 
 def overlap(curve: FullWeights, least: float = LEARNED) -> float:
@@ -182,8 +184,12 @@ def early_stable_rank(curve: FullWeights) -> float:
     """The same by the stable rank, of the product that has more of it by then."""
     half = _half_way(curve)
     products = (curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy())
-    ranks = [np.square(one).sum(1) / np.square(one.max(1)) for one in products if one.any(1).all()]
-    return float(max(rank[half] / rank[-1] for rank in ranks))
+    return max(_stable_rank(one[half]) / _stable_rank(one[-1]) for one in products if one[-1].any())
+
+
+def _stable_rank(values: np.ndarray) -> float:
+    """Of singular values; 0 where all are 0, as those of tiny weights whose products no float holds."""
+    return float(np.square(values / values.max()).sum()) if values.any() else 0.0
 
 
 def _half_way(curve: FullWeights) -> int:

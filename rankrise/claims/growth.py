@@ -27,7 +27,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "a clock from step 1": {"since": STEP_1},
     "a clock from the end of the warm-up": {"since": WARM_UP},
     "the worst layer": {"over_layers": Heads.smallest_layer},
-    "chance as the threshold": {"thresholds": CHANCE},
+    "a threshold at chance level": {"thresholds": CHANCE},
     **{kind: {"kind": kind} for kind in OTHERS},
 }
 
@@ -134,7 +134,7 @@ def _clear(run: TrackedRun, product: str, kind: str = STABLE) -> tuple[np.ndarra
 
 def _choices(runs: Sequence[TrackedRun]) -> dict[str, dict[str, Any]]:
     """Without the warm-up where the recipe has none."""
-    warmed = all(run.epoch_steps and run.recipe.get("warm_up_epochs") for run in runs)
+    warmed = all(run.warm_up_steps for run in runs)
     return {name: how for name, how in CHOICES.items() if warmed or how.get("since") != WARM_UP}
 
 
@@ -144,10 +144,12 @@ def _early(run: TrackedRun, steps: np.ndarray, since: str = FIRST_EPOCH) -> int:
     Not the very first one: the change of a single step is the optimiser's doing (Adam's is the sign of one
     batch's gradient), and its rank is that of a batch, which may be high or low.
     """
-    wanted = run.epoch_steps or EARLY * run.last_finite_step
-    if since != FIRST_EPOCH:
-        wanted = run.recipe["warm_up_epochs"] * wanted if since == WARM_UP else 0
-    return int(np.searchsorted(steps, wanted))
+    wanted = {
+        STEP_1: 0,
+        FIRST_EPOCH: run.epoch_steps or EARLY * run.last_finite_step,
+        WARM_UP: run.warm_up_steps,
+    }
+    return int(np.searchsorted(steps, wanted[since]))
 
 
 def _changed(run: TrackedRun, product: str, since: str, kind: str = STABLE) -> tuple[np.ndarray, np.ndarray]:

@@ -53,6 +53,14 @@ def _telling(ranks: np.ndarray, run: TrackedRun, product: str, place: int) -> li
     return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
 
 
+def of_shared_layers(samples: Sequence[Heads]) -> list[Heads]:
+    """Samples that are compared layer by layer, without layers in which no head of one of them counts."""
+    shared = set(samples[0].layers).intersection(*(sample.layers for sample in samples))
+    if not shared:
+        raise NotRecorded("the runs have no layer in common in which training has changed heads of each.")
+    return [sample.only(shared) for sample in samples]
+
+
 def judged_at(study: Study) -> list[Measure]:
     """From how many heads and seeds, and where a run is not finished, up to which step."""
     main = study.main

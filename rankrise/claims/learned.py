@@ -18,8 +18,8 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
     tracked = [run for run in runs if isinstance(run, TrackedRun)]
     if not all(run.recipe for run in tracked):
         return (
-            "Trained without a recipe, like a fine-tuning, an adapter or your own run; the claim is about "
-            "training from random weights. Pass --judge for a verdict."
+            "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
+            "from random weights. If yours began there, pass --judge for a verdict."
         )
     if any(run.recipe.get("data") == "regression" for run in tracked):
         return (
@@ -27,6 +27,11 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
             "a verdict."
         )
     for run in tracked:
+        if not run.finished and not len(losses([run])):
+            return (
+                f"{run.name} is not finished and has recorded no training loss, so it may have learned "
+                "nothing yet. Pass --judge for a verdict."
+            )
         for first, last in losses([run]):
             if last > HARDLY * first > 0:
                 return (

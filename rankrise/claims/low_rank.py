@@ -78,9 +78,10 @@ def _over_size(study: Study, product: str, kind: str = STABLE) -> Heads:
 
 
 def _initial(run: TrackedRun, product: str) -> np.ndarray:
-    """The stable rank of the initial product, mean over heads, [layers]."""
-    layers = run.spectrum(product)
-    return np.array([((values**2).sum(-1) / values[:, 0] ** 2).mean() for values in layers])
+    """The stable rank of the initial product, mean over heads, [layers]; 0 of a head that began at 0."""
+    layers = [np.asarray(values, float) for values in run.spectrum(product)]
+    parts = [values / np.where(values[:, :1] > 0, values[:, :1], 1.0) for values in layers]
+    return np.array([(part**2).sum(-1).mean() for part in parts])
 
 
 def _energy(run: TrackedRun, product: str) -> list[Measure]:

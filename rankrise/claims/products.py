@@ -16,7 +16,7 @@ MOST = 0.75
 NAME = "stable rank of VO over that of KQ"
 CHOICES: dict[str, dict[str, Any]] = {
     "the worst layer": {"over_layers": Heads.smallest_layer},
-    "chance as the threshold": {"most": 0.5},
+    "a threshold at chance level": {"most": 0.5},
     **{kind: {"kind": kind} for kind in OTHERS},
 }
 

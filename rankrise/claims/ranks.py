@@ -20,6 +20,8 @@ def ranks_of(run: TrackedRun, product: str, kind: str = STABLE) -> tuple[np.ndar
 
     A record that was made without the other ranks has them where it has full spectra.
     """
+    if product not in run.products:
+        raise NotRecorded(f"{run.folder} has no {product}, which another run was tracked with.")
     if kind == STABLE:
         return run.finite_steps, run.ranks[product]
     if kind == ENTROPY:

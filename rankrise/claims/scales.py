@@ -8,7 +8,7 @@ import numpy as np
 
 from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
 from rankrise.claims.equal_loss import steps_of_equal_loss
-from rankrise.claims.heads import at_steps, at_the_end
+from rankrise.claims.heads import at_steps, at_the_end, of_shared_layers
 from rankrise.claims.learned import losses
 from rankrise.claims.ranks import OTHERS, STABLE
 from rankrise.claims.statistics import (
@@ -26,7 +26,7 @@ POWER = "power of the scale with which the stable rank grows"
 CHOICES: dict[str, dict[str, Any]] = {
     "equal training losses": {"equal_loss": True},
     "the worst layer": {"worst_layer": True},
-    "chance as the threshold": {"most": 0.5},
+    "a threshold at chance level": {"most": 0.5},
     **{kind: {"kind": kind} for kind in OTHERS},
 }
 
@@ -86,13 +86,15 @@ def _deciding(
 
 
 def _ends(study: Study, product: str, kind: str = STABLE) -> dict[float, Heads]:
-    return {scale: at_the_end(runs, product, kind) for scale, runs in study.scales.items()}
+    ends = [at_the_end(runs, product, kind) for runs in study.scales.values()]
+    return dict(zip(study.scales, of_shared_layers(ends), strict=True))
 
 
 def _at_equal_loss(study: Study, product: str) -> dict[float, Heads]:
     """Not at the end, but when each run had learned as much as the one that learned least."""
     steps = steps_of_equal_loss([run for runs in study.scales.values() for run in runs])
-    return {scale: at_steps(steps, runs, product) for scale, runs in study.scales.items()}
+    then = [at_steps(steps, runs, product) for runs in study.scales.values()]
+    return dict(zip(study.scales, of_shared_layers(then), strict=True))
 
 
 def _slope(ends: dict[float, Heads]) -> tuple[dict[int, Estimate], Estimate]:

@@ -83,9 +83,10 @@ class Heads:
         """The smallest mean of a layer."""
         return smallest(self.by_layer().values())
 
-    def only(self, place: int) -> "Heads":
-        """Those of one layer, by its place."""
-        return Heads(self.layers[place : place + 1], self.values[place : place + 1])
+    def only(self, layers: Collection[int]) -> "Heads":
+        """Those of some layers, by their numbers."""
+        kept = [place for place, layer in enumerate(self.layers) if layer in layers]
+        return Heads(tuple(self.layers[place] for place in kept), [self.values[place] for place in kept])
 
     def _over_layers(self, summary: Callable[..., Any]) -> Estimate:
         weights = _first_drawn(self._sizes)
@@ -154,8 +155,8 @@ def in_order(samples: Sequence[Heads]) -> Estimate:
 
 def in_order_in_every_layer(samples: Sequence[Heads]) -> Estimate:
     """The same in the layer where it is smallest."""
-    places = range(len(samples[0].layers))
-    return smallest([in_order([sample.only(place) for sample in samples]) for place in places])
+    layers = samples[0].layers
+    return smallest([in_order([sample.only({layer}) for sample in samples]) for layer in layers])
 
 
 def contrast(samples: Sequence[Heads], weights: Sequence[float]) -> tuple[dict[int, Estimate], Estimate]:

@@ -206,7 +206,7 @@ def test_growth_by_other_clocks_layers_thresholds_and_ranks(tmp_path: Path, seed
                 "a clock from step 1": numbers(since=1),
                 "a clock from the end of the warm-up": numbers(since=6),
                 "the worst layer": numbers(over=min),
-                "chance as the threshold": numbers((">= 0.5", ">= 0")),
+                "a threshold at chance level": numbers((">= 0.5", ">= 0")),
                 **{kind: numbers(kind=kind) for kind in KINDS},
             },
         )
@@ -262,7 +262,7 @@ def test_products_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
         claim,
         {
             "the worst layer": numbers(over=np.min),
-            "chance as the threshold": numbers(most=">= 0.5"),
+            "a threshold at chance level": numbers(most=">= 0.5"),
             **{kind: numbers(kind) for kind in KINDS},
         },
     )
@@ -296,7 +296,7 @@ def test_scales_by_other_layers_thresholds_and_ranks(tmp_path: Path) -> None:
             {
                 "equal training losses": numbers(steps=(64, 32, 16)),
                 "the worst layer": numbers(over=np.min),
-                "chance as the threshold": numbers(most=">= 0.5"),
+                "a threshold at chance level": numbers(most=">= 0.5"),
                 **{kind: numbers(kind) for kind in KINDS},
             },
         )
@@ -315,7 +315,7 @@ def test_data_sets_by_other_layers_thresholds_clocks_and_ranks(tmp_path: Path) -
             claim,
             {
                 "the worst layer": [(higher(over=np.min), ">= 0.75")],
-                "chance as the threshold": [(higher(), ">= 0.5")],
+                "a threshold at chance level": [(higher(), ">= 0.5")],
                 **{kind: [(higher(kind), ">= 0.75")] for kind in KINDS},
             },
         )

@@ -134,6 +134,14 @@ def test_full_weights_cannot_be_decided_before_they_are_learned(folder: Path, ti
     assert verdict(folder, "full weights").verdict == "not decided"
 
 
+def test_full_weights_cannot_be_decided_where_training_stopped_at_once(folder: Path, tiny: ToyRun) -> None:
+    run_toy(
+        folder, replace(tiny.settings, full_scale="0.5", step=1e9, full_until=1e12, experiments=("full",))
+    )
+    assert len(open_toy(folder).full(6).times) == 1
+    assert "run with a smaller step" in verdict(folder, "full weights").reason
+
+
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -235,6 +243,9 @@ def test_full_weight_measures_on_curves_known_by_hand() -> None:
     assert early_rank(uneven, 0.2) == 1.0
     assert early_stable_rank(stagewise) == pytest.approx(1.25 / 3, abs=0.01)  # the second is half-way up
     assert early_stable_rank(uneven) == pytest.approx((1 + 0.25**2) / (1 + 0.5**2 + 0.1**2), abs=0.01)
+    underflowing = curve(stagewise.losses, torch.where(times[:, None] < 0.1, 0.0, staircase))
+    assert early_stable_rank(underflowing) == early_stable_rank(stagewise)
+    assert not learned(curve(stagewise.losses, 0 * staircase)).any()
     assert rise(stagewise) == 0.0
     together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
     assert drops(together) == 0

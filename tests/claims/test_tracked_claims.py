@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from tracked_runs import changed, write_rows
+from tracked_runs import changed, freeze, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.claims import STATEMENTS, Claim, Measure, Statement, check_claims, judge
@@ -181,6 +181,11 @@ def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], t
     assert "run has hardly learned: its training loss fell from 10 to 7.4" in claims["KQ"].reason
     write_rows(run / "steps.jsonl", [{"step": 1, "loss": 10.0}, {"step": 120, "loss": 4.9}])
     assert verdicts("low rank", run, everything=False)["KQ"].verdict == "holds"
+    write_rows(run / "steps.jsonl", [])
+    about = run / "run.json"
+    left = {name: value for name, value in json.loads(about.read_text()).items() if name != "sizes"}
+    about.write_text(json.dumps(left | {"finished": None}))
+    assert "has recorded no training loss" in verdicts("low rank", run, everything=False)["KQ"].reason
 
 
 def test_a_run_on_problems_that_are_made_has_a_verdict_on_request(
@@ -270,12 +275,7 @@ def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path
 
 
 def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> None:
-    run = changed(tracked["unit"], tmp_path / "run")
-    lines = read_lines(run / "ranks.jsonl")
-    for line in lines:
-        line["KQ"]["stable_rank"][0] = [0.0, 0.0]
-        line["VO"]["stable_rank"][0] = [0.0, 0.0]
-    write_rows(run / "ranks.jsonl", lines)
+    run = freeze(changed(tracked["unit"], tmp_path / "run"), 0)
     for name in ("low rank", "rank grows", "products"):
         claim = verdict(name, run)
         assert all(one.value is None or np.isfinite(one.value) for one in claim.measures)
