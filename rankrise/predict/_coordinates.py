@@ -70,11 +70,13 @@ class Coordinates:
 
     def product(self, z: Tensor) -> Tensor:
         """`a = u * v` at `z` (..., p)."""
-        return self.rising * torch.exp(self.lift + z) - self.falling * torch.exp(self.lift - z)
+        rising, falling = self._exponentials(z)
+        return rising - falling
 
     def slope(self, z: Tensor) -> Tensor:
         """`da/dz = (u^2 + v^2)/2` at `z` (..., p): next to nothing for a coordinate that is not active."""
-        return self.rising * torch.exp(self.lift + z) + self.falling * torch.exp(self.lift - z)
+        rising, falling = self._exponentials(z)
+        return rising + falling
 
     def level(self, magnitude: float) -> tuple[Tensor, Tensor]:
         """The `z` at which `a` is `-magnitude` and `+magnitude` (p,) each; infinite where `a` never has
@@ -99,7 +101,12 @@ class Coordinates:
         tensor([[ 2.0000,  1.0000, -0.5000],
                 [ 1.0000, -1.0000,  3.0000]], dtype=torch.float64)
         """
-        rising = self.rising * torch.exp((self.lift + z) / 2)
-        falling = self.falling * torch.exp((self.lift - z) / 2)
+        rising, falling = self._exponentials(z, root=2)
         larger, smaller = self.sign * (rising + falling), self.sign * (rising - falling)
         return torch.where(self.swapped, smaller, larger), torch.where(self.swapped, larger, smaller)
+
+    def _exponentials(self, z: Tensor, root: int = 1) -> tuple[Tensor, Tensor]:
+        """The two of which `a` is the difference, or their roots; one that is absent is 0, however large it
+        would be."""
+        rising, falling = torch.exp((self.lift + z) / root), torch.exp((self.lift - z) / root)
+        return torch.where(self.rising == 0, 0.0, rising), torch.where(self.falling == 0, 0.0, falling)

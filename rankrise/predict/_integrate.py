@@ -60,7 +60,8 @@ def integrate(
     solver = BDF(equation.rate, 0.0, place, until, rtol=_RTOL, atol=atol, jac=equation.jacobian)
     while solver.status == "running":
         solver.max_step = equation.longest_step(moment)
-        solver.step()
+        with numpy.errstate(all="ignore"):  # trial steps that overshoot are not finite, and are made shorter
+            solver.step()
         if solver.status == "failed":
             raise StepTooSmall
         moment = equation.moment(solver.t, solver.y)

@@ -149,6 +149,16 @@ def test_tied_coordinates_keep_their_sign_and_are_marked():
     assert float(flow.activation_times(threshold=0.5)[0]) == pytest.approx(1.0, rel=1e-4)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_tied_coordinates_at_a_scale_that_no_float_holds(sign):
+    """The logistic curve again, whose absent exponential would be exp(4605) at the start."""
+    flow = predict.gradient_flow(
+        quadratic(double(sign)), double(1), double(sign), log10_alpha=-1000, until=2.0
+    )
+    assert float(flow.activation_times(threshold=0.5)[0]) == pytest.approx(1.0, rel=1e-3)
+    assert float(flow.values[-1, 0]) == pytest.approx(sign, rel=1e-3)
+
+
 def test_scales_may_differ_by_coordinate():
     target = double(1.0, 1.0)
     scales = double(-32, -64)
