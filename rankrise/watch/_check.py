@@ -3,9 +3,10 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rankrise.foundations.counted import counted
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.notes import gathered
-from rankrise.watch._families import from_known_library
 from rankrise.watch._heads import find_layers, heads, unwrap
+from rankrise.watch._linear import from_known_library
 from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
 from rankrise.watch._probe import Limits, Partly, probe, work_alike
 from rankrise.watch._recognise import note_check, recognise
@@ -78,10 +79,10 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     that runs the model it is given. A few tokens are enough.
 
     Of the attention layers that the batch reaches, one of each kind is tried, on a copy; layers are of one
-    kind if with the same weights they give the same. The model's weights and mode and the random state are as
-    before. A layout by which the layer does not work raises an error, with the family that settles it if that
-    is short to write. One that is proved is no longer announced as a guess. `limits` name what stands in the
-    way of the heads and is not read.
+    kind if with the same weights they give the same. One that is called in several ways is tried in each. The
+    model's weights and mode and the random state are as before. A layout by which the layer does not work
+    raises an error, with the family that settles it if that is short to write. One that is proved is no
+    longer announced as a guess. `limits` name what stands in the way of the heads and is not read.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
     >>> check(model, torch.ones(1, 5, 8)).proved
@@ -93,27 +94,42 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         heads(root)  # raises, with the reasons
     verdicts = {name: LayerCheck(name, False, "the batch does not reach it") for name in found}
     handles: dict[str, RemovableHandle] = {}
-    tried: list[tuple[nn.Module, LayerCheck]] = []
+    calls: dict[str, list[str]] = {name: [] for name in found}
+    tried: list[tuple[nn.Module, str, LayerCheck]] = []
 
-    def hook(name: str) -> Callable[..., None]:
+    def watch_calls(name: str, module: nn.Module) -> None:
         def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            call = _kind_of_call(args, kwargs)
+            if call in calls[name]:
+                return
             handles[name].remove()  # a copy of the module must not try itself
-            alike = (told for one, told in tried if work_alike(one, module, args, kwargs, recognise))
+            alike = (
+                told
+                for one, its_call, told in tried
+                if its_call == call and work_alike(one, module, args, kwargs, recognise)
+            )
             told = next(alike, None)
             if told is None:
                 told = _verdict(name, module, args, kwargs)
-                tried.append((module, told))
-            verdict = verdicts[name] = replace(told, layer=name)
+                tried.append((module, call, told))
+            verdict = replace(told, layer=name)
+            if calls[name]:
+                verdict = _both(verdicts[name], verdict)
+            verdicts[name] = verdict
+            calls[name].append(call)
             note_check(module, verdict.proved, verdict.reason or "; ".join(verdict.limits))
+            watch_calls(name, module)
 
-        return try_layer
+        handles[name] = module.register_forward_pre_hook(try_layer, with_kwargs=True)
 
-    with ExitStack() as stack:
-        for name, module in found.items():
-            handles[name] = module.register_forward_pre_hook(hook(name), with_kwargs=True)
-            stack.callback(handles[name].remove)
-        stack.enter_context(_undisturbed(root))
-        _run(root, batch)
+    for name, module in found.items():
+        watch_calls(name, module)
+    try:
+        with _undisturbed(root):
+            _run(root, batch)
+    finally:
+        for handle in handles.values():
+            handle.remove()
     return LayoutCheck(tuple(verdicts.values()))
 
 
@@ -122,6 +138,22 @@ def check_and_warn(model: nn.Module, batch: Batch) -> None:
     told = check(model, batch)
     if told.limits or not told.proved:
         warnings.warn(f"Of the heads that are tracked, {told}", stacklevel=3)
+
+
+def _kind_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What a module may work otherwise by: which arguments it is given, and those that are plain values."""
+
+    def kind(value: Any) -> object:
+        return value if isinstance(value, (bool, int, float, str, NoneType)) else type(value).__name__
+
+    return repr(([kind(one) for one in args], {name: kind(one) for name, one in kwargs.items()}))
+
+
+def _both(first: LayerCheck, second: LayerCheck) -> LayerCheck:
+    """The check of a module that is called in two ways."""
+    if not first.proved or not second.proved:
+        return first if not first.proved else second
+    return replace(first, limits=tuple(dict.fromkeys((*first.limits, *second.limits))))
 
 
 def _verdict(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCheck:
@@ -154,8 +186,8 @@ def _words(module: nn.Module, limits: Limits) -> Iterator[str]:
         yield f"in its path and not read: {', '.join(unread)}"
     if limits.turned and not {NORMALISED, ROTARY} & set(known):
         yield (
-            "queries and keys do not meet in their plain product, as with rotary positions, norms or a "
-            "difference of two maps"
+            "queries and keys do not meet in their plain product, as with rotary positions, norms, a "
+            "difference of two maps, or several heads that are read as one"
         )
     if limits.bent:
         yield "what heads give is gated, normalised or mixed on its way to the output projection"
@@ -172,12 +204,21 @@ def _run(model: nn.Module, batch: Batch) -> None:
         return
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     given = _placed(batch, device)
-    if isinstance(given, Mapping):
-        model(**given)
-    elif isinstance(given, Tensor):
-        model(given)
-    else:
-        model(*(given if _takes(model, len(given)) else given[:1]))
+    try:
+        if isinstance(given, Mapping):
+            model(**given)
+        elif isinstance(given, Tensor):
+            model(given)
+        else:
+            model(*(given if _takes(model, len(given)) else given[:1]))
+    except RankriseError:
+        raise
+    except Exception as error:
+        raise RankriseError(
+            f"{type(model).__name__} cannot be run on the batch ({type(error).__name__}: "
+            f"{first_line(error)}): pass what it is called with, as a tensor, a dictionary of arguments "
+            "or a tuple."
+        ) from error
 
 
 def _takes(model: nn.Module, count: int) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.counted import counted
 from rankrise.watch import _roles as roles
-from rankrise.watch._linear import is_linear, linear
+from rankrise.watch._linear import from_known_library, is_linear, linear
 from rankrise.watch._marks import marks, refuse, unread_parts
 from rankrise.watch._projection import Projection, Unreadable
 
@@ -282,11 +282,6 @@ FAMILIES: tuple[Family, ...] = (
     latent,
     standard,
 )
-
-
-def from_known_library(module: nn.Module) -> bool:
-    """Whether a module comes from a library whose fused projections have been gone through."""
-    return type(module).__module__.split(".")[0] in ("transformers", "timm", "litgpt", "vit_pytorch")
 
 
 def _bias(module: Any, name: str) -> Tensor | None:

@@ -13,10 +13,11 @@ Layout = tuple[str, ...]
 """Lines of code that end with `return watch.Attention(...)`."""
 ROLES = ("query", "key", "value")
 
-# How several roles, heads and the size of a head lie in the width of one layer, outermost first.
+_PER_HEAD = "{whole}.cut({heads}).split({parts})"
+# How several roles, heads and the size of a head lie in the width of one layer, the most usual first.
 _FUSED = (
-    "{whole}.cut({heads}).split({parts})",
     "(part.cut({heads}) for part in {whole}.split({parts}))",
+    _PER_HEAD,
     "{whole}.cut({heads}).split({parts}, interleaved=True)",
     "(part.cut({heads}, interleaved=True) for part in {whole}.split({parts}))",
     "{whole}.cut({heads}, interleaved=True).split({parts}, interleaved=True)",
@@ -46,8 +47,9 @@ class _Reading:
         return odd, len(paths - read), deep in (["key"], ["value"])
 
 
-def layouts(module: nn.Module) -> Iterator[Layout]:
-    """Every layout, those first that read layers as their names say, and leave the fewest unread."""
+def layouts(module: nn.Module, as_named: bool = False) -> Iterator[Layout]:
+    """Every layout, those first that read layers as their names say, and leave the fewest unread; or only
+    those that do read them as named."""
     found = sources(module)
     for output in outputs(found):
         inputs = [one for one in found if not set(one.paths) & set(output.paths)]
@@ -56,22 +58,27 @@ def layouts(module: nn.Module) -> Iterator[Layout]:
         for heads, number in counts(module, output.takes):
             readings = [
                 *_in_one(whole, heads, number, output.takes),
-                *_in_two(whole, heads, output.takes),
+                *_in_two(whole, heads, number, output.takes),
                 *_in_three(whole, heads, number, output.takes),
                 *_compressed(inputs, heads, number, output.takes),
             ]
-            readings.sort(key=lambda reading: reading.oddity(paths))
+            by_oddity: dict[tuple[int, int, bool], list[_Reading]] = {}
             for reading in readings:
-                for after in ("", f".from_interleaved({heads})"):
+                by_oddity.setdefault(reading.oddity(paths), []).append(reading)
+            for oddity in sorted(by_oddity):
+                if as_named and oddity[0]:
+                    break
+                ends = ("", f".from_interleaved({heads})")
+                for after, reading in itertools.product(ends, by_oddity[oddity]):
                     last = f"{output.code}{after}{reading.further}"
                     yield (*reading.lines, f"return watch.Attention(query, {reading.key}, value, {last})")
 
 
 def _in_one(inputs: list[Source], heads: str, number: int, inside: int) -> Iterator[_Reading]:
-    """One layer for queries, keys and values."""
+    """One layer for queries, keys and values; values may have another size than keys."""
     size = inside // number
     for one, order, form in itertools.product(inputs, itertools.permutations(ROLES), _FUSED):
-        if one.gives == 3 * inside:
+        if one.gives == 3 * inside and (form == _PER_HEAD or not one.is_list):
             whole = form.format(whole=one.code, heads=heads, parts=3)
             yield _Reading((f"{', '.join(order)} = {whole}",), (one,), ("fused",))
     for one in inputs:
@@ -97,22 +104,51 @@ def _in_one(inputs: list[Source], heads: str, number: int, inside: int) -> Itera
                 ("fused",),
                 further,
             )
+    for one in inputs:
+        narrow, rest = divmod(one.gives - inside, 2 * number)
+        if not rest and narrow > 0 and narrow != size:
+            of_all = f"{one.code}.split({narrow * number}, {narrow * number}, {inside})"
+            per_head = f"{one.code}.cut({heads}).split({narrow}, {narrow}, {size})"
+            for parts in (f"(part.cut({heads}) for part in {of_all})", per_head):
+                yield _Reading((f"query, key, value = {parts}",), (one,), ("fused",))
 
 
-def _in_two(inputs: list[Source], heads: str, inside: int) -> Iterator[_Reading]:
-    """A layer for queries, and one for keys and values."""
+def _in_two(inputs: list[Source], heads: str, number: int, inside: int) -> Iterator[_Reading]:
+    """A layer for one role, and one for the other two; where its name says so, the same for both, of another
+    size, or shared by heads."""
+    size = inside // number
     for first, both in itertools.permutations(inputs, 2):
-        if first.gives != inside or both.gives != 2 * inside:
+        if first.paths == both.paths or first.gives != inside:
             continue
-        for cut, pair, form in itertools.product(_CUTS, (("key", "value"), ("value", "key")), _FUSED):
-            yield _Reading(
-                (
-                    f"query = {first.code}{cut.format(heads=heads)}",
-                    f"{', '.join(pair)} = {form.format(whole=both.code, heads=heads, parts=2)}",
-                ),
-                (first, both),
-                ("query", "key and value"),
-            )
+        for role, pair in (("query", ("key", "value")), ("value", ("query", "key"))):
+            together = " and ".join(pair)
+            named, as_wide = both.is_called(together), both.gives == inside
+            if role == "query":
+                groups, rest = divmod(both.gives, 2 * size)
+            else:
+                groups, rest = number, both.gives % (2 * number) or as_wide
+            if groups and not rest and number % groups == 0 and (named or both.gives == 2 * inside):
+                yield from _of_two(first, both, role, pair, heads, number, groups)
+            if named and as_wide:
+                alone = f"{role} = {first.code}.cut({heads})"
+                lines = (alone, f"{' = '.join(pair)} = {both.code}.cut({heads})")
+                yield _Reading(lines, (first, both), (role, together))
+
+
+def _of_two(
+    first: Source, both: Source, role: str, pair: tuple[str, str], heads: str, number: int, groups: int
+) -> Iterator[_Reading]:
+    """A layer for one role, and one for two, of as many groups as share them."""
+    shared = groups < number
+    fewer = str(groups) if shared else heads
+    for cut, order, form, further in itertools.product(
+        _CUTS, (pair, pair[::-1]), _FUSED, ("", _turned(number, groups)) if shared else ("",)
+    ):
+        lines = (
+            f"{role} = {first.code}{cut.format(heads=heads)}",
+            f"{', '.join(order)} = {form.format(whole=both.code, heads=fewer, parts=2)}",
+        )
+        yield _Reading(lines, (first, both), (role, " and ".join(pair)), further)
 
 
 def _in_three(inputs: list[Source], heads: str, number: int, inside: int) -> Iterator[_Reading]:
@@ -120,6 +156,8 @@ def _in_three(inputs: list[Source], heads: str, number: int, inside: int) -> Ite
     for three in itertools.permutations(inputs, 3):
         query, key, value = three
         groups = value.gives * number // inside
+        if len({one.paths for one in three}) < 3:
+            continue
         fits = groups and number % groups == 0 and key.gives * number == query.gives * groups
         if not fits or key.takes != value.takes:
             continue

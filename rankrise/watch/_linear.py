@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,12 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._factors import refuse_quantised
 from rankrise.watch._projection import Projection, Unreadable
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Names of the one child of what torch.compile, activation checkpointing and FSDP1 put around a module."""
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
 
 
@@ -42,6 +42,26 @@ def is_linear(module: object) -> bool:
     True
     """
     return bool(_chain(module))
+
+
+def from_known_library(module: nn.Module) -> bool:
+    """Whether a module comes from a library whose fused projections have been gone through."""
+    return type(module).__module__.split(".")[0] in ("transformers", "timm", "litgpt", "vit_pytorch")
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """Whether a linear layer is of a class that may do other things with its weight than `nn.Linear` does."""
+    known = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
+    return not (
+        type(layer).forward in known or is_adapter(layer) or is_conv1d(layer) or from_known_library(layer)
+    )
+
+
+def has_one_matrix(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether a layer has a matrix as its weight, a bias perhaps, and no more, as those have that map tokens
+    linearly."""
+    own = {name: one.ndim for name, one in layer.named_parameters()}
+    return own.pop("weight", 0) == 2 and own in ({}, {"bias": 1}) and not isinstance(layer, nn.Embedding)
 
 
 def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection:
@@ -157,10 +177,7 @@ def _values(tensor: Tensor) -> Tensor:
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) and not isinstance(tensor, DTensor):
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
         raise RankriseError(f"A weight is a {kind}, not a plain tensor: dequantise the model first.")
-    if tensor.dtype not in _FLOATS:
-        raise RankriseError(
-            f"A weight has dtype {tensor.dtype}: it is quantised, so dequantise the model first."
-        )
+    refuse_quantised(tensor, "A weight")
     if hasattr(tensor, "ds_id") and tensor.numel() == 0:
         raise RankriseError(
             "A weight is empty, as ZeRO-3 keeps it on other ranks: read it within "

@@ -12,17 +12,19 @@ path, and whether a query meets its key, and a value its output, in their plain 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rankrise.watch._families import Read
-from rankrise.watch._linear import linear
+from rankrise.watch._linear import has_one_matrix, linear
 from rankrise.watch._path import before_and_beside
 from rankrise.watch._trial import LONGER, Refuted, Trial
-from rankrise.watch._twin import Unprovable
+from rankrise.watch._twin import Unprovable, is_tied
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,19 @@ class Partly(Refuted):
 
 def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read) -> Limits:
     """Try whether `read(module)` is the layout by which `module(*args, **kwargs)` works, on a copy of it, and
-    give the limits of the proof. Raises `Refuted` or `Unprovable`."""
-    trial, base = _begun(module, args, kwargs, read)
+    give the limits of the proof. Raises `Refuted` or `Unprovable`.
+
+    A weight that has several names is tried with one of its own for each, and as it is only if that fails,
+    as where the module calls it by one of them."""
+    if is_tied(module):
+        with suppress(Refuted, Unprovable):
+            return _probed(*_begun(module, args, kwargs, read))
+    return _probed(*_begun(module, args, kwargs, read, untied=False))
+
+
+def _probed(trial: Trial, base: Tensor) -> Limits:
     _probe_layers(trial)
+    _probe_uses(trial)
     if trial.blocks is None:
         _probe_whole(trial, base)
     else:
@@ -53,8 +65,9 @@ def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: 
         _probe_tokens(trial, base)
     before, beside = before_and_beside(trial)
     if before:
+        stand = "stands" if len(before) == 1 else "stand"
         raise Partly(
-            f"{', '.join(before)} stands between the tokens and what is read, so that the products are a "
+            f"{', '.join(before)} {stand} between the tokens and what is read, so that the products are a "
             "part of those that it works with"
         )
     return Limits(tuple(beside), not _meet_plainly(trial, base), not _leave_plainly(trial))
@@ -83,14 +96,14 @@ def _shapes(module: nn.Module) -> list[tuple[str, torch.Size]]:
 
 
 def _begun(
-    module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read
+    module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: Read, untied: bool = True
 ) -> tuple[Trial, Tensor]:
     """A trial and what it gives at first; in the module's own type where its kernels take no float64."""
     for dtype in (torch.float64, None):
         try:
-            trial = Trial(module, args, kwargs, read, dtype)
+            trial = Trial(module, args, kwargs, read, dtype, untied)
             return trial, trial.run()
-        except Unprovable:
+        except (Refuted, Unprovable):
             raise
         except Exception as error:
             failed = error
@@ -98,8 +111,14 @@ def _begun(
 
 
 def _probe_layers(trial: Trial) -> None:
-    """Each layer that was read gives `x @ weight + bias`, whatever class it is of."""
-    layers = [layer for several in trial.layers.values() for layer in several if isinstance(layer, nn.Module)]
+    """Each layer that was read, or whose weight was, gives `x @ weight + bias`, whatever class it is of."""
+    read_whole = [one for several in trial.layers.values() for one in several if isinstance(one, nn.Module)]
+    reads = {layer: partial(linear, layer) for layer in read_whole}
+    for role in trial.layers:
+        for owner in trial.owners(role):
+            if owner not in reads and has_one_matrix(owner):
+                weight = owner.weight.T if trial.is_turned(role) else owner.weight
+                reads[owner] = partial(linear, weight, owner.bias)
     wrong: dict[str, None] = {}
 
     def see(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:
@@ -107,7 +126,7 @@ def _probe_layers(trial: Trial) -> None:
             tensor.movedim(1, -1) if isinstance(layer, (nn.Conv1d, nn.Conv2d)) else tensor
             for tensor in (args[0], result)
         )
-        read = linear(layer)
+        read = reads[layer]()
         if given.shape[-1] != read.weight.shape[1]:
             wrong[type(layer).__name__] = None
             return
@@ -116,29 +135,48 @@ def _probe_layers(trial: Trial) -> None:
         if comparable and (expected - found).abs().max() > trial.tolerance * expected.abs().max():
             wrong[type(layer).__name__] = None
 
-    handles = [layer.register_forward_hook(see) for layer in dict.fromkeys(layers)]
-    try:
+    with ExitStack() as hooks:
+        for layer in reads:
+            hooks.enter_context(layer.register_forward_hook(see))
         trial.call()
-    finally:
-        for handle in handles:
-            handle.remove()
     if wrong:
         raise Refuted(f"its {' and its '.join(wrong)} does not give what its weight and bias give")
 
 
+def _probe_uses(trial: Trial) -> None:
+    """Each role acts on what the module gives; of single tokens, neither queries nor keys do."""
+    before = trial.call()
+    silent = []
+    for role, numbers in trial.numbers.items():
+        trial.set(trial.moved(numbers[numbers > 0].unique()))
+        if torch.equal(trial.call(), before):
+            silent.append(role)
+    trial.set(trial.weights)
+    if silent and silent != ["query", "key"]:
+        raise Refuted(f"what is read as its {' and its '.join(silent)} changes nothing that it gives")
+
+
 def _probe_blocks(trial: Trial, base: Tensor) -> None:
-    """Head by head, at the input of the output projection: [..., heads, d_head]."""
+    """Head by head, at the input of the output projection: [..., heads, d_head]; and by what it gives."""
+    result = trial.result
     for signs, own, paired in _pairs(trial):
         turned = base * own.to(base)[:, None]
         trial.same(trial.run(value=signs), turned, "the values of heads go to other heads' outputs")
-        if trial.tied:
-            continue
         trial.same(trial.run(**paired), base, "queries and keys are not paired in that way")
-        if trial.places["key"][0].numel():
+        _same_result(trial, result, "queries or keys")
+        trial.run(value=signs, output=own)
+        _same_result(trial, result, "values or outputs")
+        if trial.places["key"][0].numel() and not trial.tied:
             trial.only(trial.run(key=signs), base, own, "keys belong to other heads, or are not keys")
     for signs in _patterns(trial.heads):
         factors = torch.where(signs < 0, 2.0, 1.0) if trial.tied else signs
         trial.only(trial.run(query=factors), base, signs, "queries belong to other heads, or are not queries")
+
+
+def _same_result(trial: Trial, before: Tensor, acting: str) -> None:
+    """The module gives what it gave before: its heads, unchanged, are all that these make."""
+    if (trial.result - before).abs().max() > trial.tolerance * before.abs().max():
+        raise Refuted(f"its {acting} act on what it gives in another way too")
 
 
 def _probe_whole(trial: Trial, base: Tensor) -> None:
@@ -157,7 +195,7 @@ def _pairs(trial: Trial) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
     that the keys of all heads share is turned in all of them alone."""
     for signs in _patterns(trial.groups):
         own = torch.tensor([signs[group] for group in trial.group])
-        yield signs, own, {"query_own": own, "key": signs}
+        yield signs, own, {"query": own} if trial.tied else {"query_own": own, "key": signs}
     if trial.shared.any():
         every, own = -torch.ones(trial.groups), -torch.ones(trial.heads)
         yield every, own, {"query": own, "key": every, "key_shared": -torch.ones(1)}

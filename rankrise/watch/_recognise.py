@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rankrise.watch import _roles as roles
-from rankrise.watch._families import FAMILIES, Attention, Family, from_known_library, layers_of
-from rankrise.watch._linear import is_adapter, is_conv1d, is_linear
+from rankrise.watch._families import FAMILIES, Attention, Family, layers_of
+from rankrise.watch._linear import from_known_library, has_own_forward, is_linear
 from rankrise.watch._marks import marks, refuse
 
 _INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
@@ -100,7 +100,7 @@ def _assumed(module: nn.Module, attention: Attention) -> Iterator[str]:
     elif not from_known_library(module) and not isinstance(module, nn.MultiheadAttention):
         yield f"{kind} is read as the attention of transformers that has its names"
     layers = [layer for layer in layers_of(attention) if isinstance(layer, nn.Module)]
-    own = {type(layer).__name__ for layer in layers if _has_own_forward(layer)}
+    own = {type(layer).__name__ for layer in layers if has_own_forward(layer)}
     if own:
         yield f"its {' and '.join(sorted(own))} is read as if it gave what nn.Linear gives"
 
@@ -122,13 +122,6 @@ def _not_read(module: nn.Module, attention: Attention) -> tuple[str, ...]:
         if weight not in read and weight.data_ptr() not in bare
     ]
     return (f"it has further weights that are not read: {', '.join(further)}",) if further else ()
-
-
-def _has_own_forward(layer: nn.Module) -> bool:
-    known = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
-    return not (
-        type(layer).forward in known or is_adapter(layer) or is_conv1d(layer) or from_known_library(layer)
-    )
 
 
 def looks_like_attention(module: nn.Module) -> bool:

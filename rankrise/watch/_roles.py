@@ -26,7 +26,7 @@ def named(core: str, *others: str) -> re.Pattern[str]:
 
 
 QUERY, KEY, VALUE = named("q|query"), named("k|key"), named("v|value")
-KEY_VALUE = named("kv|key_value")
+KEY_VALUE, QUERY_KEY = named("kv|key_value"), named("qk|query_key")
 FUSED = named("qkv", "c_attn", "att_proj")
 OUTPUT = named("o|out|output", "c_proj", "proj", "projection(_layer)?", "dense", "att(entio)?n_out")
 

@@ -32,9 +32,9 @@ def right_layout(module: nn.Module, probe: Callable[[Read], object]) -> str:
 
 
 def suggestion(module: nn.Module, other_than: Attention | None = None) -> str:
-    """The code of a family that fits the sizes of this module's layers, to begin with, and reads them in
-    another way than that one; "" if none does."""
-    for layout in _fitting(module):
+    """The code of a family that fits the names and sizes of this module's layers, to begin with, and reads
+    them in another way than that one; "" if none does."""
+    for layout in _fitting(module, as_named=True):
         if other_than is None or not same_reading(family(layout)(module), other_than):
             return code(layout, type(module).__name__)
     return ""
@@ -62,9 +62,9 @@ def family(layout: Layout) -> Callable[[Any], Attention]:
     return space["read"]
 
 
-def _fitting(module: nn.Module) -> Iterator[Layout]:
+def _fitting(module: nn.Module, as_named: bool = False) -> Iterator[Layout]:
     """The layouts whose sizes fit together."""
-    for layout in layouts(module):
+    for layout in layouts(module, as_named):
         try:
             with shapes_only():
                 family(layout)(module).refuse_misfit()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rankrise.watch import _roles as roles
-from rankrise.watch._linear import is_linear, linear, shapes_only
+from rankrise.watch._linear import has_one_matrix, has_own_forward, is_linear, linear, shapes_only
 from rankrise.watch._projection import Unreadable
 
 _ROLES = {
@@ -17,6 +17,7 @@ _ROLES = {
     "key": roles.KEY,
     "value": roles.VALUE,
     "key and value": roles.KEY_VALUE,
+    "query and key": roles.QUERY_KEY,
     "fused": roles.FUSED,
 }
 
@@ -40,23 +41,37 @@ class Source:
 
     def may_be(self, role: str) -> bool:
         """Whether its name says so, or nothing."""
+        return self.is_called(role) or not self._said
+
+    def is_called(self, role: str) -> bool:
+        """Whether its name says so."""
+        return role in self._said
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is put together from a layer for each head."""
+        return "torch.cat" in self.code
+
+    @property
+    def _said(self) -> set[str]:
         name = self.paths[-1].removesuffix("_weight").rpartition(".")[2].lower()
         name = re.sub(r"_?(up|b)$|^w", "", name) if self.first else name
-        said = {one for one, pattern in _ROLES.items() if pattern.fullmatch(name)}
-        return role in said or not said
+        return {one for one, pattern in _ROLES.items() if pattern.fullmatch(name)}
 
 
 def sources(module: nn.Module) -> list[Source]:
     """All of them."""
-    single = [*_layers(module), *_weights(module), *_lists(module)]
+    single = [*_lists(module), *_weights(module), *_layers(module)]
     return [*single, *_in_a_row(module, single)]
 
 
 def outputs(found: list[Source]) -> list[Source]:
-    """Which of them could be the output projection: by name, or else the last layer."""
+    """Which of them could be the output projection: by name, or else the last one, in all of its forms and in
+    the list that it is in."""
     single = [one for one in found if not one.first]
     named = [one for one in single if roles.OUTPUT.fullmatch(_name(one).removeprefix("w_"))]
-    return [one for one in named if one.paths == named[-1].paths] or single[-1:]
+    likely = named or [one for one in single if one.may_be("output")]
+    return [one for one in single if {*likely[-1].paths} <= {*one.paths}] if likely else []
 
 
 def counts(module: nn.Module, inside: int) -> list[tuple[str, int]]:
@@ -64,11 +79,15 @@ def counts(module: nn.Module, inside: int) -> list[tuple[str, int]]:
     lists and every number of its own that the width of all heads can be cut into."""
     said = [name for name in vars(module) if "head" in name and name.isidentifier()]
     for name in (*roles.HEADS, *said):
-        for above in ("", "config."):
-            owner = getattr(module, "config", None) if above else module
+        for above in ("", "config.", "cfg.", "args."):
+            owner = getattr(module, above[:-1], None) if above else module
             if number := roles.number(owner, (name,)):
                 return [(f"module.{above}{name}", number)] if number > 0 and inside % number == 0 else []
-    lists = [(f"len(module.{name})", len(child)) for name, child in _module_lists(module)]
+    lists = [
+        (f"len(module.{name})", len(child))
+        for name, child in _module_lists(module)
+        if getattr(child[0], "out_features", None) != inside  # of all heads, in each of its layers
+    ]
     numbers = [
         (f"module.{name}", roles.number(module, (name,)) or 0) for name in vars(module) if name.isidentifier()
     ]
@@ -81,21 +100,37 @@ def counts(module: nn.Module, inside: int) -> list[tuple[str, int]]:
 
 
 def _layers(module: nn.Module) -> Iterator[Source]:
-    """The linear layers, also inside other parts; one that is there under several names counts once."""
+    """The linear layers, also inside other parts; one that is there under several names counts once. Of a
+    layer of one's own it is not known which side of its weight is which."""
     found: list[str] = []
     for path, layer in module.named_modules():
         inside = any(path.startswith(f"{above}.") for above in found)
-        if not path or inside or not is_linear(layer) or (code := _attribute(path)) is None:
+        if not path or inside or (code := _attribute(path)) is None:
             continue
-        if any(map(_does_more, _around(module, path))):
+        own = has_one_matrix(layer) and (not is_linear(layer) or has_own_forward(layer))
+        if not (own or is_linear(layer)) or any(map(_does_more, _around(module, path))):
             continue
         found.append(path)
+        if own:
+            bias = "" if getattr(layer, "bias", None) is None else f", {code}.bias"
+            yield from _either_way(f"{code}.weight", bias, layer.weight, path)
+            continue
         with shapes_only():
             try:
                 read = linear(layer)
             except Unreadable:
                 continue
         yield Source(f"watch.linear({code})", read.weight.shape[1], read.width, (path,))
+
+
+def _either_way(code: str, bias: str, weight: Tensor, path: str) -> Iterator[Source]:
+    """A matrix as (in, out), and as (out, in), which torch calls a weight."""
+    one, other = weight.shape
+    ways = [
+        Source(f"watch.linear({code}.T{bias})", one, other, (path,)),
+        Source(f"watch.linear({code}{bias})", other, one, (path,)),
+    ]
+    yield from reversed(ways) if path.endswith("_weight") else ways
 
 
 def _around(module: nn.Module, path: str) -> list[nn.Module]:
@@ -116,14 +151,18 @@ def _does_more(part: nn.Module) -> bool:
 
 def _weights(module: nn.Module) -> Iterator[Source]:
     """Parameters of its own: (in, out) or (out, in); (heads, d_model, d_head) or (d_model, heads, d_head), of
-    an output (heads, d_head, d_model)."""
+    an output (heads, d_head, d_model); of all three roles (3, heads, d_model, d_head) or (d_model, 3, heads,
+    d_head)."""
     for name, weight in module._parameters.items():
         if weight is None or (code := _attribute(name)) is None:
             continue
         shape = tuple(weight.shape)
         if len(shape) == 2:
-            yield Source(f"watch.linear({code}.T)", shape[0], shape[1], (name,))
-            yield Source(f"watch.linear({code})", shape[1], shape[0], (name,))
+            yield from _either_way(code, "", weight, name)
+        elif len(shape) == 4:
+            outer, inner = shape[0] * shape[1] * shape[3], shape[1] * shape[2] * shape[3]
+            yield Source(f"watch.linear({code}.mT.flatten(0, 2))", shape[2], outer, (name,))
+            yield Source(f"watch.linear({code}.flatten(1).T)", shape[0], inner, (name,))
         elif len(shape) == 3:
             yield Source(f"watch.linear({code}.mT.flatten(0, 1))", shape[1], shape[0] * shape[2], (name,))
             yield Source(f"watch.linear({code}.flatten(1).T)", shape[0], shape[1] * shape[2], (name,))
@@ -132,7 +171,8 @@ def _weights(module: nn.Module) -> Iterator[Source]:
 
 
 def _lists(module: nn.Module) -> Iterator[Source]:
-    """A layer for each head, in lists of layers or in a list of heads that each have some."""
+    """A layer for each head, in lists of layers or in a list of heads that each have some: side by side, or
+    one below the other where what they give is added."""
     for name, children in _module_lists(module):
         inner = [path for path, _ in children[0].named_children()]
         for path in [""] if is_linear(children[0]) else inner:
@@ -145,13 +185,12 @@ def _lists(module: nn.Module) -> Iterator[Source]:
             if linears[0].bias is not None:
                 whole += f", torch.cat([{one}.bias for one in module.{name}])"
             paths = tuple(f"{name}.{place}.{path}".rstrip(".") for place in range(len(layers)))
-            gives = sum(layer.out_features for layer in linears)
-            yield Source(
-                f"watch.linear({whole})",
-                linears[0].in_features,
-                gives,
-                paths if path else (*paths, name),
-            )
+            paths = paths if path else (*paths, name)
+            takes, gives = zip(*((one.in_features, one.out_features) for one in linears), strict=True)
+            yield Source(f"watch.linear({whole})", takes[0], sum(gives), paths)
+            if all(layer.bias is None for layer in linears):
+                below = f"torch.cat([{one}.weight for one in module.{name}], 1)"
+                yield Source(f"watch.linear({below})", sum(takes), gives[0], paths)
 
 
 def _module_lists(module: nn.Module) -> list[tuple[str, list[nn.Module]]]:

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rankrise.watch._families import Read
-from rankrise.watch._twin import Unprovable, cast, numbered_heads, numbers, plain_copy, shared_columns
+from rankrise.watch._twin import (
+    Unprovable,
+    cast,
+    numbered_heads,
+    numbers,
+    plain_copy,
+    shared_columns,
+    untie,
+)
 
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
 """What may differ where nothing should, as a share of the largest entry; a change is five times that."""
@@ -37,6 +45,8 @@ class Trial:
     kwargs: dict[str, Any]
     read: Read
     dtype: torch.dtype | None
+    untied: bool = True
+    """Whether a weight that has several names gets one of its own for each."""
     blocks: nn.Module | None = field(init=False)
     """The output projection, if it is seen to be called."""
 
@@ -44,6 +54,8 @@ class Trial:
         if any(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
             raise Unprovable("its weights are sharded: check the model before it is sharded")
         self.module = plain_copy(self.module, self.dtype)
+        if self.untied:
+            untie(self.module)
         self.parameters = {parameter: name for name, parameter in self.module.named_parameters()}
         attention = numbered_heads(self.module, list(self.parameters), self.read)
         if attention.output.last is not None:
@@ -58,31 +70,32 @@ class Trial:
         self.shared = shared_columns(self.numbers["key"])
         """Which columns of a key all heads have in common."""
         self.tied = self._tied()
-        """Whether queries and keys are one and the same."""
+        """Whether queries and keys are one and the same, and change their signs together."""
         self.places = self._all_places()
         self.weights = self._random_weights()
         self.set(self.weights)
         widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
         self.args, self.kwargs = cast((tuple(self.args), self.kwargs), self.dtype, widths)
-        self.blocks = self.owner("output")
+        owners = self.owners("output")
+        self.blocks = owners[0] if len(owners) == 1 else None
         self._seen: Tensor | None = None
         with ExitStack() as hooks:
             self._watch_output(hooks)
-            self.call()
+            self.result = self.call()
+            """What the module gave in the last run."""
         if self._seen is None:
             self.blocks = None
 
     def _tied(self) -> bool:
-        for one, other in itertools.combinations(ROLES, 2):
+        tied = torch.equal(self.numbers["query"], self.numbers["key"])
+        for one, other in itertools.combinations((*ROLES, "output"), 2):
             first, second = self.numbers[one], self.numbers[other]
-            if (one, other) == ("query", "key") and torch.equal(first, second):
-                return True
-            if set(first[first > 0].tolist()) & set(second[second > 0].tolist()):
+            if torch.isin(first[first > 0], second).any() and not (tied and (one, other) == ("query", "key")):
                 raise Unprovable(
                     f"its {one} and its {other} have the same weights, which changes of sign cannot tell "
                     "apart: check a copy of the model in which each has its own"
                 )
-        return False
+        return tied
 
     def _all_places(self) -> dict[str, list[Tensor]]:
         """The numbers of the weights of each block, by role; of a key those of its own columns, and beside
@@ -115,11 +128,15 @@ class Trial:
             if token is not None:
                 hooks.callback(self._flip_token(*token).remove)
             self._watch_output(hooks)
-            result = self.call()
+            self.result = self.call()
         if self.blocks is None:
-            return result
+            return self.result
         assert self._seen is not None
-        return self._seen[..., self._inputs()].unflatten(-1, (self.heads, -1))
+        inputs = self._inputs()
+        if self._seen.shape[-1] != len(inputs):
+            given = self._seen.shape[-1]
+            raise Refuted(f"its output projection is given {given} dimensions, not {len(inputs)}")
+        return self._seen[..., inputs].unflatten(-1, (self.heads, -1))
 
     def call(self) -> Tensor:
         """What the module gives."""
@@ -138,6 +155,13 @@ class Trial:
             part = weights[start : start + parameter.numel()]
             parameter.data = part.view(parameter.shape).to(parameter.dtype)
             start += parameter.numel()
+
+    def moved(self, numbers: Tensor) -> Tensor:
+        """All weights, with those of these numbers drawn at random around where they are."""
+        generator = torch.Generator().manual_seed(3)
+        moved, places = self.weights.clone(), numbers.to(self.weights.device) - 1
+        moved[places] += torch.randn(len(places), generator=generator).to(moved)
+        return moved
 
     def start(self, parameter: Tensor) -> int:
         """How many weights come before this parameter's."""
@@ -180,14 +204,28 @@ class Trial:
         return given[0] if given else None
 
     def owner(self, role: str) -> nn.Module | None:
-        """The one layer whose weight these are."""
+        """The layer whose weight the first of these is in."""
         found = self.numbers[role]
-        first = int(found[found > 0][0])
-        for module in self.module.modules():
-            weight = module._parameters.get("weight")
-            if weight is not None and self.start(weight) < first <= self.start(weight) + weight.numel():
-                return module
-        return None
+        return next(iter(self._owners(found[found > 0][:1])), None)
+
+    def owners(self, role: str) -> list[nn.Module]:
+        """The layers whose weights these are."""
+        return self._owners(self.numbers[role])
+
+    def _owners(self, found: Tensor) -> list[nn.Module]:
+        return [
+            module
+            for module in self.module.modules()
+            if (weight := module._parameters.get("weight")) is not None
+            and ((found > self.start(weight)) & (found <= self.start(weight) + weight.numel())).any()
+        ]
+
+    def is_turned(self, role: str) -> bool:
+        """Whether its weight is read as (in, out): its inputs then lie apart."""
+        block = self.numbers[role][0]
+        if role == "output":
+            return int(block[0, 1] - block[0, 0]) == 1
+        return int(block[1, 0] - block[0, 0]) != 1
 
     @property
     def tolerance(self) -> float:
@@ -211,13 +249,12 @@ class Trial:
         assert self.blocks is not None
         weight: Tensor = self.blocks.weight  # type: ignore[assignment]
         inside = self.numbers["output"][..., 0].flatten() - self.start(weight) - 1
-        by_rows = isinstance(self.blocks, (nn.Linear, nn.Conv1d, nn.Conv2d))
-        return inside % weight.shape[1] if by_rows else inside // weight.shape[1]
+        return inside // weight.shape[1] if self.is_turned("output") else inside % weight.shape[1]
 
     def _flip_token(self, role: str, row: int) -> Any:
         owner = self.owner(role)
         assert owner is not None
-        columns = self._columns(owner, self.numbers[role][:, 0].flatten())
+        columns = self._columns(owner, role)
 
         def flip(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
             rows = result.flatten(0, -2).clone()
@@ -226,12 +263,12 @@ class Trial:
 
         return owner.register_forward_hook(flip)
 
-    def _columns(self, owner: nn.Module, places: Tensor) -> Tensor:
-        """Which outputs of a layer these entries of its weight make: rows of (out, in), columns of Conv1D."""
+    def _columns(self, owner: nn.Module, role: str) -> Tensor:
+        """Which outputs of a layer the blocks of this role are."""
         weight: Tensor = owner.weight  # type: ignore[assignment]
-        inside = places - self.start(weight) - 1
+        inside = self.numbers[role][:, 0].flatten() - self.start(weight) - 1
         inside = inside[(inside >= 0) & (inside < weight.numel())]
-        return inside // weight.shape[1] if isinstance(owner, nn.Linear) else inside % weight.shape[1]
+        return inside % weight.shape[1] if self.is_turned(role) else inside // weight.shape[1]
 
     def _random_weights(self) -> Tensor:
         """All matrices are drawn anew, those of heads in a size that keeps queries and keys near 1."""

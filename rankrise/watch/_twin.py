@@ -12,7 +12,9 @@ from rankrise.watch._families import Attention, Read
 from rankrise.watch._linear import computed_weight, is_adapter, merged_adapter
 from rankrise.watch._projection import Projection
 
-SEVERAL = "its heads are put together from several weights"
+SEVERAL = "its heads are put together from several weights, or from numbers that are no weights of it"
+FIRST = 2**20 + 1
+"""The number that stands for the first weight, beyond what a matrix of its own could hold, such as ones."""
 
 
 class Unprovable(Exception):
@@ -44,6 +46,29 @@ def plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         if added is not None and "norm" in type(part).__name__.lower():
             added.data = torch.zeros_like(added)
     return twin if dtype is None else twin.to(dtype)
+
+
+def is_tied(module: nn.Module) -> bool:
+    """Whether a parameter of it has several names."""
+    names = module.named_parameters(remove_duplicate=False)
+    return len(list(names)) > len(list(module.parameters()))
+
+
+def untie(module: nn.Module) -> None:
+    """Give each name of a layer, or of a parameter, one of its own: what the module does with each is then
+    seen, and is what it does with the one that they share."""
+    layers: set[nn.Module] = set()
+    for path, part in list(module.named_modules(remove_duplicate=False)):
+        if part in layers and any(True for _ in part.parameters()):
+            owner, _, name = path.rpartition(".")
+            module.get_submodule(owner)._modules[name] = copy.deepcopy(part)
+        layers.add(part)
+    parameters: set[nn.Parameter | None] = {None}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter in parameters and parameter is not None:
+                part._parameters[name] = nn.Parameter(parameter.detach().clone())
+            parameters.add(parameter)
 
 
 def _make_plain(part: nn.Module) -> None:
@@ -90,10 +115,10 @@ def cast(given: Any, dtype: torch.dtype | None, widths: set[int]) -> Any:
 
 
 def numbered_heads(module: nn.Module, parameters: Sequence[nn.Parameter], read: Read) -> Attention:
-    """The layout with numbers from 1 on instead of weights, counted through the parameters: they tell where
-    each head's weights lie, whatever views, cuts and copies are made of them."""
+    """The layout with numbers from `FIRST` on instead of weights, counted through the parameters: they tell
+    where each head's weights lie, whatever views, cuts and copies are made of them."""
     kept = [parameter.data for parameter in parameters]
-    start = 1
+    start = FIRST
     try:
         for parameter in parameters:
             numbers = torch.arange(start, start + parameter.numel(), dtype=torch.float64)
@@ -109,13 +134,14 @@ def numbered_heads(module: nn.Module, parameters: Sequence[nn.Parameter], read: 
 
 def numbers(projection: Projection, count: int) -> Tensor:
     """The numbers of the parameters by which each column of each block is turned, [blocks, d_in + 1, width]:
-    those of its last layer, and of the bias in the last row; 0 is no parameter's."""
+    those of its last layer, and of the bias in the last row, from 1 on; 0 is no parameter's."""
     last = projection.last or projection
     bias = last.weight.new_zeros(last.blocks, last.width) if last.bias is None else last.bias
     together = torch.cat([last.weight, bias[:, None]], 1)
-    if (together != together.round()).any() or together.min() < 0 or together.max() > count:
+    inside = torch.where(together == 0, 0, together.double() - (FIRST - 1))
+    if (inside != inside.round()).any() or inside.min() < 0 or inside.max() > count:
         raise Unprovable(SEVERAL)
-    return together.long()
+    return inside.long()
 
 
 def shared_columns(numbered: Tensor) -> Tensor:

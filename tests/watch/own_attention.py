@@ -302,6 +302,21 @@ class Tied(Separate):
         self.k_proj = self.q_proj
 
 
+class TiedWeight(Separate):
+    def change(self):
+        self.k_proj.weight = self.q_proj.weight
+
+
+class KeysAreValues(Separate):
+    def change(self):
+        self.v_proj = self.k_proj
+
+
+class OneForAll(Separate):
+    def change(self):
+        self.k_proj = self.v_proj = self.q_proj
+
+
 class LowRank(Separate):
     def change(self):
         self.q_proj = nn.Sequential(linear(WIDTH, 3), nn.Dropout(0.1), linear(3, INSIDE))

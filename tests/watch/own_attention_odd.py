@@ -165,11 +165,75 @@ class HeadsOfSeveralSizes(Separate):
         return self.o_proj(torch.cat(mixed, -1))
 
 
-class UsedTwice(Separate):
+class Square(Separate):
+    """All sizes are the same, so that any weight could be any other."""
+
     def change(self):
         self.n_heads = 2
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (linear(WIDTH, WIDTH) for _ in range(4))
+        self.tie()
 
+    def tie(self):
+        """Which of them are one."""
+
+    def parts(self, x):
+        return [cut(layer(x), 2) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+
+    def heads(self):
+        of_inputs = [blocks(weight(layer), 2) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+        return [*of_inputs, blocks(weight(self.o_proj).T, 2)]
+
+
+class OutputIsValue(Square):
+    def tie(self):
+        self.o_proj = self.v_proj
+
+
+class OutputHasWeightOfQuery(Square):
+    def tie(self):
+        self.o_proj.weight = self.q_proj.weight
+
+
+class TiedWithoutKeys(Square):
+    """The one weight of queries and keys makes queries alone."""
+
+    def tie(self):
+        self.k_proj, self.rotary = self.q_proj, True
+
+    def parts(self, x):
+        return [cut(self.q_proj(x), 2), cut(x, 2), cut(self.v_proj(x), 2)]
+
+
+class QueryInBothRoles(Square):
+    def parts(self, x):
+        return [cut(self.q_proj(x), 2), cut(self.q_proj(x), 2), cut(self.v_proj(x), 2)]
+
+
+class OutputComesFirst(Square):
+    def forward(self, x):
+        return super().forward(self.o_proj(x))
+
+
+class OutputSkipped(Square):
+    def forward(self, x):
+        mixed = attend(*self.parts(x))
+        return self.o_proj(mixed) + mixed
+
+
+class QueryComesLast(Square):
+    """As a bare weight, so that no call of a layer is seen."""
+
+    def forward(self, x):
+        return super().forward(x) @ self.q_proj.weight
+
+
+class TokensBesideQueries(Square):
+    def parts(self, x):
+        query, key, value = super().parts(x)
+        return query + cut(x, 2), key, value
+
+
+class UsedTwice(Square):
     def parts(self, x):
         return [cut(tokens, 2) for tokens in (self.q_proj(self.q_proj(x)), self.k_proj(x), self.v_proj(x))]
 

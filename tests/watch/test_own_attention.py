@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import own_attention as own
 import own_attention_odd as odd
+import own_attention_settled as settled
 import pytest
 import torch
 from torch import nn
@@ -34,21 +35,35 @@ PLAIN = [
     own.OldWeightNorm,
     own.Pruned,
     own.Tied,
+    own.TiedWeight,
+    own.KeysAreValues,
+    own.OneForAll,
+    odd.OutputIsValue,
+    odd.OutputHasWeightOfQuery,
     own.LowRank,
     own.WithDropout,
     own.KeysFromLatent,
     own.KeysFromWideLatent,
+    *settled.SETTLED,
 ]
 REFUTED = {
     odd.OfSigns: "its SignLinear does not give what its weight and bias give",
     odd.HeadsOfSeveralSizes: "if its heads differ in size, act on one another or are not products of weights",
-    odd.UsedTwice: "is not read as its forward pass works",
+    odd.UsedTwice: "No family that is short to write agrees with it",
+    odd.TokensBesideQueries: "No family that is short to write agrees with it",
+    odd.TiedWithoutKeys: "queries and keys are not paired in that way",
+    odd.QueryInBothRoles: "what is read as its key changes nothing that it gives",
+    odd.OutputComesFirst: "its values or outputs act on what it gives in another way too",
+    odd.OutputSkipped: "its values or outputs act on what it gives in another way too",
+    odd.QueryComesLast: "its queries or keys act on what it gives in another way too",
     odd.TalkingHeads: "is not read as its forward pass works",
     odd.WithoutSoftmax: "queries and keys are not paired in that way",
 }
 REFUSED = {
     odd.OwnLora: r"its LoraLinear has further weights beside its matrix \(lora_A, lora_B\): merge them",
     odd.OwnLoraAround: r"parts that do more than a linear layer that is known here: q_proj \(a LoRALinear\)",
+    settled.OwnLoraOfSquare: r"its _WithFactors has further weights beside its matrix \(lora_A, lora_B\)",
+    settled.WithoutOutput: "its projections are laid out in no way that is known here",
     odd.WithActivation: "its q_proj applies GELU to what a linear layer gives.*track its matrices instead",
 }
 LIMITED = {
@@ -146,6 +161,35 @@ def test_messages_lead_to_the_right_heads(kind):
         assert float(watch.stable_rank(layer.key[head], layer.query[head])) == pytest.approx(expected, 1e-4)
 
 
+@pytest.mark.parametrize("kind", settled.SETTLED)
+def test_what_is_suggested_first_is_proved(kind):
+    model = made(kind)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            watch.heads(model)
+        except RankriseError as error:
+            text = str(error)
+        else:
+            text = str(caught[0].message)
+    exec(text[text.index("import torch" if "import torch" in text else "from rankrise") :])
+    assert str(watch.check(model, batch())) == "1 of 1 layout proved."
+    assert is_right(watch.heads(model)[0], model[0])
+
+
+def test_numbers_that_are_no_weights_are_not_taken_for_some():
+    model = made(settled.WithoutOutput)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, settled.WithoutOutput):
+            parts = (watch.linear(one).cut(4) for one in (module.q_proj, module.k_proj, module.v_proj))
+            return watch.Attention(*parts, watch.linear(torch.eye(own.INSIDE)))
+
+    result = watch.check(model, batch())
+    assert "numbers that are no weights of it" in result.layers[0].reason
+
+
 @pytest.mark.parametrize("kind", REFUTED)
 def test_what_no_family_reads_is_refuted_in_a_sentence(kind):
     with pytest.warns(UserWarning, match="is a GUESS"):
@@ -180,6 +224,20 @@ def test_weights_before_what_is_read_are_not_passed_over():
     assert "mixer stands between the tokens and what is read" in str(result)
 
 
+def test_a_family_that_reads_layers_in_a_row_which_are_not_is_refuted():
+    model = made(odd.Square)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, odd.Square):
+            query = watch.linear(module.v_proj).then(watch.linear(module.q_proj))
+            parts = (watch.linear(one).cut(2) for one in (module.k_proj, module.v_proj))
+            return watch.Attention(query.cut(2), *parts, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match="v_proj is read before the rest of its query, which it does not"):
+        watch.check(model, batch())
+
+
 def test_an_output_projection_of_several_layers_is_not_proved_and_says_why():
     module = own.Separate()
     module.o_proj = nn.Sequential(own.linear(own.INSIDE, 5), own.linear(5, own.WIDTH))
@@ -212,6 +270,30 @@ def test_a_layer_that_takes_another_width_than_its_weight_says_is_refuted():
 
     with pytest.raises(RankriseError, match="its TurnedLinear does not give what its weight and bias give"):
         watch.check(model, batch())
+
+
+@pytest.mark.parametrize("second", ["3hd", "h3d"])
+def test_a_module_that_is_called_in_two_ways_is_tried_in_both(second):
+    class Told(own.Fused):
+        def forward(self, x, axes):
+            self.axes = axes
+            return super().forward(x)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = Told()
+
+        def forward(self, x):
+            return self.attn(self.attn(x, "3hd"), second)
+
+    model = Twice()
+    if second == "3hd":
+        assert watch.check(model, batch()).proved
+    else:
+        with pytest.raises(RankriseError, match=r"attn .Told. is not read as its forward pass works"):
+            watch.check(model, batch())
+    assert not model.attn._forward_pre_hooks
 
 
 def test_a_bare_fused_weight_is_not_passed_over():
