@@ -97,6 +97,8 @@ def compare(
     tables = _tables(comparison)
     for table in tables:
         console.print(Fitting(table))
+    if not any(row.largest for row in comparison.rows):
+        console.print("Nothing changed: these weights are the same in both.")
     means = any(column.header == "±" for table in tables for column in table.columns)
     console.print(f"{LEGEND} {MEANS}" if means else LEGEND, style="dim")
     if shared is not None:

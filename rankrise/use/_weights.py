@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._factors import refuse_quantised
 from rankrise.watch._heads import unwrap
 from rankrise.watch._pretrained import open_weights
 
@@ -78,11 +79,7 @@ class Pair:
         name = f"{matrix.name}.weight"
         before, after = _present(self.base, name), _present(self.tuned, name)
         for weights, tensor in ((self.base, before), (self.tuned, after)):
-            if not tensor.is_floating_point():
-                raise RankriseError(
-                    f"{name} is stored as {tensor.dtype} in {weights.name}: dequantise it before its change "
-                    "is cut."
-                )
+            refuse_quantised(tensor, f"{name} in {weights.name}")
         return matrix.oriented(before), matrix.oriented(after)
 
     def changed(self) -> Iterator[tuple[str, Tensor]]:
@@ -153,10 +150,12 @@ def open_source(source: Source, like: str | Path | None = None) -> Weights:
         tensors = model.state_dict()
         origin = _origin_of(model)
         name = origin or type(model).__name__
-        return Weights(model, tensors.get, lambda name: _shape(tensors.get(name)), name, origin)
+        read = partial(_read, tensors.get, name)
+        return Weights(model, read, lambda name: _shape(tensors.get(name)), name, origin)
     opened = open_weights(source, Checkpoint.open(like).folder if like is not None else None)
     origin = str(source)
-    return Weights(opened.model, lambda name: opened.read(name).get(name), opened.shape, origin, origin)
+    read = partial(_read, lambda name: opened.read(name).get(name), origin)
+    return Weights(opened.model, read, opened.shape, origin, origin)
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
@@ -194,6 +193,14 @@ def is_transposed(module: nn.Module) -> bool | None:
     if type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int):
         return True  # of transformers, which need not be installed
     return None
+
+
+def _read(read: Callable[[str], Tensor | None], source: str, name: str) -> Tensor | None:
+    """A tensor by name: buffers hold whole numbers too, and no float of fewer bits than a weight has."""
+    found = read(name)
+    if found is not None and found.is_floating_point():
+        refuse_quantised(found, f"{name} in {source}")
+    return found
 
 
 def _present(weights: Weights, name: str) -> Tensor:

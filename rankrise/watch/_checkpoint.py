@@ -221,6 +221,13 @@ def _state(file: Path, loaded: Any) -> dict[str, Tensor]:
     )
     if not tensors:
         raise RankriseError(f"{str(file)!r} holds no state dict: expected names and tensors.")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise RankriseError(f"{str(file)!r} holds a tensor under {name!r:.60}: expected a name.")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            raise RankriseError(
+                f"{str(file)!r} holds {name!r:.80} as a sparse or nested tensor: save it as a plain one."
+            )
     return tensors
 
 

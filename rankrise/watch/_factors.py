@@ -18,6 +18,8 @@ Factors = tuple[Tensor, Tensor]
 """`left` [..., m, r] and `right` [..., n, r], which stand for `left @ right^T` [..., m, n]."""
 Blocks = tuple[Tensor, ...]
 """Column blocks of one factor: one, or two of equal size."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The types of weights. In fewer bits they are quantised: without their scales, numbers that mean nothing."""
 
 
 def as_tensor(given: Matrix) -> Tensor:
@@ -46,10 +48,10 @@ def checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
     wrong."""
     left, right = as_tensor(left), as_tensor(right)
     for side, factor in (("left", left), ("right", right)):
-        if not factor.is_floating_point() or factor.ndim < 2 or factor.numel() == 0 or factor.is_meta:
+        if factor.dtype not in FLOATS or factor.ndim < 2 or factor.numel() == 0 or factor.is_meta:
             raise RankriseError(
                 f"{_where(name)}the {side} factor is {shape_of(factor)} of {factor.dtype}: pass a "
-                "floating-point tensor [..., d, r] that holds numbers."
+                "floating-point tensor [..., d, r] of 16 bits or more that holds numbers."
             )
     batches = {left.shape[:-2], right.shape[:-2]} - {torch.Size()}
     if left.shape[-1] != right.shape[-1] or left.device != right.device or len(batches) > 1:
@@ -62,6 +64,14 @@ def checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
     if left.device.type == "mps":  # it has no float64
         left, right = left.cpu(), right.cpu()
     return left, right
+
+
+def refuse_quantised(weight: Tensor, what: str) -> None:
+    """Refuse a weight of another type than `FLOATS`."""
+    if weight.dtype not in FLOATS:
+        raise RankriseError(
+            f"{what} has dtype {weight.dtype}: it is quantised, so dequantise the model first."
+        )
 
 
 def refuse_non_finite(bad: Tensor, name: str, numbers: Sequence[int] | None = None) -> None:

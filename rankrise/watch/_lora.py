@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.record.names import CONFIG
+from rankrise.watch._factors import refuse_quantised
 from rankrise.watch._linear import is_conv1d
 
 ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -100,6 +101,7 @@ class AdaptedWeights:
         module, _, leaf = name.rpartition(".")
         if module not in self.factors or leaf != "weight":
             return weight
+        refuse_quantised(weight, f"{name} in the base")
         left, right = self.factors[module]
         change = (left @ right).mT if module in self.transposed else left @ right
         self._refuse_other_shape(name, "changes it by", change, weight)
@@ -182,13 +184,11 @@ def _checked_factors(folder: Path, name: str, left: Tensor | None, right: Tensor
         )
     if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
         raise RankriseError(f"{str(folder)!r} holds no two factors for {name}: only linear layers are read.")
-    if not all(_is_finite(factor) for factor in (left, right)):
+    for factor in (left, right):
+        refuse_quantised(factor, f"a factor for {name} in {str(folder)!r}")
+    if not all(bool(factor.float().isfinite().all()) for factor in (left, right)):
         raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite: restore it.")
     return left
-
-
-def _is_finite(factor: Tensor) -> bool:
-    return factor.is_floating_point() and bool(factor.float().isfinite().all())
 
 
 def _scale(config: dict[str, Any], scales: Scales, name: str, rank: int) -> float:

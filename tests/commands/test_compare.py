@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from rankrise import watch
+from rankrise import use, watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.show.comparison import draw_comparison, save_comparison
@@ -101,8 +102,11 @@ def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
             assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
 
 
-def test_nothing_changed_is_drawn_too(tmp_path):
-    before, _ = checkpoints(tmp_path)
+def test_nothing_changed_is_said_and_drawn_too(tmp_path, capsys):
+    before, after = checkpoints(tmp_path)
+    for other, same in ((before, True), (after, False)):
+        main(["compare", str(before), str(other)])
+        assert ("Nothing changed" in capsys.readouterr().out) == same
     comparison = watch.compare(before, before)
     assert {row.stable_rank for row in comparison.rows} == {0.0}
     assert all(path.stat().st_size for path in save_comparison(comparison, tmp_path / "out"))
@@ -148,6 +152,21 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, capsys):
     assert "which the base does not have: pass the base that it was trained on." in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_quantised_base_or_adapter_is_refused(tmp_path, dtype):
+    before, _ = checkpoints(tmp_path)
+    folder = adapter(tmp_path / "adapter", before)
+    file, name = Path(before, "model.safetensors"), "transformer.h.0.attn.c_attn.weight"
+    tensors = load_file(file)
+    save_file(tensors | {name: tensors[name].to(dtype)}, file, metadata={"format": "pt"})
+    with pytest.raises(RankriseError, match=rf"{name} in the base has dtype {dtype}: it is quantised"):
+        watch.heads(before, adapter=folder)[0]
+    file = Path(folder, "adapter_model.safetensors")
+    save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(RankriseError, match=rf"a factor for .* has dtype {dtype}: it is quantised"):
+        use.shrink(folder, rank=1)
 
 
 @pytest.mark.parametrize("initialisation", ["pissa", "olora"])

@@ -294,6 +294,29 @@ def test_pickle_without_tensors(tmp_path):
     assert "holds no state dict" in refusal(tmp_path / "model.pt")
 
 
+@pytest.mark.parametrize("name", [3, None, ("a", "b"), "\ud800"])
+@pytest.mark.parametrize("above", [(), ("state_dict",)])
+def test_pickled_tensors_need_names(tmp_path, name, above):
+    state = {"w": torch.ones(2, 2), name: torch.ones(2, 2)}
+    for key in above:
+        state = {key: state}
+    torch.save(state, tmp_path / "model.pt")
+    assert f"holds a tensor under {name!r}: expected a name" in refusal(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("kind", ["sparse", "rows", "nested"])
+@pytest.mark.filterwarnings("ignore")
+def test_pickled_tensors_are_plain(tmp_path, kind):
+    square = torch.eye(3)
+    made = {
+        "sparse": square.to_sparse,
+        "rows": square.to_sparse_csr,
+        "nested": lambda: torch.nested.nested_tensor([square, square[:1]]),
+    }
+    torch.save({"w": made[kind]()}, tmp_path / "model.pt")
+    assert "holds 'w' as a sparse or nested tensor" in refusal(tmp_path / "model.pt")
+
+
 def test_several_pickles(tmp_path):
     for name in ("a.pt", "b.pt"):
         torch.save({"w": torch.ones(1)}, tmp_path / name)

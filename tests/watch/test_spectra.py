@@ -184,6 +184,11 @@ def test_non_finite_weights_are_named(value, partner_is_zero):
         (torch.ones(4, 2), torch.ones(4, 3), "same r"),
         (torch.ones(2, 4, 2), torch.ones(3, 4, 2), "same leading sizes"),
         (torch.ones(4, 2, dtype=torch.int64), torch.ones(4, 2), "left factor is .* of torch.int64"),
+        (
+            torch.ones(4, 2).to(torch.float8_e5m2),
+            torch.ones(4, 2),
+            "of torch.float8_e5m2: pass .* of 16 bits",
+        ),
         (torch.ones(4, 2), torch.ones(4), "right factor is"),
         (torch.ones(4, 0), torch.ones(4, 0), "holds numbers"),
         (torch.ones(4, 2, device="meta"), torch.ones(4, 2, device="meta"), "on meta"),
