@@ -34,7 +34,7 @@ def advise(
     """
     from rankrise import use
     from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened, warn_of_no_gain
-    from rankrise.foundations.files import to_json, write_json, write_text
+    from rankrise.foundations.files import to_json, whole_folder, write_json, write_text
     from rankrise.show.progress import bar
 
     if out is not None:
@@ -54,13 +54,15 @@ def advise(
             progress=move_to,
         )
     warn_of_no_gain(advice.adapter.measured)
+    which = "Whether that is enough is measured by 'rankrise truncate' with --data."
     note = "Pass --out FOLDER for lora_config.json too, whose entries are the arguments of peft.LoraConfig."
     if out is not None:
-        written = out / "lora_config.json", out / "axolotl.yaml"
-        write_json(written[0], advice.config)
-        write_text(written[1], advice.yaml())
-        note = f"Written: {written[0]} (the arguments of peft.LoraConfig), {written[1]}"
+        names = "lora_config.json", "axolotl.yaml"
+        with whole_folder(out) as folder:
+            write_json(folder / names[0], advice.config)
+            write_text(folder / names[1], advice.yaml())
+        note = f"Written: {out / names[0]} (the arguments of peft.LoraConfig), {out / names[1]}"
     if json:
         print(to_json(advice.to_dict()))
     else:
-        print(advice.yaml(), f"# {note}", sep="")
+        print(advice.yaml(), f"# The budget is that of rank {rank} for all. {which}\n# {note}", sep="")

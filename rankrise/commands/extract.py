@@ -1,20 +1,18 @@
 """`rankrise extract`: an adapter from two checkpoints that keeps the directions that matter."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.commands.tuned import Measuring
+from rankrise.commands.tuned import Budget, Measuring
 
 
 def extract(
     models: list[str],
+    budget: Annotated[Mapping[str, Any], Budget],
     measuring: Annotated[Mapping[str, Any], Measuring],
     out: Path | None = None,
-    rank: int | None = None,
-    parameters: int | None = None,
-    keep: float | None = None,
-    gain: float | None = None,
     uniform: bool = False,
     largest: int | None = None,
     leave_rest: bool = False,
@@ -26,16 +24,13 @@ def extract(
     """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
 
     With --data, directions are chosen by what they do to the loss, and the adapter's loss is measured on
-    examples that were not used for that; without, by a plain SVD at one rank for all.
+    examples that were not used for that; without, by a plain SVD at one rank for all. The budget is that of
+    rank 8 if none is given.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train'.
         out: new folder for the adapter.
-        rank: the budget of one rank for all (8 if no other budget is given).
-        parameters: the budget as a number of parameters.
-        keep: the share of the square of the change to keep.
-        gain: the share of the fall of the loss to keep; needs data.
         uniform: one rank for all, also with moments.
         largest: the largest rank of a matrix.
         leave_rest: leave out what a low rank cannot hold: biases, norms, embeddings, a new head.
@@ -52,10 +47,9 @@ def extract(
     from rankrise.show.progress import bar
 
     place = new_folder(out, "the adapter")
-    if all(budget is None for budget in (rank, parameters, keep, gain)):
-        rank = 8
+    kept = Budget(**budget) if budget else Budget(rank=8)
     asked = Measuring(**measuring)
-    if gain is not None and asked.data is None and len(models) > 1:
+    if kept.gain is not None and asked.data is None and len(models) > 1:
         raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
     both = opened(models, asked)
     weights = moments_of(both, both.tuned, asked)
@@ -63,10 +57,7 @@ def extract(
         adapter = use.extract(
             both.base,
             both.tuned,
-            rank=rank,
-            parameters=parameters,
-            keep=keep,
-            gain=gain,
+            **asdict(kept),
             uniform=True if uniform else None,
             moments=weights,
             evaluate=None if both.data is None else both.data.evaluate,
@@ -78,4 +69,4 @@ def extract(
     warn_of_no_gain(adapter.measured)
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     on = both.data.measured_on if both.data else ""
-    print_adapter(adapter, place, rank, on, json)
+    print_adapter(adapter, place, kept.rank, on, json)

@@ -1,20 +1,18 @@
 """`rankrise shrink`: a PEFT adapter at lower ranks."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.commands.tuned import Measuring
+from rankrise.commands.tuned import Budget, Measuring
 
 
 def shrink(
     adapter: Path,
+    budget: Annotated[Mapping[str, Any], Budget],
     measuring: Annotated[Mapping[str, Any], Measuring],
     out: Path | None = None,
-    rank: int | None = None,
-    parameters: int | None = None,
-    keep: float | None = None,
-    gain: float | None = None,
     uniform: bool = False,
     base: str | None = None,
     padded: bool = False,
@@ -24,13 +22,11 @@ def shrink(
 ) -> None:
     """Cut a PEFT LoRA adapter to lower ranks, from its factors alone.
 
+    It keeps 0.99 of the square of its change if no budget is given.
+
     Args:
         adapter: the adapter's folder.
         out: new folder for the smaller one.
-        rank: the budget of one rank for all.
-        parameters: the budget as a number of parameters.
-        keep: the share of the square of the change to keep (0.99 if no other budget is given).
-        gain: the share of the fall of the loss to keep; needs base and data.
         uniform: one rank for all, also with moments.
         base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
         padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
@@ -57,10 +53,9 @@ def shrink(
     asked = Measuring(**measuring)
     if (base is None) != (asked.data is None):
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
-    if gain is not None and asked.data is None:
+    kept = Budget(**budget) if budget else Budget(keep=0.99)
+    if kept.gain is not None and asked.data is None:
         raise RankriseError("--gain is a share of a measured loss: pass --base and --data to measure it on.")
-    if all(budget is None for budget in (rank, parameters, keep, gain)):
-        keep = 0.99
     model, evaluate, on = None, None, ""
     weights = read_moments(asked.moments) if asked.moments is not None and base is None else None
     if base is not None:
@@ -71,10 +66,7 @@ def shrink(
     with bar("shrinking", total=1.0) as move_to:
         smaller = use.shrink(
             adapter,
-            rank=rank,
-            parameters=parameters,
-            keep=keep,
-            gain=gain,
+            **asdict(kept),
             uniform=True if uniform else None,
             base=model,
             moments=weights,
@@ -84,4 +76,4 @@ def shrink(
         )
     warn_of_no_gain(smaller.measured)
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
-    print_adapter(smaller, place, rank, on, json, what="adapter")
+    print_adapter(smaller, place, kept.rank, on, json, what="adapter")

@@ -43,6 +43,20 @@ class Measuring:
         check(self)
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How much of a change an adapter keeps; one of them is given."""
+
+    rank: int | None = None
+    """As many parameters as this rank for all matrices takes."""
+    parameters: int | None = None
+    """A number of parameters."""
+    keep: float | None = None
+    """The share of the square of the change to keep."""
+    gain: float | None = None
+    """The share of the fall of the loss to keep, which is measured on data."""
+
+
 @dataclass(frozen=True, eq=False)
 class Data:
     """What is known of the data: batches to measure moments on, and the loss of a model on others."""
@@ -194,8 +208,10 @@ def _refuse_regression(settings: Any, said: str) -> None:
 def _data(model: Any, checkpoint: str, measuring: Measuring, judged: Judged) -> Data:
     """A recipe by its name or YAML file, or a user's own file or folder."""
     from rankrise.recipes.files import names
+    from rankrise.use._examples import refuse_other_predictions
 
     assert measuring.data is not None
+    refuse_other_predictions(model)
     data, examples, batch_size = measuring.data, measuring.examples, measuring.batch_size
     if data in names() or Path(data).suffix in (".yaml", ".yml"):
         from rankrise.recipes.train_settings import read_recipe

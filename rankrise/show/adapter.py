@@ -30,7 +30,8 @@ def described(
     whole = numbers["rest_parameters"] if numbers["rest_kept"] else 0
     beside = f" of its {numbers['parameters'] + whole:,}" if whole else ""
     yield (
-        f"{numbers['parameters']:,}{beside} parameters are of low rank, {numbers['largest_rank']} at most; "
+        f"{numbers['parameters']:,}{beside} parameters are low-rank factors, of rank "
+        f"{numbers['largest_rank']} at most; "
         f"{100 * numbers['kept']:.1f} % {of}. Singular values up to 'noise' could be rounding."
     )
     if rank is not None:

@@ -1,6 +1,6 @@
 """An adapter: the change of a model cut to few directions, and what was measured of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,10 @@ class Adapter:
         """How many numbers the factors have."""
         return parameters_of(self.spectra, self.ranks)
 
-    def parameters_at(self, rank: int) -> int:
-        """How many numbers the factors would have at one rank for all."""
-        return budget(self.spectra, rank)
+    def parameters_at(self, rank: int, only: Iterable[str] | None = None) -> int:
+        """How many numbers the factors would have at one rank for all, or for `only` some matrices."""
+        chosen = self.spectra if only is None else {name: self.spectra[name] for name in only}
+        return budget(chosen, rank)
 
     def at(self, ranks: Mapping[str, int]) -> "Adapter":
         """The same change cut to other ranks; nothing is measured of it yet."""

@@ -60,15 +60,23 @@ class Advice:
         peft = require("peft", extra="peft", purpose="A LoraConfig")
         return peft.LoraConfig(**(self.config | others))
 
+    @property
+    def one_rank(self) -> int:
+        """The rank that gives the same modules, each at it, no more parameters than their own ranks do, but 1
+        at least."""
+        cost = self.adapter.parameters_at(1, only=self.ranks)
+        return max(1, self.adapter.parameters // max(1, cost))
+
     def yaml(self) -> str:
-        """Keys for a configuration of Axolotl, which reads no patterns of ranks: they stand in a comment."""
+        """Keys for a configuration of Axolotl, which reads no patterns of ranks: they stand in a comment, and
+        `one_rank` in their place."""
         import yaml
 
         config = self.config
         known = {
             "adapter": "lora",
-            "lora_r": config["r"],
-            "lora_alpha": config["lora_alpha"],
+            "lora_r": self.one_rank,
+            "lora_alpha": self.one_rank,
             "lora_dropout": 0.0,
             "lora_target_modules": config["target_modules"],
         }
@@ -76,7 +84,11 @@ class Advice:
         text += yaml.safe_dump(known, sort_keys=False, width=1000)
         if config["rank_pattern"]:
             patterns = {name: config[name] for name in ("rank_pattern", "alpha_pattern")}
-            text += "# For PEFT itself; Axolotl trains all of these modules at lora_r:\n"
+            several, one = self.adapter.parameters, self.adapter.parameters_at(self.one_rank, only=self.ranks)
+            text += (
+                f"# Axolotl knows one rank: at lora_r these modules have {one:,} parameters. Ranks of their "
+                f"own, with {several:,}, for PEFT itself:\n"
+            )
             text += "".join(f"# {line}\n" for line in yaml.safe_dump(patterns, width=1000).splitlines())
         return text
 

@@ -76,8 +76,6 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dt
         save(temporary / TENSORS, tensors, {"format": "pt"})
         write_json(temporary / ADAPTER_CONFIG, config)
         write_json(temporary / REPORT, adapter.to_dict())
-        if folder.exists():
-            folder.rmdir()
     return folder
 
 

@@ -22,7 +22,14 @@ def test_the_config_gives_every_module_its_rank() -> None:
     }
     assert found == {name: (rank, 1.0) for name, rank in advice.ranks.items()}
     read = yaml.safe_load(advice.yaml())
-    assert read["lora_r"] == max(advice.ranks.values())
+    fits = read["lora_r"]
+    whole = [peft.LoraConfig(r=r, target_modules=read["lora_target_modules"]) for r in (fits, fits + 1)]
+    one, beyond = (
+        peft.get_peft_model(made("llama"), each).get_nb_trainable_parameters()[0] for each in whole
+    )
+    assert one <= advice.adapter.parameters < beyond
+    assert f"these modules have {one:,} parameters" in advice.yaml()
+    assert min(advice.ranks.values()) <= fits < max(advice.ranks.values())
     assert read["lora_target_modules"] == list(advice.ranks)
     assert "rank_pattern" in advice.yaml()
     assert "three seeds" in advice.evidence

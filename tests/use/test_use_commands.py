@@ -1,8 +1,11 @@
 """The commands extract, shrink, truncate and advise, on folders with data of each kind."""
 
+import errno
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from tiny_models import changed, made
 from tiny_words import save_tokenizer, sentences
 
 from rankrise.commands import main
+from rankrise.foundations import files
 from rankrise.train import TrainSettings, train
 from rankrise.train._begun import last_checkpoint, settings_of
 from rankrise.train._task import task_of
@@ -127,7 +131,7 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     counts = re.search(r"([\d,]+) of its ([\d,]+) parameters", printed)
     low, whole = (int(count.replace(",", "")) for count in counts.groups())
     assert f"kept whole ({whole - low:,} parameters; --leave_rest" in printed
-    assert "of low rank, 8 at most" in printed
+    assert "low-rank factors, of rank 8 at most" in printed
     assert "% of the change's energy (its plain square) kept" in printed
     assert "A low rank cannot hold transformer.wte.weight" in printed
     assert "Load it: peft.PeftModel.from_pretrained(base_model, " in printed
@@ -394,3 +398,57 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, caps
         main(words)
     assert message in capsys.readouterr().err
     assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_advice_is_written_whole_or_not_at_all(there, folders, monkeypatch, capsys) -> None:
+    out = folders["here"] / "advice"
+    if there:
+        out.mkdir()
+    words = ["advise", str(folders["gpt2"] / "base"), str(folders["gpt2"] / "tuned"), "--out", str(out)]
+    before = sorted(folders["here"].rglob("*"))
+    with monkeypatch.context() as full:
+        full.setattr(files, "sync", _full_at("axolotl"))
+        with pytest.raises(SystemExit):
+            main(words)
+    assert "advice" in (said := capsys.readouterr().err)
+    assert "cannot be used (No space left on device): pass another path." in said
+    assert sorted(folders["here"].rglob("*")) == before
+    main(words)
+    assert sorted(path.name for path in out.iterdir()) == ["axolotl.yaml", "lora_config.json"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["BertForMaskedLM", "T5ForConditionalGeneration", "BertForTokenClassification"]
+)
+@pytest.mark.parametrize("command", ["advise", "extract", "truncate", "shrink"])
+@pytest.mark.parametrize("data", ["text.txt", "lines.jsonl", "gpt2-tiny"])
+def test_models_that_predict_something_else_are_told_that_no_data_helps(
+    kind: str, command: str, data: str, tmp_path: Path, capsys: Any
+) -> None:
+    small = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 20}
+    config = transformers.T5Config(**small) if kind.startswith("T5") else made("bert").config
+    getattr(transformers, kind)(config).save_pretrained(tmp_path / "model")
+    save_tokenizer(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n".join(sentences(40)))
+    rows = [{"text": text, "label": place % 2} for place, text in enumerate(sentences(20))]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    model = str(tmp_path / "model")
+    words = [str(tmp_path / "adapter"), "--base", model] if command == "shrink" else [model, model]
+    given = data if data == "gpt2-tiny" else str(tmp_path / data)
+    out = [] if command == "truncate" else ["--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main([command, *words, "--data", given, *out])
+    said = capsys.readouterr().err
+    assert f"{kind} predicts neither each next token nor one class, and no other loss is measured" in said
+    assert not (tmp_path / "out").exists()
+
+
+def _full_at(name: str) -> Callable[[Path], None]:
+    """A disk that is full when a file of that name is written."""
+
+    def sync(path: Path) -> None:
+        if name in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return sync
