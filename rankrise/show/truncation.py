@@ -7,11 +7,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from rankrise.use.types import Truncation
-
+    from rankrise.use.types import GainCurve, Truncation
 
 LITTLE = 0.01
 """The share of the whole gain below which that of a group is too small to be cut by ranks."""
+FALLS = 0.02
+"""How much of the gain a higher rank may lose again before the functional rank is doubtful."""
 
 
 def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
@@ -90,19 +91,39 @@ def notes(truncation: "Truncation", measured_on: str) -> list[str]:
 
 
 def _doubts(truncation: "Truncation") -> list[str]:
-    """Which groups gain too little for their ranks to say much."""
+    """Which functional ranks say little, and why."""
+    little = [one.group for one in truncation.curves if _gains_little(one, truncation)]
+    falling = [one for one in truncation.curves if _falls_again(one)]
+    told = []
+    if little:
+        told += [
+            f"{', '.join(dict.fromkeys(little))}: less than {100 * LITTLE:g} % of the fall of the loss from "
+            "base to tuned hangs on what changed there, so that their functional ranks say little."
+        ]
+    if falling:
+        told += [
+            f"{', '.join(f'{one.group} ({one.method})' for one in falling)}: ranks above the functional one "
+            "keep less of the gain, so that it says little."
+        ]
+    return told
+
+
+def _gains_little(curve: "GainCurve", truncation: "Truncation") -> bool:
+    """Whether next to nothing of the fall of the loss is this group's."""
     trained, whole = truncation.trained["loss"], truncation.base["loss"] - truncation.trained["loss"]
-    little = [one.group for one in truncation.curves if 0 < one.initial["loss"] - trained < LITTLE * whole]
-    if not little:
-        return []
-    return [
-        f"{', '.join(dict.fromkeys(little))}: less than {100 * LITTLE:g} % of the fall of the loss from base "
-        "to tuned hangs on what changed there, so that their functional ranks say little."
-    ]
+    return 0 < curve.initial["loss"] - trained < LITTLE * whole
+
+
+def _falls_again(curve: "GainCurve") -> bool:
+    """Whether a higher rank than the functional one keeps clearly less."""
+    gains = {point.rank: point.gain for point in curve.points if point.gain is not None}
+    at = curve.functional_rank
+    return at in gains and any(gain < gains[at] - FALLS for rank, gain in gains.items() if rank > at)
 
 
 def tables(truncation: "Truncation") -> "list[Table]":
-    """For every group the loss at each rank; then, where a terminal ends, the functional ranks."""
+    """For every group the loss at each rank; then, where a terminal ends, the functional ranks, with a star
+    where they say little."""
     from rich.table import Table
 
     summary = Table(title="Functional rank", box=None, padding=(0, 1, 0, 0), title_justify="left")
@@ -111,6 +132,7 @@ def tables(truncation: "Truncation") -> "list[Table]":
     for curve in truncation.curves:
         found = "none" if curve.at_most is None else f"at most {curve.at_most}"
         found = found if curve.functional_rank is None else str(curve.functional_rank)
+        found += "*" if _gains_little(curve, truncation) or _falls_again(curve) else ""
         losses = f"{curve.initial['loss']:.4g}", f"{truncation.trained['loss']:.4g}"
         summary.add_row(curve.group, curve.method, *losses, found, str(curve.full_rank))
     each = Table(title="What remains", box=None, padding=(0, 1, 0, 0), title_justify="left")

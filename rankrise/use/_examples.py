@@ -14,7 +14,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import PICTURES, refuse_special
-from rankrise.use._models import is_causal
+from rankrise.use._models import is_causal, is_classifier
 from rankrise.use._sampled import IGNORED, labelled
 from rankrise.watch._config import offline
 
@@ -73,6 +73,16 @@ def _refuse_unusable(
     if at_once > 1 and "input_ids" in examples[0] and _padding(model) is None:
         advice += ", give its config a pad_token_id, or take one example at a time (--batch_size 1)"
     refuse_untakable(model, next(batched(examples, at_once, model)), repr(str(path)), advice)
+
+
+def refuse_other_predictions(model: Any) -> None:
+    """Refuse a model whose loss is another than those that are measured on data here."""
+    if not is_causal(model) and not is_classifier(model):
+        raise RankriseError(
+            f"{type(model).__name__} predicts neither each next token nor one class, and no other loss is "
+            "measured on --data: leave it out where that can be, or call rankrise.use from Python with a "
+            "loss of your own."
+        )
 
 
 def refuse_untakable(model: Any, batch: Example, said: str, advice: str) -> None:
@@ -143,7 +153,8 @@ def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Ite
         )
     length = _length(model)
     text = _text(path)[: at_most * length * 16]
-    tokens = torch.tensor(_tokenizer(checkpoint)(text, add_special_tokens=False)["input_ids"])
+    encoded = _encoded(_tokenizer(checkpoint), checkpoint, text, add_special_tokens=False)
+    tokens = torch.tensor(encoded["input_ids"])
     for start in range(0, min(len(tokens) - 1, at_most * length), length):
         block = tokens[start : start + length]
         yield {"input_ids": block, "attention_mask": torch.ones_like(block)}
@@ -151,7 +162,7 @@ def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Ite
 
 def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
     tokenizer, length = _tokenizer(checkpoint), _length(model)
-    classes = {str(name): number for name, number in (model.config.label2id or {}).items()}
+    classes = _named_classes(model)
     # not splitlines: JSON may hold the other signs that end a line
     lines = ((number, line) for number, line in enumerate(_text(path).split("\n"), 1) if line.strip())
     for number, line in islice(lines, at_most):
@@ -170,7 +181,7 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
             raise RankriseError(
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
             ) from error
-        encoded = tokenizer(text, truncation=True, max_length=length)
+        encoded = _encoded(tokenizer, checkpoint, text, truncation=True, max_length=length)
         if len(encoded["input_ids"]) < (2 if is_causal(model) else 1):
             what = "without a token to predict" if is_causal(model) else "without a token"
             raise RankriseError(
@@ -230,7 +241,7 @@ def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> I
 
 def _classes(path: Path, names: list[str], model: Any) -> dict[str, int]:
     """Folders by the model's own names of classes; in order where their number is that of its classes."""
-    known = {str(name): number for name, number in (model.config.label2id or {}).items()}
+    known = _named_classes(model)
     if names and all(name in known for name in names):
         return {name: known[name] for name in names}
     if len(names) == model.config.num_labels:
@@ -239,6 +250,13 @@ def _classes(path: Path, names: list[str], model: Any) -> dict[str, int]:
         f"{str(path)!r} has {len(names)} folders, and the model {model.config.num_labels} classes: give a "
         "folder per class."
     )
+
+
+def _named_classes(model: Any) -> dict[str, int]:
+    """The numbers of classes by the model's own names for them, without those that it does not have."""
+    named, count = model.config.label2id, model.config.num_labels
+    pairs = named.items() if isinstance(named, dict) else ()
+    return {str(name): number for name, number in pairs if type(number) is int and 0 <= number < count}
 
 
 def _tokenizer(checkpoint: str | Path) -> Any:
@@ -258,13 +276,26 @@ def _tokenizer(checkpoint: str | Path) -> Any:
     return tokenizer
 
 
+def _encoded(tokenizer: Any, checkpoint: str | Path, text: str, **how: Any) -> Any:
+    """A text in tokens; a tokenizer may lack one for a word, and one for unknown words too."""
+    try:
+        return tokenizer(text, **how)
+    except Exception as error:
+        raise RankriseError(
+            f"the tokenizer of {str(checkpoint)!r} fails on {text!r:.30} ({first_line(error)}): save the "
+            "model's own beside it."
+        ) from error
+
+
 def _as_it_lies(checkpoint: str | Path) -> AbstractContextManager[None]:
     """Of a folder, nothing is asked of the Hub, whatever its files name."""
     return offline() if Path(checkpoint).is_dir() else nullcontext()
 
 
 def _length(model: Any) -> int:
-    return min(LONGEST, getattr(model.config, "max_position_embeddings", None) or LONGEST)
+    """Tokens in an example at most; a config may say that there is no end of them, as by -1."""
+    places = getattr(model.config, "max_position_embeddings", None)
+    return min(LONGEST, places) if isinstance(places, int) and places > 1 else LONGEST
 
 
 def _text(path: Path) -> str:

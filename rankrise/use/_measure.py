@@ -60,7 +60,8 @@ class Bench:
         return self.scores_with({name: tensor for name, tensor in changes.items() if tensor is not None})
 
     def of(self, adapter: Adapter) -> dict[str, float]:
-        """Scores of the base with the adapter."""
+        """Scores of the base with the adapter; what is new in the tuned model stays, as a head of another
+        size."""
         return self.scores_with(self._weights(adapter))
 
     def _weights(self, adapter: Adapter) -> dict[str, Tensor]:
@@ -74,7 +75,7 @@ class Bench:
         if not adapter.rest.kept:
             for name in adapter.rest.changed:
                 stored = self._both.base.read(name)
-                if stored is not None:
+                if stored is not None and stored.shape == self._parameters[name].shape:
                     found[name] = stored
         return found
 

@@ -1,5 +1,6 @@
 """Transformers' models: loaded whole from a checkpoint, and told apart by what they predict."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,3 +72,9 @@ def _no_bars(logging: Any) -> Iterator[None]:
 def is_causal(model: Any) -> bool:
     """Whether a model predicts each next token."""
     return type(unwrap(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def is_classifier(model: Any) -> bool:
+    """Whether a model predicts one class of a whole text, image, video or sound."""
+    kind = type(unwrap(model)).__name__
+    return re.search("For(Sequence|Image|Video|Audio)Classification", kind) is not None

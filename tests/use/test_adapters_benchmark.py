@@ -30,18 +30,19 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["minilm", "vit", "gpt2"])
-def test_a_tiny_task_and_going_on(benchmark: Any, task: str, tmp_path: Path, capsys: Any) -> None:
+def test_a_tiny_task_and_that_one_goes_on(benchmark: Any, task: str, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out.json"
     words = ["--tiny", "--tasks", task, "--seeds", "1", "--work", str(tmp_path / "work"), "--out", str(out)]
     benchmark.main(words)
     whole = json.loads(out.read_text())
     assert len([name for name in whole["parts"] if "/seed 0/" in name]) == 7 + 4
-    parts = list(whole["parts"].items())
-    out.write_text(json.dumps(whole | {"parts": dict(parts[: len(parts) // 2])}))  # as if it had been killed
     capsys.readouterr()
-    benchmark.main(words)
-    assert capsys.readouterr().out.count(" ...\n") == len(parts) - len(parts) // 2
-    assert list(json.loads(out.read_text())["parts"]) == [name for name, _ in parts]
+    if task == "minilm":
+        parts = list(whole["parts"].items())
+        out.write_text(json.dumps(whole | {"parts": dict(parts[:-4])}))  # as if it had been killed
+        benchmark.main(words)
+        assert capsys.readouterr().out.count(" ...\n") == 4
+        assert list(json.loads(out.read_text())["parts"]) == [name for name, _ in parts]
     benchmark.main(["--table", str(out), "--json"])
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["plain SVD, one rank"]["of_plain"] == 1

@@ -90,3 +90,36 @@ def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> Non
     for label in (True, "0", 3, 1.0, None):
         with pytest.raises(RankriseError, match=f"has the label {label!r} in line 1"):
             examples(model, tmp_path, [{"text": "w1 w2", "label": label}])
+
+
+@pytest.mark.parametrize("places", [-1, 0])
+def test_a_model_without_an_end_of_places_takes_texts_of_any_length(tmp_path: Path, places: int) -> None:
+    model: Any = made("llama")
+    rows = [{"text": text} for text in sentences(4)]
+    whole = examples(model, tmp_path, rows)
+    model.config.max_position_embeddings = places
+    again = examples(model, tmp_path, rows)
+    assert [one["input_ids"].tolist() for one in again] == [one["input_ids"].tolist() for one in whole]
+
+
+@pytest.mark.parametrize("file", ["data.txt", "data.jsonl"])
+def test_a_tokenizer_that_lacks_a_word_of_the_data_is_named(tmp_path: Path, file: str) -> None:
+    save_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    described = json.loads(path.read_text())
+    described["model"]["vocab"] = {"a": 0, "text": 1}
+    path.write_text(json.dumps(described))
+    rows = [{"text": text} for text in sentences(4)]
+    (tmp_path / file).write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(RankriseError, match=r"the tokenizer of .* fails on .*\(.*\[UNK\].*\): save"):
+        read_examples(tmp_path / file, made("gpt2"), tmp_path, 10, 2)
+
+
+@pytest.mark.parametrize("named", ["x", ["a"], {"a": -100}, {"a": 99}, {"a": "0"}, {"a": 0.5}, None])
+def test_names_of_classes_that_the_model_does_not_have_name_none(tmp_path: Path, named: object) -> None:
+    model = reading("llama", padding=1)
+    model.config.label2id = named
+    with pytest.raises(
+        RankriseError, match=r"has the label 'a' in line 1: give a class of the model, 0 to 2"
+    ):
+        examples(model, tmp_path, [{"text": text, "label": "a"} for text in sentences(2)])

@@ -316,6 +316,16 @@ def test_what_is_kept_whole_has_to_be_finite() -> None:
     assert "model.norm.weight" in use.extract(base, tuned, rank=1, rest="leave").rest.changed
 
 
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_weights_of_eight_bits_are_refused(name: str, side: int) -> None:
+    both = [made("llama"), changed(made("llama"))]
+    quantised = both[side].get_parameter(name)
+    quantised.data = quantised.data.to(torch.float8_e4m3fn)
+    with pytest.raises(RankriseError, match=rf"{name} in LlamaForCausalLM has dtype torch\.float8_e4m3fn"):
+        use.extract(both[0], both[1], rank=1)
+
+
 @pytest.mark.parametrize("rest", ["keep", "leave"])
 def test_it_is_told_that_a_server_refuses_biases_too(rest: Any) -> None:
     base = made("bert")
