@@ -14,10 +14,14 @@ from rankrise.foundations.optional import require
 from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._optimiser import optimiser_of
+from rankrise.train._rate import decayed
 from rankrise.train._reached import Reached
 from rankrise.train._step import Step, compiled, eager_score, eager_step, graphed
 from rankrise.train._task import Task, task_of
 from rankrise.train._times import Times
+
+NEARLY_ALL = 0.99
+"""What weight decay may leave of the initial weights without a word."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +111,18 @@ def _described(settings: TrainSettings, task: Task, times: Times, processes: int
         "total_steps": times.total,
         "step_units": step_units(settings, task),
         "processes": processes,
+        "notes": _of_decay(decayed(settings, times.total, times.warm_up)),
     }
+
+
+def _of_decay(kept: float) -> list[str]:
+    """What has to be known of ranks where weight decay leaves so much of the initial weights."""
+    if kept > NEARLY_ALL:
+        return []
+    return [
+        f"weight decay leaves {kept:.2g} of the initial weights by the end, and what it takes from their "
+        "products is part of the change, with a high rank"
+    ]
 
 
 def _computed(

@@ -1,9 +1,14 @@
-"""The learning rate: a linear warm-up, then a cosine down to its final value."""
+"""The learning rate: a linear warm-up, then a cosine down to its final value; and what decays by it."""
 
 import math
 
 from torch import Tensor
 from torch.optim import Optimizer
+
+from rankrise.recipes.train_settings import TrainSettings
+
+LOOKED_AT = 10_000
+"""Steps at most, evenly spaced, of which the decay of all is told."""
 
 
 def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
@@ -18,6 +23,21 @@ def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
         return (step + 1) / warm_up
     part = 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, total - warm_up)))
     return final + (1 - final) * part
+
+
+def decayed(settings: TrainSettings, total: int, warm_up: int) -> float:
+    """What weight decay, apart from the gradient, multiplies a weight by in all steps; 1 with sgd, which has
+    it in the gradient.
+
+    >>> decayed(TrainSettings(weight_decay=0.1, learning_rate=1e-3), total=2, warm_up=2)
+    0.99985000...
+    """
+    if settings.optimiser == "sgd":
+        return 1.0
+    final, every = settings.final_learning_rate / settings.learning_rate, -(-total // LOOKED_AT)
+    strength = settings.learning_rate * settings.weight_decay
+    kept = (1 - strength * rate_at(step, total, warm_up, final) for step in range(0, total, every))
+    return math.prod(max(0.0, one) for one in kept) ** (total / len(range(0, total, every)))
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:

@@ -138,6 +138,15 @@ def test_times_of_the_papers_run(tiny):
     assert max(later - step for step, later in pairwise(due)) <= 4 * 97
 
 
+def test_what_is_due_after_the_end_happens_at_the_end(tiny):
+    late = {"evaluate_every": 1e308, "checkpoint_every": 1e308, "spectra_epochs": (1, 1e308)}
+    times = Times(replace(tiny, epochs=2, batch_size=10, **late), examples=50)
+    steps = range(1, times.total + 1)
+    assert [step for step in steps if times.evaluates(step)] == [5, 10]
+    assert [step for step in steps if times.saves(step)] == [10]
+    assert times.schedule().seldom == (5, 10)
+
+
 def test_batches_larger_than_the_data_are_refused(tiny):
     with pytest.raises(RankriseError, match="batch_size is 100, more than the 99 training examples"):
         Times(tiny, examples=99)
