@@ -129,13 +129,18 @@ def _planned(recipe: str, set: list[str] | None, seeds: str | None, only: str | 
     from rankrise.recipes.train_settings import read_recipe
     from rankrise.train.sweep import plan, plan_choices, read_seeds, read_sets
 
-    settings = read_recipe(recipe)
-    if set is None and seeds is None and (choices := choices_in(recipe)):
+    settings, choices = read_recipe(recipe), choices_in(recipe)
+    if set is None and seeds is None and choices:
         return plan_choices(settings, choices, only)
+    if only is not None and choices:
+        raise RankriseError(
+            "--only picks from the recipe's choices, and --set and --seeds train other runs instead of them: "
+            "leave out --only, or the other two."
+        )
     if only is not None:
         raise RankriseError(
-            "--only is given without a table of choices: pass a recipe that has one, and neither --set nor "
-            "--seeds."
+            f"--only is given, but {recipe} has no choices to pick from: leave it out, or pass a recipe with "
+            "choices."
         )
     return plan(settings, read_sets(set or []), [settings.seed] if seeds is None else read_seeds(seeds))
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rankrise.watch import StagesFound, TrackedRun
 
+MOST_SECONDS = 3600
+"""Between frames."""
+
 
 def watch(
     run: Path,
@@ -31,10 +34,13 @@ def watch(
 
     from rich.live import Live
 
+    from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.show.console import safe_console
     from rankrise.show.terminal import frame, snapshot
 
+    if not 0 < every <= MOST_SECONDS:
+        raise RankriseError(f"--every is {every:g}: pass seconds above 0, at most {MOST_SECONDS}.")
     console = safe_console()
     tracked = _open(run)
     if json:

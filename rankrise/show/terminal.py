@@ -347,7 +347,10 @@ def _stage_lines(shot: Snapshot) -> list[str]:
         return ["stages: looking for them"]
     if not shot.stages.searched:
         return ["stages: not searched for, since there are neither heads nor a loss in the record"]
-    where = "" if shot.losses else " in the ranks, which alone were searched: no loss was recorded"
+    where = ""
+    if not any(map(np.isfinite, shot.losses)):
+        what = "loss that was recorded is finite" if shot.losses else "loss was recorded"
+        where = f" in the ranks, which alone were searched: no {what}"
     if not len(shot.stages):
         but = "" if shot.missed is None else f"; {shot.missed}"
         return [f"stages: none by step {shot.stages.until}{where}{but}"]

@@ -97,7 +97,7 @@ def _to_the_end(run: Prepared, signals: list[int], progress: Callable[[Reached],
 def _left_off(run: Prepared) -> tuple[int, RecentLosses]:
     """The step of the newest checkpoint, now in the network, and its open window of losses; a new run records
     its beginning."""
-    losses = RecentLosses(run.settings.log_every, run.accelerator)
+    losses = RecentLosses(min(run.settings.log_every, run.times.total), run.accelerator)
     last, open_window = load_checkpoint(run.place, run.model, run.optimiser, run.accelerator)
     if last:
         refuse_gaps(run.place, run.times, last)

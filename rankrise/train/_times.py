@@ -26,20 +26,19 @@ class Times:
                 f"batch_size is {settings.batch_size}, more than the {examples} training examples: pass a "
                 "smaller one."
             )
+        self._settings = settings
         self.total = self.step(settings.epochs)
         self.warm_up = round(settings.warm_up_epochs * self.epoch_steps)
-        self._settings = settings
         self._evaluations = {self.epoch_steps, *self._every(settings.evaluate_every)}
         self._saves = self._every(settings.checkpoint_every)
         half = settings.measurements // 2
         self._often = sorted({round(aim) for aim in _aims(half, half + 1, self.total)})
-        spectra = {self.step(epoch) for epoch in settings.spectra_epochs}
-        self._seldom = sorted({step for step in spectra if step < self.total} | {self.total})
+        self._seldom = sorted({self.step(epoch) for epoch in settings.spectra_epochs} | {self.total})
         self._kept = nearest_of(sorted({*self._often, *self._seldom}), settings.keep_series)
 
     def step(self, epoch: float) -> int:
-        """The step at which that many epochs are over, at least 1."""
-        return max(1, round(epoch * self.epoch_steps))
+        """The step at which that many epochs are over, at least 1; the last one where they never are."""
+        return max(1, round(min(epoch, self._settings.epochs) * self.epoch_steps))
 
     def epoch(self, step: int) -> float:
         """How many epochs are over at a step."""
@@ -71,7 +70,7 @@ class Times:
         if epochs * self.epoch_steps < 1:
             return set(range(1, self.total + 1))
         times = math.ceil(self.total / self.epoch_steps / epochs)
-        return {min(self.step(number * epochs), self.total) for number in range(1, times + 1)}
+        return {self.step(number * epochs) for number in range(1, times + 1)}
 
 
 def nearest_of(measured: Sequence[int], count: int) -> set[int]:

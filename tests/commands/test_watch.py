@@ -114,6 +114,14 @@ def test_one_head_has_no_spread_and_a_long_line_goes_on_indented(folder: Path) -
     assert all(line.startswith("    ") for line in below[1:])
 
 
+@pytest.mark.parametrize("seconds", ["-5", "0", "nan", "1e9"])
+def test_frames_come_after_some_time(folder: Path, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main(["watch", str(folder), "--every", seconds])
+    assert ending.value.code == 2
+    assert "pass seconds above 0, at most 3600" in capsys.readouterr().err
+
+
 def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["watch", str(folder), "--json"])
     shown = json.loads(capsys.readouterr().out)
@@ -233,9 +241,8 @@ def test_where_no_stage_is_found_it_says_what_the_search_would_miss(
     missed = json.loads(capsys.readouterr().out)["missed"]
     assert (missed["least"], missed["most"], missed["known"]) == (14, 27, 40)
     main(["watch", str(tmp_path / "run")])
-    told = (
-        f"at the noise of this loss ({100 * missed['noise']:.2g} %), the search missed 14 to 27 of 40 stages"
-    )
+    noise = f"{100 * missed['noise']:.2g} %"
+    told = f"in a test at the noise of this loss ({noise}), the search missed 14 to 27 of 40 known stages"
     assert told in " ".join(capsys.readouterr().out.split())
 
 

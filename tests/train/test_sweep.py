@@ -247,6 +247,19 @@ def test_a_run_s_part_is_read_from_its_record(tmp_path: Path) -> None:
     sweep_workers.record({}, str(tmp_path), finished=None)
     (tmp_path / "steps.jsonl").write_text('{"step": 2}\n{"step": 4}\n{"step"')
     assert part_done(tmp_path) == 0.4
+    for step in ("Infinity", "[1]", "[" * 2000 + "]" * 2000):
+        (tmp_path / "steps.jsonl").write_text(f'{{"step": {step}}}\n')
+        assert part_done(tmp_path) == 0
+
+
+@pytest.mark.parametrize(("total", "part"), [(0, 0), (-1, 0), ("many", 0), (None, 0), (2, 1)])
+def test_a_run_whose_steps_are_not_told_has_done_none(tmp_path: Path, total: object, part: float) -> None:
+    sweep_workers.record({}, str(tmp_path), finished=None)
+    (tmp_path / "steps.jsonl").write_text('{"step": 4}\n')
+    info = json.loads((tmp_path / "run.json").read_text())
+    info["extra"]["total_steps"] = total
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    assert part_done(tmp_path) == part
 
 
 def _eventually(found: Callable[[], list[Path]], count: int) -> list[Path]:

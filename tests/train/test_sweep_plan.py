@@ -78,7 +78,7 @@ def test_choices_that_make_no_sense_are_refused(choices: dict[str, dict[str, obj
             ["--only", ","],
             "--only names ',', which is not a choice of the recipe: pass some of ba",
         ),
-        (["--only", "base", "--seeds", "2"], "--only is given without a table of choices"),
+        (["--only", "base", "--seeds", "2"], "leave out --only, or the other two"),
         (["--dask", "local", "--slurm", "partition=gpu"], "pass one of them"),
         (["--slurm", "partition=gpu", "--workers", "2"], "leave it out"),
         (["--slurm", "partition"], "name=value"),

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,10 +55,10 @@ def sweep(recipe: str, *arguments: str) -> int:
 def test_a_diverging_run_is_reported_and_the_others_are_skipped_afterwards(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [recipe, "--set", "learning_rate=1e-3,1e30", "--run", str(tmp_path / "sweep"), "--workers", "2"]
+    command = [recipe, "--set", "learning_rate=1e-3,1e6", "--run", str(tmp_path / "sweep"), "--workers", "2"]
     assert sweep(*command) == 1
     printed = capsys.readouterr()
-    assert "learning_rate=0.001,seed=0 finished" in printed.out
+    assert re.search("learning_rate=0.001,seed=0 +finished", printed.out)
     assert "1 of 2 runs are not finished" in printed.err
     assert " s: learning_rate=0.001,seed=0 is being trained\n" in printed.err
     assert re.search(r"learning_rate=0.001,seed=0 finished after \d+ s: loss \d.*, accuracy \d", printed.err)
@@ -98,34 +100,62 @@ def test_nothing_is_next_where_no_run_is_finished(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_that_is_stopped_says_what_is_saved_and_that_it_resumes(
-    recipe: str, tmp_path: Path, number: signal.Signals
+def test_a_sweep_is_stopped_killed_and_stopped_again_and_each_time_resumes_from_what_was_saved(
+    recipe: str, tmp_path: Path
 ) -> None:
+    """By Ctrl-C, by a kill, after which its workers save their state and end, and as `timeout` stops it: by a
+    SIGTERM to the group, and another."""
     folder = tmp_path / "sweep"
+    running = [folder / f"epochs={epochs},seed=0" for epochs in (100000, 200000)]
+    saved: list[set[Path]] = []
+    for number, times in ((signal.SIGINT, 1), (signal.SIGKILL, 1), (signal.SIGTERM, 2)):
+        before = [steps(run) for run in running]
+        process = long_sweep(recipe, folder)
+        eventually(lambda: all(steps(run) > one for run, one in zip(running, before, strict=True)))  # noqa: B023
+        for _ in range(times):
+            (process.send_signal if number == signal.SIGKILL else partial(os.killpg, process.pid))(number)
+        errors = process.communicate(timeout=120)[1]  # which ends when the last worker has closed it
+        assert "Traceback" not in errors
+        if number == signal.SIGKILL:
+            assert process.returncode == -number
+        else:
+            assert process.returncode == 128 + number
+            assert f"stopped by {number.name}; checkpoints are saved, the same command resumes" in errors
+            kept = json.loads((folder / "sweep.json").read_text())["runs"]
+            assert [run["state"] for run in kept] == ["interrupted"] * 2
+        saved.append(set(folder.glob("*/checkpoint/step-*")))
+    assert [len(one) for one in saved] == [2, 2, 2]
+    assert len(set.union(*saved)) == 6
+    for run in running:
+        logged = [json.loads(line)["step"] for line in (run / "steps.jsonl").read_text().splitlines()]
+        assert logged == sorted(set(logged))
+
+
+def long_sweep(recipe: str, folder: Path) -> "subprocess.Popen[str]":
+    """The command, in a session of its own, with two runs that do not end."""
     with Path(recipe).open("a") as file:
-        file.write("evaluate_every: 1000\n")
+        if "evaluate_every" not in Path(recipe).read_text():
+            file.write("evaluate_every: 1000\n")
     longer = ["--set", "epochs=100000,200000", "--workers", "2", "--run", str(folder)]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "rankrise", "sweep", recipe, *longer],
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+
+
+def steps(run: Path) -> int:
+    """How many steps are logged."""
+    log = run / "steps.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def eventually(happens: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
-    while len(list(folder.glob("*/ranks.jsonl"))) < 2 and time.monotonic() < deadline:
+    while not happens() and time.monotonic() < deadline:
         time.sleep(0.1)
-    time.sleep(2)  # for the first look at the runs
-    for _ in range(2 if number == signal.SIGTERM else 1):  # as 'timeout' sends it: to the group, and again
-        os.killpg(process.pid, number)
-    errors = process.communicate(timeout=120)[1]
-    assert process.returncode == 128 + number
-    assert f"stopped by {number.name}; checkpoints are saved, the same command resumes" in errors
-    assert "Traceback" not in errors
-    kept = json.loads((folder / "sweep.json").read_text())["runs"]
-    assert [run["state"] for run in kept] == ["interrupted"] * 2
-    assert len(list(folder.glob("*/checkpoint/step-*"))) == 2
 
 
 @pytest.mark.slow

@@ -157,6 +157,10 @@ def test_folders_and_tokenizers_that_are_not_there_are_named(tmp_path):
         (tmp_path / name).write_text("no tokenizer")
     with pytest.raises(RankriseError, match=r"holds no tokenizer .*put GPT-2's vocab.json and merges.txt"):
         read_tokenizer("", tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 70000}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(RankriseError, match=r"vocab.json numbers a token 70000, .* from 0 on without a gap"):
+        read_tokenizer("", tmp_path)
 
 
 def test_all_missing_folders_are_named_at_once(stories):

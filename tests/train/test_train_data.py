@@ -176,6 +176,18 @@ def test_random_crops_stay_inside_and_depend_on_the_generator_alone():
         assert numpy.array_equal(numpy.unique(crops[0]), [10, 20, 30])
 
 
+def test_names_of_pictures_and_classes_may_be_of_any_bytes(image_folder):
+    latin = os.fsdecode(b"caf\xe9")
+    for part in ("train", "val"):
+        some_class = min((image_folder / part).iterdir())
+        picture = min(some_class.iterdir())
+        picture.rename(some_class / f"{latin}{picture.suffix}")
+        some_class.rename(image_folder / part / latin)
+    train, _, classes = read_image_folder(image_folder)
+    assert len(train.labels) == len(decoded(train, 16))
+    assert set(train.labels) == set(range(classes))
+
+
 def test_bad_image_folders_are_named(tmp_path, image_folder):
     with pytest.raises(RankriseError, match="has no train and val folders: put the photographs there"):
         read_image_folder(tmp_path / "nothing")

@@ -22,7 +22,8 @@ class FolderPictures:
             paths = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in PICTURES)
             for path in paths:
                 status = path.stat()
-                digest.update(f"{name}/{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+                told = f"{name}/{path.name} {status.st_size} {status.st_mtime_ns}\n"
+                digest.update(told.encode("utf-8", "surrogateescape"))  # names may be no text
             self._paths += paths
             self.labels += [number] * len(paths)
         self.fingerprint = digest.hexdigest()

@@ -67,6 +67,12 @@ class BytePairs:
             raise RankriseError(
                 f"the tokenizer in {folder} has {self.vocabulary} tokens: pass one of {LARGEST} or fewer."
             )
+        largest = max(tokenizer.get_vocab().values(), default=0)
+        if largest >= self.vocabulary:
+            raise RankriseError(
+                f"{files[0]} numbers a token {largest}, and has {self.vocabulary} tokens: number them from 0 "
+                "on without a gap."
+            )
         self._tokenizer = tokenizer.backend_tokenizer
 
     def encode(self, pieces: Sequence[str]) -> list[numpy.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, read_json, to_json, write_json
-from rankrise.foundations.record.lines import last_step
+from rankrise.foundations.record.lines import NOT_A_ROW, last_step
 from rankrise.foundations.record.names import RANKS, RUN, STEPS, SWEEP
 from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.record.shapes import check_shape
@@ -16,6 +16,7 @@ from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._resumable import run_in
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan
+from rankrise.watch import TrackedRun
 
 FORMAT = "rankrise-sweep/1"
 _OF_CHOICES = {"settings": dict, "choices": dict}
@@ -96,8 +97,9 @@ def standing(folder: Path, run: PlannedRun) -> SweepRun:
 def part_done(folder: Path) -> float:
     """How much of its steps an unfinished run has recorded, between 0 and 1."""
     try:
-        return float(last_step(folder / STEPS) / read_run(folder, "tracked")["extra"]["total_steps"])
-    except (OSError, ValueError, KeyError, TypeError):
+        total = TrackedRun(folder, read_run(folder, "tracked")).total_steps
+        return min(1.0, last_step(folder / STEPS) / total) if total else 0.0
+    except (OSError, *NOT_A_ROW):  # it is being written, or damaged, as its training will say
         return 0.0
 
 

@@ -27,12 +27,10 @@ class Missed:
         """In words.
 
         >>> str(Missed(0.0043, 2, 14))
-        'at the noise of this loss (0.43 %), the search missed 2 to 14 of 40 stages whose steps were known'
+        'in a test at the noise of this loss (0.43 %), the search missed 2 to 14 of 40 known stages'
         """
-        missed = (
-            f"the search missed {self.least} to {self.most} of {self.known} stages whose steps were known"
-        )
-        return f"at the noise of this loss ({100 * self.noise:.2g} %), {missed}"
+        missed = f"the search missed {self.least} to {self.most} of {self.known} known stages"
+        return f"in a test at the noise of this loss ({100 * self.noise:.2g} %), {missed}"
 
 
 def missed_in(loss: np.ndarray) -> Missed | None:
