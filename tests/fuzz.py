@@ -183,7 +183,7 @@ def search(minutes: float, first: int, out: Path | None = None, kind: str | None
         while time.monotonic() - begun < 60 * minutes:
             calls = found.ends.total()
             if out is not None:
-                (out / f"seed-{first}.now").write_text(f"{first + calls}\n")
+                _now(first, out).write_text(f"{first + calls}\n")
             faulthandler.dump_traceback_later(4 * WAIT, exit=True)  # what no interrupt reaches
             found.add(hostile_call(subjects, first + calls, kind, apart=calls % IN_A_PROCESS == 1))
             if calls % 100 == 99:
@@ -192,7 +192,14 @@ def search(minutes: float, first: int, out: Path | None = None, kind: str | None
                 _write(found, first, out)
     faulthandler.cancel_dump_traceback_later()
     _write(found, first, out)
+    if out is not None:
+        _now(first, out).unlink(missing_ok=True)
     return found
+
+
+def _now(first: int, out: Path) -> Path:
+    """The file that names the call that is being made."""
+    return out / f"seed-{first}.now"
 
 
 def _write(found: Search, first: int, out: Path | None) -> None:
@@ -219,9 +226,10 @@ def search_in_processes(count: int, minutes: float, first: int, out: Path, kind:
             together.ends.update(one["ends"])
             together.listed += [Outcome(**outcome) for outcome in one["listed"]]
             together.places.update(each["place"] for each in one["listed"] if each["how"] == "finding")
-        if process.returncode not in (0, 1):
-            at = (out / f"seed-{seed}.now").read_text().strip()
-            together.places[f"process {seed} ended with {process.returncode} at seed {at}"] += 1
+        now = _now(seed, out)
+        if now.is_file() or not path.is_file():  # it was ended in a call, with whatever code, or before any
+            at = now.read_text().strip() if now.is_file() else "its beginning"
+            together.places[f"process {seed} ended with {process.returncode} at {at}"] += 1
     return together
 
 

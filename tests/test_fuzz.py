@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.shapes import NUMBER, check_shape
+from rankrise.foundations.record.shapes import NUMBER, Some, check_shape
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,9 @@ def test_a_hostile_call_succeeds_or_ends_in_one_sentence(subjects: Subjects, see
         ("series", 5029),
         *(("sweep", seed) for seed in (5100010981, 11000000755)),
         *(("numbers", seed) for seed in (11000000909, 11100000266, 12000000743, 13000000840)),
-        ("data", 11100000568),
+        *(("numbers", seed) for seed in (17000000173, 20000000049, 34000003245)),
+        *(("data", seed) for seed in (31100007762, 33100000204, 11100000568, 17100000975, 20500000055)),
+        ("classifiers", 60100001041),
         ("toy work", 5100011441),
         *(("truncation", seed) for seed in (4200000104, 15100001951)),
         *(("several", seed) for seed in (3200000014, 4100001432, 4500000900, 16100000362)),
@@ -86,9 +88,13 @@ def test_hostile_words_end_in_a_sentence(
     [
         (True, int),
         ([1, 2], (int,)),
+        ([], Some(int)),
+        ([1, "2"], Some(int)),
         ({"a": {"b": []}}, {"*": {"b": NUMBER}}),
         ({}, {"a": int}),
         ("1", NUMBER),
+        (1e101, NUMBER),
+        (-(10**400), NUMBER),
         (10**400, NUMBER),
     ],
 )
@@ -98,4 +104,4 @@ def test_what_is_not_of_its_shape_is_refused(value: object, shape: object) -> No
 
 
 def test_what_may_be_absent() -> None:
-    check_shape(Path("file"), {"a": "inf", "more": 1}, {"a": NUMBER, "b?": str})
+    check_shape(Path("file"), {"a": "inf", "more": 1, "c": [2]}, {"a": NUMBER, "b?": str, "c": Some(int)})
