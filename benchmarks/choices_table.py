@@ -59,7 +59,8 @@ def _kind(name: str) -> str:
 
 
 def _said(one: Estimate) -> str:
-    return f"{one.value:.2g} [{one.low:.2g}, {one.high:.2g}]"
+    value, low, high = (f"{number:#.2g}".rstrip(".") for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]"
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """What is changed, in words."""
-        return in_short(self.changes)
+        """What is changed, in words, and how far its runs have come where one is not finished."""
+        ends = [f"{run.clock} {int(run.at(run.last_step))}" for run in self.runs if not run.finished]
+        return ", ".join([in_short(self.changes), *(f"up to {end}" for end in ends[:1])])
 
     @property
     def apart_from_its_rate(self) -> tuple[tuple[str, str], ...]:
@@ -58,7 +59,8 @@ def choices_of(study: Study) -> list[Choice]:
     base = next((run for run in study.members if run.name == BASE and run.recipe), None)
     if base is None:
         return []
-    alike = [one for one in study.members if one.recipe and one.layers == base.layers]
+    tracked = base.layers, base.products
+    alike = [one for one in study.members if one.recipe and (one.layers, one.products) == tracked]
     by_changes: dict[tuple[str, ...], list[TrackedRun]] = {}
     changes = {one.folder: _changes(base, one) for one in alike}
     for one in alike:
@@ -75,9 +77,11 @@ def in_short(changes: Mapping[str, Any]) -> str:
     ('Muon, rate 0.0003', 'base')
     >>> in_short({"label_noise": 0.2}), in_short({"label_noise": 1.0, "redraw_labels": True})
     ('label noise 0.2', 'random labels, drawn in every epoch')
+    >>> in_short({"variances": [1.0, 0.5]})
+    'variances 1,0.5'
     """
     said = [
-        VALUES.get((name, value)) or f"{NAMES.get(name, name.replace('_', ' '))} {_word(value)}"
+        _called(name, value) or f"{NAMES.get(name, name.replace('_', ' '))} {_word(value)}"
         for name, value in changes.items()
         if not (name == "momentum" and "optimiser" in changes)
     ]
@@ -90,6 +94,11 @@ def _changes(base: TrackedRun, run: TrackedRun) -> dict[str, Any]:
     changed = {name for name in now if name != "seed" and now[name] != before.get(name)}
     changed |= {"learning_rate"} if "optimiser" in changed else set()
     return {name: now[name] for name in now if name in changed}
+
+
+def _called(name: str, value: Any) -> str:
+    """What a value of a setting is called, if there is a name for it; values may be lists."""
+    return next((said for (of, known), said in VALUES.items() if of == name and known == value), "")
 
 
 def _word(value: Any) -> str:

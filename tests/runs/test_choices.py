@@ -2,13 +2,17 @@
 
 import csv
 import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from made_runs import tracked
 
 from rankrise import runs, watch
+from rankrise.claims import check_claims
 from rankrise.claims.choices import effects, learned
+from rankrise.foundations.record.names import RUN, STEPS
 from rankrise.show.figures import draw_figures
 
 RECIPES = {
@@ -23,7 +27,7 @@ RECIPES = {
 }
 
 
-def grows(to: float) -> object:
+def grows(to: float) -> Callable[[int], float]:
     """A rank that grows from 2 at the first step to `to` at the last."""
     return lambda step: 2 * (to / 2) ** ((step - 1) / 19) if step else 0.0
 
@@ -62,6 +66,29 @@ def test_without_a_base_there_are_no_choices(tmp_path: Path) -> None:
     assert runs.choices_of(runs.studies(others)[0]) == []
 
 
+def test_runs_that_tracked_other_products_are_not_compared(tmp_path: Path) -> None:
+    folders = [tracked(tmp_path / name, seed=seed) for seed, name in enumerate(("base", "again", "one"))]
+    _track_one_product(folders[-1])
+    (study,) = runs.studies(list(map(watch.load, folders)))
+    assert [run.name for choice in runs.choices_of(study) for run in choice.runs] == ["base", "again"]
+    assert [run.name for run in study.main] == ["base", "again"]
+    assert study.left_out(study.main) == {"one": "other layers, heads or products"}
+
+
+def test_data_sets_with_other_products_say_so(tmp_path: Path) -> None:
+    names = ("cifar10", "cifar100", "imagenet")
+    opened = [tracked(tmp_path / name, data=name, rank=grows(8.0), epochs=1) for name in names]
+    for folder in opened[1:]:
+        _track_one_product(folder)
+    told = [str(claim.to_dict()) for claim in check_claims(runs.open(opened), everything=True)]
+    assert sum("has no KQ, which another run was tracked with" in one for one in told) == 2
+
+
+def _track_one_product(folder: Path) -> None:
+    text = (folder / RUN).read_text()
+    (folder / RUN).write_text(re.sub(r'"KQ",\s*', "", text))
+
+
 def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(
     opened: list[watch.TrackedRun],
 ) -> None:
@@ -87,18 +114,46 @@ def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(
     assert score.score == -score.loss
 
 
+def figure(name: str, opened: list[watch.TrackedRun], folder: Path) -> tuple[list[dict[str, str]], str]:
+    """The rows of its data, and its picture's text."""
+    (_, picture, data), *_ = draw_figures(opened, folder / "figures", [name])[0].values()
+    with data.open() as file:
+        return list(csv.DictReader(file)), picture.read_text()
+
+
 def test_the_figure_shows_every_choice_with_its_numbers(
     opened: list[watch.TrackedRun], tmp_path: Path
 ) -> None:
-    drawn, _ = draw_figures(opened, tmp_path / "figures", ["choices"])
-    with drawn["choices"][2].open() as file:
-        rows = list(csv.DictReader(file))
+    rows, picture = figure("choices", opened, tmp_path)
     assert len(rows) == 6 * 2 * 2  # choices, products, and layer 1 beside all
     by_choice = {row["choice"]: row for row in rows if row["layer"] == "all"}
     assert float(by_choice["SGD, rate 0.1"]["over_base"]) == pytest.approx(0.5)
     assert float(by_choice["SGD, rate 0.01"]["growth_high"]) == pytest.approx(0.5)
     assert by_choice["base"]["seeds"] == "2"
-    assert "SGD, rate 0.1" in drawn["choices"][1].read_text()
+    assert "SGD, rate 0.1" in picture
+
+
+def test_the_courses_have_every_measurement_and_every_loss(
+    opened: list[watch.TrackedRun], tmp_path: Path
+) -> None:
+    rows, picture = figure("choice-courses", opened, tmp_path)
+    shown = [row for row in rows if row["run"] == "sgd-low"]
+    ranks = [float(row["value"]) for row in shown if row["quantity"] == "VO"]
+    assert ranks == pytest.approx([grows(1.0)(step) for step in range(1, 21)], rel=1e-4)
+    losses = [float(row["value"]) for row in shown if row["quantity"] == "training loss"]
+    assert losses == pytest.approx([2.0] * 10 + [1.0] * 11, rel=0.1)
+    assert "Muon, rate 0.0001" in picture
+
+
+def test_a_run_that_is_not_finished_says_how_far_it_has_come(
+    opened: list[watch.TrackedRun], tmp_path: Path
+) -> None:
+    folder = tracked(tmp_path / "lion", optimiser="lion", seed=0)
+    about = folder / RUN
+    about.write_text(about.read_text().replace('"finished": "now"', '"finished": null'))
+    cut = watch.load(folder)
+    labels = [choice.label for choice in runs.choices_of(runs.studies([opened[0], cut])[0])]
+    assert labels == ["base", "Lion, rate 0.0001, up to step 20"]
 
 
 def test_runs_that_are_no_table_of_choices_have_no_such_figure(
@@ -106,3 +161,10 @@ def test_runs_that_are_no_table_of_choices_have_no_such_figure(
 ) -> None:
     drawn, skipped = draw_figures(opened[:2], tmp_path / "figures")
     assert not any("choices" in name for name in (*drawn, *skipped))
+
+
+def test_a_recipe_s_run_without_a_loss_is_told_to_train_for_longer(tmp_path: Path) -> None:
+    begun = tracked(tmp_path / "base", seed=0)
+    (begun / STEPS).unlink()
+    with pytest.raises(runs.NotRecorded, match="no record of loss or metrics: let it train for longer"):
+        draw_figures([watch.load(begun)], tmp_path / "figures", ["training"])

@@ -18,6 +18,7 @@ from rankrise.show.figures.toy.diagonal_and_full import draw_diagonal_and_full
 from rankrise.show.figures.toy.entries import draw_entries
 from rankrise.show.figures.toy.loss_by_scale import draw_loss
 from rankrise.show.figures.toy.perturbations import draw_perturbations
+from rankrise.show.figures.tracked.choice_courses import draw_courses
 from rankrise.show.figures.tracked.choices import draw_choices
 from rankrise.show.figures.tracked.course_of_training import draw_course
 from rankrise.show.figures.tracked.energy_rank import draw_energy_rank
@@ -133,7 +134,13 @@ FIGURES: tuple[Figure[Any], ...] = (
         "choices",
         studies_of_choices,
         draw_choices,
-        "Which choice decides: growth and end of the stable rank, one change from the base at a time",
+        "Which choice decides: growth and end of the stable rank, by changes from a base",
+    ),
+    Figure(
+        "choice-courses",
+        studies_of_choices,
+        draw_courses,
+        "Stable rank and training loss throughout training, by changes from a base",
     ),
     Figure(
         "matrices",

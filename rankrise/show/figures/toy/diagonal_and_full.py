@@ -40,6 +40,8 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     panels[1, 2].plot(rescaled, full.losses, color=BLUE)
     panels[1, 2].set_title("(f) loss")
     _mark_predicted(panels[1, 2], predicted["VO"] + predicted["KQ"])
+    if predicted["VO"] or predicted["KQ"]:
+        panels[1, 2].legend(loc="upper right", handlelength=1.2)
     for panel in panels[0]:
         mark_stages(panel, source.times, source.until)
         panel.set_xlim(0, source.until)
@@ -53,8 +55,9 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
 
 def _mark_predicted(panel: Axes, times: list[float]) -> None:
     """The stages predicted for full weights, dashed."""
-    for time in times:
-        panel.axvline(time, color=INK, linewidth=0.5, linestyle=DASHES, zorder=0)
+    for number, time in enumerate(times):
+        label = None if number else "predicted stages"
+        panel.axvline(time, color=INK, linewidth=0.5, linestyle=DASHES, zorder=0, label=label)
 
 
 def _data(source: ToySeed, descent: Descent, full: FullWeights) -> str:

@@ -57,10 +57,10 @@ def draw_choices(study: Study) -> Drawn:
         ncols=min(6, count),
         handlelength=1.0,
     )
+    others = "" if all(best) else ", and rates that are not the best"
     figure.suptitle(
-        f"{plain(study.title)}, {length(base.runs[0])}: one change from the base at a time, "
-        "and its accuracy. Dots: mean over layers with 90 % interval; grey: the base, and rates that are not "
-        "the best"
+        f"{plain(study.title)}, {length(base.runs[0])}: changes from the base, and their accuracy. "
+        f"Dots: mean over layers with 90 % interval; grey: the base{others}"
     )
     rows = [
         row

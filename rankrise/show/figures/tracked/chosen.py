@@ -20,6 +20,15 @@ def measured(member: TrackedRun) -> TrackedRun:
     return member
 
 
+def recorded(member: TrackedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The steps at which a metric was recorded and is finite, and its values there."""
+    record = member.steps()
+    if name not in record:
+        return np.empty(0), np.empty(0)
+    known = np.isfinite(record[name])
+    return record["step"][known], record[name][known]
+
+
 def product(name: str) -> str:
     """A product as the paper writes it."""
     return f"${WRITTEN[name]}$"

@@ -12,6 +12,7 @@ from rankrise.show.figures.style import STYLES, new_figure, plain, shades
 from rankrise.show.figures.tracked.chosen import (
     columns_for,
     mark_found_stages,
+    recorded,
     stage_note,
     tidy,
 )
@@ -31,13 +32,16 @@ LOGARITHMIC = 3
 
 def draw_course(study: Study) -> Drawn:
     """A panel for each that was recorded; and the data."""
-    records = [(one, one.steps()) for one in sorted(study.members, key=_place)]
-    others = {name for _, record in records for name in record if name.startswith("perplexity/")}
+    members = sorted(study.members, key=_place)
+    others = {name for one in members for name in one.steps() if name.startswith("perplexity/")}
     titles = TITLES | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
-    shown = [name for name in titles if any(_known(record, name).any() for _, record in records)]
+    shown = [name for name in titles if any(len(recorded(one, name)[0]) for one in members)]
     if not shown:
-        from_checkpoints = all("history" in member.extra for member in study.members)
-        advice = "checkpoints hold none" if from_checkpoints else "pass them to tracker.step"
+        advice = "pass them to tracker.step"
+        if all("history" in member.extra for member in study.members):
+            advice = "checkpoints hold none"
+        elif all(member.recipe for member in study.members):
+            advice = "let it train for longer"
         raise NotRecorded(f"{study.label} has no record of loss or metrics: {advice}.")
     columns = columns_for(len(shown)) if len(shown) != 4 else 2
     lines = -(-len(shown) // columns)
@@ -45,11 +49,10 @@ def draw_course(study: Study) -> Drawn:
     panels = tidy(figure.subplots(lines, columns, squeeze=False), len(shown))
     rows: list[tuple[object, ...]] = []
     for panel, name in zip(panels, shown, strict=True):
-        for (member, record), (colour, style) in zip(records, _looks(study.members), strict=True):
-            known = _known(record, name)
-            if not known.any():
+        for member, (colour, style) in zip(members, _looks(study.members), strict=True):
+            steps, values = recorded(member, name)
+            if not len(steps):
                 continue
-            steps, values = record["step"][known], record[name][known]
             _draw(panel, member, steps, values, colour, style)
             rows += [
                 (member.name, name, int(step), float(value))
@@ -63,7 +66,7 @@ def draw_course(study: Study) -> Drawn:
         elif name == "learning_rate":
             panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
         mark_found_stages(panel, study.main[0])
-    if len(records) > 1:
+    if len(members) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
     figure.suptitle(f"{plain(study.title)}: the course of training{stage_note(study.main[0])}")
@@ -94,11 +97,6 @@ def _wide(panel: Axes) -> bool:
     drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in panel.get_lines()])
     above = drawn[drawn > 0]
     return bool(len(above) and above.max() >= LOGARITHMIC * above.min())
-
-
-def _known(record: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Where a metric was recorded, and is finite."""
-    return np.isfinite(record[name]) if name in record else np.zeros(len(record["step"]), dtype=bool)
 
 
 def _draw(

@@ -67,14 +67,14 @@ def _by_condition(study: Study) -> dict[Condition, list[TrackedRun]]:
     for one in study.members:
         science = science_of(one.recipe) if one.recipe else {}
         rest = {name: value for name, value in science.items() if name not in VARIED}
-        if "batch_size" in one.recipe:
+        if one.batch_size:
             alike.setdefault(str(sorted(rest.items(), key=str)), []).append(one)
     if not alike:
         raise NotRecorded(f"{study.label} does not say its batch size: pass runs of 'rankrise train'.")
     found: dict[Condition, list[TrackedRun]] = {}
     most: list[TrackedRun] = max(alike.values(), key=len)
     for one in sorted(most, key=lambda one: one.seed):
-        found.setdefault(Condition(one.scale, int(one.recipe["batch_size"])), []).append(one)
+        found.setdefault(Condition(one.scale, one.batch_size), []).append(one)
     return dict(sorted(found.items()))
 
 
