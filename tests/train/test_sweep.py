@@ -179,12 +179,14 @@ def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_fails_its_run_only_and_each_process_sees_one_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
-    runs = run_sweep(plan(TrainSettings(), {}, 3), tmp_path, work=sweep_workers.killed_at_seed_1)
-    assert [run.state for run in runs] == ["finished", "failed", "finished"]
+    runs = run_sweep(plan(TrainSettings(), {}, 3), tmp_path, work=sweep_workers.crashes_at_seed_2)
+    assert [run.state for run in runs] == ["finished", "failed", "failed"]
     assert runs[1].reason == "ProcessEnded: its process was killed by SIGKILL"
+    assert runs[2].reason == "ProcessEnded: its process was killed by SIGSEGV"
+    assert "in crashes_at_seed_2" in capfd.readouterr().err
     seen = {path.parent.name: path.read_text().strip() for path in tmp_path.glob("*/calls")}
     assert {seen["seed=0"], seen["seed=1"]} == {"3", "GPU-5"}
     assert seen["seed=2"] in {"3", "GPU-5"}

@@ -1,5 +1,6 @@
 """Workers on this machine: a fresh process for every call, each with its share of the processors or a GPU."""
 
+import faulthandler
 import os
 import queue
 import signal
@@ -129,7 +130,8 @@ def _serve(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """What a worker's process does."""
+    """What a worker's process does; if a library crashes it, the standard error says where."""
+    faulthandler.enable(file=2)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if cores is not None:
