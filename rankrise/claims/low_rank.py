@@ -45,12 +45,7 @@ def low_rank(study: Study) -> list[Measure]:
         ]
         measures += [
             *by_each_choice(partial(_deciding, study, product), CHOICES),
-            noted(
-                "stable rank of the initial product, as a fraction of the head size, mean over heads",
-                float(np.mean(_initial(first, product) / sizes)),
-                "what random weights have",
-                part=product,
-            ),
+            *_initial(first, product),
             *_energy(first, product),
         ]
     return [*measures, *how_much(study.main), *judged_at(study)]
@@ -77,11 +72,25 @@ def _over_size(study: Study, product: str, kind: str = STABLE) -> Heads:
     )
 
 
-def _initial(run: TrackedRun, product: str) -> np.ndarray:
-    """The stable rank of the initial product, mean over heads, [layers]; 0 of a head that began at 0."""
-    layers = [np.asarray(values, float) for values in run.spectrum(product)]
+def _initial(run: TrackedRun, product: str) -> list[Measure]:
+    """The stable rank of the initial product, where the record has its spectrum; 0 of a head that began at
+    0."""
+    try:
+        layers = [np.asarray(values, float) for values in run.spectrum(product)]
+    except NotRecorded:
+        return []
     parts = [values / np.where(values[:, :1] > 0, values[:, :1], 1.0) for values in layers]
-    return np.array([(part**2).sum(-1).mean() for part in parts])
+    shares = [
+        (part**2).sum(-1).mean() / layer["d_head"] for part, layer in zip(parts, run.layers, strict=True)
+    ]
+    return [
+        noted(
+            "stable rank of the initial product, as a fraction of the head size, mean over heads",
+            float(np.mean(shares)),
+            "what random weights have",
+            part=product,
+        )
+    ]
 
 
 def _energy(run: TrackedRun, product: str) -> list[Measure]:

@@ -265,6 +265,17 @@ def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_ear
     assert f"has 0 of its {count} measurements after its first epoch, and a trend takes 8" in claim.reason
 
 
+def test_ranks_are_enough_for_low_rank(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = changed(tracked["unit"], tmp_path / "run")
+    whole = verdicts("low rank", run)
+    for path in (run / "spectra").iterdir():
+        path.unlink()
+    for part, claim in verdicts("low rank", run).items():
+        assert claim.deciding == whole[part].deciding
+        assert claim.verdict == whole[part].verdict
+        assert not any("initial" in one.name for one in claim.measures)
+
+
 def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
     steps = run / "steps.jsonl"
