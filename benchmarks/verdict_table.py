@@ -3,18 +3,19 @@
 python benchmarks/verdict_table.py
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
 from rankrise.claims import STATEMENTS, Claim, Measure, check_claims
 from rankrise.claims.turning import listed
-from rankrise.runs import open
+from rankrise.runs import choices_of, open, studies
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
-BEGIN = "<!-- verdicts: benchmarks/verdict_table.py writes what follows -->"
-END = "<!-- end of the verdicts -->"
+BEGIN = "<!-- {}: benchmarks/verdict_table.py writes what follows -->"
+END = "<!-- end of {} -->"
 WIDTH = 120
 
 RUNS = {
@@ -47,6 +48,10 @@ OF_TWO = {
     "data sets": [("CIFAR-100, transformers' start", "CIFAR-10, transformers' start")],
 }
 """Claims that set one setting against another."""
+
+CHOICES = ("vit-cifar10-choices",)
+"""Tables of choices; each choice is judged by itself."""
+OF_A_CHOICE = ("low rank", "rank grows")
 
 TITLES = {
     "the paper": "The paper's claims on transformers",
@@ -96,9 +101,20 @@ SHORT = {
 
 def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables()}\n{END}{after}", encoding="utf-8")
+    for name, text in written().items():
+        page = between(name).sub(lambda found, text=text: f"{found[1]}\n\n{text}\n{found[3]}", page)
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def written() -> dict[str, str]:
+    """What stands on the page, by the name in its marks."""
+    return {"verdicts": tables(), **{folder: _of_choices(folder) for folder in CHOICES}}
+
+
+def between(name: str) -> re.Pattern[str]:
+    """The marks on the page, and what lies between them."""
+    begin, end = (re.escape(mark.format(name)) for mark in (BEGIN, END))
+    return re.compile(f"({begin})(.*?)({end})", re.DOTALL)
 
 
 def tables() -> str:
@@ -110,16 +126,40 @@ def tables() -> str:
     )
 
 
+def _of_choices(folder: str) -> str:
+    """A row per choice, with what decides and the verdict on each claim and product."""
+    notes: dict[str, int] = {}
+    (study,) = studies(open([RESULTS / folder]))
+    columns: dict[tuple[str, str], None] = {}
+    rows: dict[str, dict[tuple[str, str], str]] = {}
+    for choice in choices_of(study):
+        row = rows.setdefault(choice.label, {})
+        for claim in check_claims(choice.runs, OF_A_CHOICE, everything=True):
+            numbers = "; ".join(_number(one) for one in claim.deciding)
+            row[claim.name, claim.part] = f"{numbers}: {_verdict(claim, notes)}"
+            columns[claim.name, claim.part] = None
+    head = ["choice", *(f"{name}, {part}" for name, part in columns)]
+    lines = [_line([label, *(row[column] for column in columns)]) for label, row in rows.items()]
+    return "\n".join([_line(head), _line(["---"] * len(head)), *lines, "", *_below(notes)])
+
+
 def _table(title: str, judged: Sequence[tuple[str, Claim]]) -> str:
     notes: dict[str, int] = {}
     rows = [_row(on, claim, notes) for on, claim in judged]
-    below = [
+    head = [f"**{title}**", "", _line(HEAD), _line(["---"] * len(HEAD))]
+    return "\n".join([*head, *rows, "", *_below(notes)])
+
+
+def _below(notes: Mapping[str, int]) -> list[str]:
+    """What the marks mean."""
+    if not notes:
+        return []
+    lines = [
         line
         for note, number in notes.items()
         for line in wrap(f"- <sup>{number}</sup> {note}", WIDTH, subsequent_indent="  ")
     ]
-    head = [f"**{title}**", "", _line(HEAD), _line(["---"] * len(HEAD))]
-    return "\n".join([*head, *rows, "", *([LEGEND, "", *below, ""] if below else [])])
+    return [LEGEND, "", *lines, ""]
 
 
 def _judged() -> Iterator[tuple[str, Claim]]:
@@ -144,10 +184,15 @@ def _claims(folders: Sequence[str], names: Sequence[str]) -> list[Claim]:
 
 def _row(on: str, claim: Claim, notes: dict[str, int]) -> str:
     deciding = "; ".join(f"{SHORT[one.name]} {_number(one)}" for one in claim.deciding)
+    return _line([claim.name, on, claim.part, _span(claim.effects), deciding, _verdict(claim, notes)])
+
+
+def _verdict(claim: Claim, notes: dict[str, int]) -> str:
+    """The verdict, with a mark where another choice turns it."""
     verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
     if note := _note(claim):
         verdict += f" <sup>{notes.setdefault(note, len(notes) + 1)}</sup>"
-    return _line([claim.name, on, claim.part, _span(claim.effects), deciding, verdict])
+    return verdict
 
 
 def _note(claim: Claim) -> str:
