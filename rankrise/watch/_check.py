@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.notes import gathered
-from rankrise.watch._heads import find_layers, heads, unwrap
+from rankrise.watch._heads import find_layers, none_read, unread_modules, unwrap
 from rankrise.watch._linear import from_known_library
 from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
 from rankrise.watch._probe import Limits, Partly, probe, work_alike
@@ -91,7 +91,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     root = unwrap(model)
     found = find_layers(root)
     if not found:
-        heads(root)  # raises, with the reasons
+        raise none_read(root, "such as this one, by which it works", _proved_family(root, batch))
     verdicts = {name: LayerCheck(name, False, "the batch does not reach it") for name in found}
     handles: dict[str, RemovableHandle] = {}
     calls: dict[str, list[str]] = {name: [] for name in found}
@@ -140,6 +140,31 @@ def check_and_warn(model: nn.Module, batch: Batch) -> None:
         warnings.warn(f"Of the heads that are tracked, {told}", stacklevel=3)
 
 
+def _proved_family(model: nn.Module, batch: Batch) -> str:
+    """The code of a family for the first module that looks like attention, is not read, and works by one that
+    is short to write; "" if there is none."""
+    of_each_kind = {type(module): module for module in reversed(unread_modules(model))}
+    for module in reversed(of_each_kind.values()):
+        if family := _family_of(module, model, batch):
+            return family
+    return ""
+
+
+def _family_of(module: nn.Module, model: nn.Module, batch: Batch) -> str:
+    """The code of the family by which a module of the model works on its first call; "" if there is none."""
+    found = ""
+
+    def try_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal found
+        handle.remove()  # a copy of the module must not try itself
+        found = right_layout(module, partial(probe, module, args, kwargs))
+
+    handle = module.register_forward_pre_hook(try_module, with_kwargs=True)
+    with handle, _undisturbed(model):
+        _run(model, batch)
+    return found
+
+
 def _kind_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """What a module may work otherwise by: which arguments it is given, and those that are plain values."""
 
@@ -186,8 +211,8 @@ def _words(module: nn.Module, limits: Limits) -> Iterator[str]:
         yield f"in its path and not read: {', '.join(unread)}"
     if limits.turned and not {NORMALISED, ROTARY} & set(known):
         yield (
-            "queries and keys do not meet in their plain product, as with rotary positions, norms, a "
-            "difference of two maps, or several heads that are read as one"
+            "queries and keys do not meet in their plain product, as with rotary positions, norms or a "
+            "difference of two maps"
         )
     if limits.bent:
         yield "what heads give is gated, normalised or mixed on its way to the output projection"

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -182,30 +182,37 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
 def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = None) -> Layers:
     """The attention layers of a model. What is not read is accounted for, and what is guessed announced."""
     found, reasons = _recognised(model)
-    kind = type(model).__name__
-    unread = _grouped(
-        {path: (type(model.get_submodule(path)).__name__, why) for path, why in reasons.items()}
-    )
     if not found:
-        snippets = (suggestion(model.get_submodule(path)) for path in _with_those_above(reasons))
-        snippet = next(filter(None, snippets), "")
-        raise RankriseError(
-            f"No attention head of {kind} can be read (looked for the families "
-            f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
-            f"{unread or 'none'}. Add a family for your own module with watch.add_family"
-            + (
-                f", such as this one, and prove it with watch.check(model, batch):\n\n{snippet}\n"
-                if snippet
-                else "."
-            )
-        )
-    if unread:
+        snippet = next(filter(None, map(suggestion, unread_modules(model))), "")
+        raise none_read(model, "such as this one, and prove it with watch.check(model, batch)", snippet)
+    if reasons:
         warnings.warn(
-            f"{len(found)} attention layers of {kind} are read, and {len(reasons)} left out: {unread}.",
+            f"{len(found)} attention layers of {type(model).__name__} are read, and {len(reasons)} left out: "
+            f"{_grouped(model, reasons)}.",
             stacklevel=3,
         )
     _announce_guesses(found)
     return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, adapted)
+
+
+def unread_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules that look like attention and are not read, and then what calls each of them, such as one
+    around a list of heads."""
+    _, reasons = _recognised(model)
+    paths = dict.fromkeys([*reasons, *(_caller(model, path) for path in reasons)])
+    return [model.get_submodule(path) for path in paths]
+
+
+def none_read(model: nn.Module, such: str, snippet: str) -> RankriseError:
+    """The error where no layer of a model is read, with a family for one of them if there is one, and what
+    has to be said of it."""
+    _, reasons = _recognised(model)
+    return RankriseError(
+        f"No attention head of {type(model).__name__} can be read (looked for the families "
+        f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
+        f"{_grouped(model, reasons) or 'none'}. Add a family for your own module with watch.add_family"
+        + (f", {such}:\n\n{snippet}\n" if snippet else ".")
+    )
 
 
 def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
@@ -222,7 +229,7 @@ def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]
                 if attention is not None:
                     _layer(path, attention)
                     found[path], inside = module, path
-                elif looks_like_attention(module):
+                elif looks_like_attention(module, path):
                     reasons[path] = why_unknown(module)
         except Unreadable as refusal:
             reasons[path] = str(refusal)
@@ -243,7 +250,9 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
         _announced.add(kind)
         snippet = _another_layout(found[paths[0]])
         more = and_more(len(paths) - 1)
-        otherwise = " If its forward pass is that of another one, such as this, this settles it:\n\n"
+        otherwise = (
+            " Only if it works in another way, such as by this family, add that one, and prove it, too:\n\n"
+        )
         warnings.warn(
             f"The layout of {plain_name(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is "
             "wrong, so is every rank. Prove it by a forward pass: watch.check(model, batch), or "
@@ -297,21 +306,22 @@ def _naming(name: str) -> Iterator[None]:
         raise RankriseError(f"{plain_name(name)}: {error}") from None
 
 
-def _grouped(unread: dict[str, tuple[str, str]]) -> str:
+def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
     """Each kind of module and reason once, with the first module of that kind and how many more there are."""
     paths: dict[tuple[str, str], list[str]] = {}
-    for path, kind_and_reason in unread.items():
-        paths.setdefault(kind_and_reason, []).append(plain_name(path))
+    for path, reason in reasons.items():
+        kind = type(model.get_submodule(path)).__name__
+        paths.setdefault((kind, reason), []).append(plain_name(path))
     return "; ".join(
         f"{these[0]}{and_more(len(these) - 1)} ({kind}): {reason}" for (kind, reason), these in paths.items()
     )
 
 
-def _with_those_above(paths: Iterable[str]) -> dict[str, None]:
-    """The paths, and then those of the modules around them, such as one around a list of heads."""
-    above = {path: path.split(".") for path in paths}
-    outer = (".".join(parts[:length]) for parts in above.values() for length in range(len(parts) - 1, -1, -1))
-    return dict.fromkeys([*above, *outer])
+def _caller(model: nn.Module, path: str) -> str:
+    """The path of the next module above that is not a container."""
+    above = path.rpartition(".")[0]
+    containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+    return _caller(model, above) if above and isinstance(model.get_submodule(above), containers) else above
 
 
 def _below(path: str, above: str) -> bool:

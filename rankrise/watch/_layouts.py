@@ -12,6 +12,8 @@ from rankrise.watch._sources import Source, counts, outputs, sources
 Layout = tuple[str, ...]
 """Lines of code that end with `return watch.Attention(...)`."""
 ROLES = ("query", "key", "value")
+MOST_SOURCES = 256
+"""Of which any three are put together."""
 
 _PER_HEAD = "{whole}.cut({heads}).split({parts})"
 # How several roles, heads and the size of a head lie in the width of one layer, the most usual first.
@@ -51,6 +53,8 @@ def layouts(module: nn.Module, as_named: bool = False) -> Iterator[Layout]:
     """Every layout, those first that read layers as their names say, and leave the fewest unread; or only
     those that do read them as named."""
     found = sources(module)
+    if len(found) > MOST_SOURCES:  # a whole network
+        return
     for output in outputs(found):
         inputs = [one for one in found if not set(one.paths) & set(output.paths)]
         whole = [one for one in inputs if one.code]

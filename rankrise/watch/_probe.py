@@ -3,8 +3,9 @@
 Attention has symmetries that name its heads. If the value of head h changes its sign, the h-th part of what
 goes into the output projection does, and no other part changes. If its query changes its sign, only that part
 changes; if its key does too, nothing changes. The query of one token acts on that token alone, its key on
-others. A layout for which all of this holds is the one that the module uses. No mask, position (rotary or
-added), softmax, gate or kernel has to be rebuilt for it, and signs are exact in any floating type.
+others; one dimension of it acts on all dimensions of the head's values. A layout for which all of this holds
+is the one that the module uses. No mask, position (rotary or added), softmax, gate or kernel has to be
+rebuilt for it, and signs are exact in any floating type.
 
 Beside that, each layer that was read has to give what its weight gives, and what was not read must not stand
 between the tokens and what was. What signs do not see is told as a limit of the proof: further weights in the
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from rankrise.watch._families import Read
 from rankrise.watch._linear import has_one_matrix, linear
 from rankrise.watch._path import before_and_beside
-from rankrise.watch._trial import LONGER, Refuted, Trial
+from rankrise.watch._trial import HALF_TOLERANCE, LONGER, Refuted, Trial
 from rankrise.watch._twin import Unprovable, is_tied
 
 
@@ -63,6 +64,7 @@ def _probed(trial: Trial, base: Tensor) -> Limits:
     else:
         _probe_blocks(trial, base)
         _probe_tokens(trial, base)
+    _probe_wholeness(trial)
     before, beside = before_and_beside(trial)
     if before:
         stand = "stands" if len(before) == 1 else "stand"
@@ -219,6 +221,35 @@ def _probe_tokens(trial: Trial, base: Tensor) -> None:
         raise Refuted("the query of one token changes what other tokens get, as a key does")
     if touched["key"] < 2:
         raise Unprovable(LONGER)
+
+
+def _probe_wholeness(trial: Trial) -> None:
+    """The first dimension of a query acts on every dimension of its head's values: of several heads that are
+    read as one, on those of the first alone. Each is seen by itself, behind an output projection without the
+    others."""
+    query, output = trial.numbers["query"], trial.numbers["output"]
+    size, factor = output.shape[1], 2.0 if trial.tied else -1.0
+    if trial.tolerance == HALF_TOLERANCE:  # what one dimension does is as small
+        return
+    for dimension in {1, size // 2, size - 1} - {0, size}:
+        others = output[:, torch.arange(size) != dimension]
+        without_others = _times(trial.weights, others, 0.0)
+        given = []
+        for turned in (query[..., :0], query[..., :1], query):
+            trial.set(_times(without_others, turned, factor))
+            given.append(trial.call())
+        trial.set(trial.weights)
+        least = trial.tolerance * given[0].abs().max()
+        by_first, by_all = ((one - given[0]).abs().max() for one in given[1:])
+        if by_first <= least < by_all:
+            raise Refuted("a part of a query acts on a part of its values, so several heads are read as one")
+
+
+def _times(weights: Tensor, numbers: Tensor, factor: float) -> Tensor:
+    """All weights, those of these numbers times a factor."""
+    result = weights.clone()
+    result[numbers[numbers > 0].unique().to(weights.device) - 1] *= factor
+    return result
 
 
 def _patterns(count: int) -> Iterator[Tensor]:

@@ -55,7 +55,8 @@ def recognise(module: nn.Module) -> Attention | None:
         attention = family(module)
         if attention is not None:
             notes = (*attention.notes, *marks(module), *_not_read(module, attention))
-            return _with_check(module, replace(attention, notes=notes))
+            said = f"read by your family {getattr(family, '__name__', type(family).__name__)}"
+            return _with_check(module, replace(attention, notes=notes), said)
     refuse(module)
     for family in FAMILIES:
         attention = family(module)
@@ -63,7 +64,7 @@ def recognise(module: nn.Module) -> Attention | None:
             scale = roles.scale_of(module) if attention.scale is None else attention.scale
             guess = "; ".join(_assumed(module, attention))
             notes = (*attention.notes, *marks(module))
-            return _with_check(module, replace(attention, scale=scale, guess=guess, notes=notes))
+            return _with_check(module, replace(attention, scale=scale, guess=guess, notes=notes), guess)
     return None
 
 
@@ -79,15 +80,15 @@ def note_check(module: nn.Module, agrees: bool, words: str) -> None:
     _checked[module] = agrees, words
 
 
-def _with_check(module: nn.Module, attention: Attention) -> Attention:
-    """The reading with a note on what was assumed, and on what a forward pass said about it."""
+def _with_check(module: nn.Module, attention: Attention, assumed: str) -> Attention:
+    """The reading with a note on what is assumed, and on what a forward pass said about it."""
     if module not in _checked:
-        said = f"{attention.guess} (not checked, see watch.check)" if attention.guess else ""
+        said = f"{assumed} (not checked, see watch.check)" if assumed else ""
     else:
         agrees, words = _checked[module]
         verdict = "a forward pass agrees" if agrees else f"a forward pass does not prove it: {words}"
         verdict += f" about what is read, within limits: {words}" if agrees and words else ""
-        said = f"{attention.guess} ({verdict})" if attention.guess else verdict if words else ""
+        said = f"{assumed} ({verdict})" if assumed else verdict if words else ""
     return replace(attention, notes=(said, *attention.notes)) if said else attention
 
 
@@ -124,9 +125,12 @@ def _not_read(module: nn.Module, attention: Attention) -> tuple[str, ...]:
     return (f"it has further weights that are not read: {', '.join(further)}",) if further else ()
 
 
-def looks_like_attention(module: nn.Module) -> bool:
-    """Whether a module that no family reads should be mentioned: by its class name, or by its projections."""
+def looks_like_attention(module: nn.Module, path: str) -> bool:
+    """Whether a module that no family reads should be mentioned: by its class or its own name, or by its
+    projections."""
     named = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
+    called = re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]) is not None
+    named = named or (called and sum(map(is_linear, module.modules())) > 1)
     seeming = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
     bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
     seeming += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]

@@ -22,6 +22,10 @@ _ROLES = {
 }
 
 
+MOST_SINGLE = 32
+"""Of which any two are put one after the other; a module that has more has some for each head."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Code for a projection from `takes` to `gives` dimensions, and the parts of the module that are in it.
@@ -62,7 +66,7 @@ class Source:
 def sources(module: nn.Module) -> list[Source]:
     """All of them."""
     single = [*_lists(module), *_weights(module), *_layers(module)]
-    return [*single, *_in_a_row(module, single)]
+    return [*single, *(_in_a_row(module, single) if len(single) <= MOST_SINGLE else ())]
 
 
 def outputs(found: list[Source]) -> list[Source]:

@@ -173,7 +173,7 @@ def test_a_guess_warns_once_with_a_snippet_that_works_and_shows_everywhere():
         watch.heads(model)
     assert "not checked" in repr(layers)
     assert "not checked" in repr(layers[0])
-    exec(str(caught[0].message).split("settles it:")[1])
+    exec(str(caught[0].message).split("prove it, too:")[1])
     assert watch.check(model, x()).proved
     del layers, model
     gc.collect()

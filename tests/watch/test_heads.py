@@ -173,7 +173,8 @@ def test_a_family_of_ones_own_comes_first():
     try:
         (layer,) = watch.heads(Plain())
         assert layer.query.shape == (2, 8, 6)
-        assert (layer.scale, layer.notes) == (1.0, ("mine",))
+        told = "read by your family halves (not checked, see watch.check)"
+        assert (layer.scale, layer.notes) == (1.0, (told, "mine"))
     finally:
         remove_family(halves)
     assert watch.heads(Plain())[0].query.shape == (3, 8, 4)

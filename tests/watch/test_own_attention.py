@@ -8,6 +8,7 @@ import own_attention_odd as odd
 import own_attention_settled as settled
 import pytest
 import torch
+from own_models import batch, is_right, made, true_products
 from torch import nn
 
 from rankrise import watch
@@ -80,34 +81,6 @@ def _no_families_left():
     before = list(_added)
     yield
     _added[:] = before
-
-
-def made(kind):
-    """A model of a class that nothing was said about yet."""
-    torch.manual_seed(1)
-    return nn.Sequential(type(kind.__name__, (kind,), {})()).eval()
-
-
-def batch():
-    return torch.randn(2, 5, own.WIDTH, generator=torch.Generator().manual_seed(0))
-
-
-def products(layer):
-    return [*(layer.key @ layer.query.mT).double(), *(layer.value @ layer.output.mT).double()]
-
-
-def true_products(module):
-    query, key, value, output = module.heads()
-    pairs = [*zip(key, query, strict=True), *zip(value, output, strict=True)]
-    return [left @ right.T for left, right in pairs]
-
-
-def is_right(layer, module):
-    found, true = products(layer), true_products(module)
-    return len(found) == len(true) and all(
-        one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
-        for one, other in zip(found, true, strict=True)
-    )
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -224,39 +197,11 @@ def test_weights_before_what_is_read_are_not_passed_over():
     assert "mixer stands between the tokens and what is read" in str(result)
 
 
-def test_a_family_that_reads_layers_in_a_row_which_are_not_is_refuted():
-    model = made(odd.Square)
-
-    @watch.add_family
-    def mine(module):
-        if isinstance(module, odd.Square):
-            query = watch.linear(module.v_proj).then(watch.linear(module.q_proj))
-            parts = (watch.linear(one).cut(2) for one in (module.k_proj, module.v_proj))
-            return watch.Attention(query.cut(2), *parts, watch.linear(module.o_proj))
-
-    with pytest.raises(RankriseError, match="v_proj is read before the rest of its query, which it does not"):
-        watch.check(model, batch())
-
-
 def test_an_output_projection_of_several_layers_is_not_proved_and_says_why():
     module = own.Separate()
     module.o_proj = nn.Sequential(own.linear(own.INSIDE, 5), own.linear(5, own.WIDTH))
     result = watch.check(nn.Sequential(module), batch())
     assert str(result) == "0 of 1 layout proved; 0: its output projection is several layers in a row."
-
-
-def test_a_family_that_reads_a_matrix_which_is_not_used_is_refuted():
-    model = made(odd.WithUnusedMatrix)
-
-    @watch.add_family
-    def mine(module):
-        if isinstance(module, odd.WithUnusedMatrix):
-            query = watch.linear(module.q_down).then(watch.linear(module.q_proj))
-            parts = (watch.linear(one).cut(4) for one in (module.k_proj, module.v_proj))
-            return watch.Attention(query.cut(4), *parts, watch.linear(module.o_proj))
-
-    with pytest.raises(RankriseError, match="q_down is read, and changes nothing that it gives"):
-        watch.check(model, batch())
 
 
 def test_a_layer_that_takes_another_width_than_its_weight_says_is_refuted():
@@ -306,20 +251,6 @@ def test_a_bare_fused_weight_is_not_passed_over():
 
     with pytest.warns(UserWarning, match=r"1 \(Mixing\)"):
         watch.heads(nn.Sequential(own.Separate(), Mixing()))
-
-
-def test_a_family_of_ones_own_that_leaves_out_a_matrix_is_told():
-    model = made(own.KeysFromLatent)
-
-    @watch.add_family
-    def mine(module):
-        if isinstance(module, own.KeysFromLatent):
-            parts = (watch.linear(one).cut(4) for one in (module.q_proj, module.k_proj, module.v_proj))
-            return watch.Attention(*parts, watch.linear(module.o_proj))
-
-    assert watch.heads(model)[0].notes == ("it has further weights that are not read: kv_down",)
-    with pytest.raises(RankriseError, match="kv_down stands between the tokens and what is read"):
-        watch.check(model, batch())
 
 
 def test_reading_a_spectral_norm_does_not_train_it():

@@ -1,0 +1,119 @@
+"""Families of one's own: what is wrong with one is told, and one that is suggested is proved."""
+
+import own_attention as own
+import own_attention_odd as odd
+import pytest
+import torch
+from own_models import batch, is_right, made
+from torch import nn
+
+from rankrise import watch
+from rankrise.foundations.errors import RankriseError
+from rankrise.watch._recognise import _added
+
+
+@pytest.fixture(autouse=True)
+def _no_families_left():
+    before = list(_added)
+    yield
+    _added[:] = before
+
+
+def test_a_family_that_reads_layers_in_a_row_which_are_not_is_refuted():
+    model = made(odd.Square)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, odd.Square):
+            query = watch.linear(module.v_proj).then(watch.linear(module.q_proj))
+            parts = (watch.linear(one).cut(2) for one in (module.k_proj, module.v_proj))
+            return watch.Attention(query.cut(2), *parts, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match="v_proj is read before the rest of its query, which it does not"):
+        watch.check(model, batch())
+
+
+def test_a_family_that_reads_a_matrix_which_is_not_used_is_refuted():
+    model = made(odd.WithUnusedMatrix)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, odd.WithUnusedMatrix):
+            query = watch.linear(module.q_down).then(watch.linear(module.q_proj))
+            parts = (watch.linear(one).cut(4) for one in (module.k_proj, module.v_proj))
+            return watch.Attention(query.cut(4), *parts, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match="q_down is read, and changes nothing that it gives"):
+        watch.check(model, batch())
+
+
+@pytest.mark.parametrize("kind", [own.Separate, odd.UnnamedNorm])
+@pytest.mark.parametrize("count", [1, 2])
+def test_several_heads_that_are_read_as_one_are_refuted(kind, count):
+    model = made(kind)
+
+    @watch.add_family
+    def fewer(module):
+        if isinstance(module, kind):
+            layers = (module.q_proj, module.k_proj, module.v_proj)
+            parts = (watch.linear(layer).cut(count) for layer in layers)
+            return watch.Attention(*parts, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match=r"several heads are read as one. This settles it") as caught:
+        watch.check(model, batch())
+    exec(str(caught.value).split("settles it:")[1])
+    assert watch.check(model, batch()).proved
+    assert is_right(watch.heads(model)[0], model[0])
+
+
+@pytest.mark.parametrize("names", [("mix_proj", "back"), ("a", "b")])
+def test_where_no_layer_is_read_check_has_a_family_that_is_proved(names):
+    """Of a class that says neither by its name, nor how many heads it has, but is called `attn`."""
+    mix, back = names
+
+    class PerHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.many = own.HEADS
+            setattr(self, mix, own.linear(own.WIDTH, 3 * own.INSIDE))
+            setattr(self, back, own.linear(own.INSIDE, own.WIDTH))
+
+        def forward(self, x):
+            parts = getattr(self, mix)(x).unflatten(-1, (self.many, 3, -1)).movedim(-2, 0)
+            return getattr(self, back)(own.attend(*(part.transpose(1, 2) for part in parts)))
+
+    model = nn.ModuleDict({"attn": PerHead()})
+    with pytest.raises(
+        RankriseError, match=r"attn \(PerHead\).*such as this one, by which it works"
+    ) as caught:
+        watch.check(model, lambda model: model["attn"](batch()))
+    exec(str(caught.value).split("it works:")[1])
+    assert watch.check(model, lambda model: model["attn"](batch())).proved
+    [layer] = watch.heads(model)
+    assert layer.notes == ("read by your family my_attention (a forward pass agrees)",)
+    fused = getattr(model["attn"], mix).weight.unflatten(0, (own.HEADS, 3, own.SIZE))
+    torch.testing.assert_close(layer.key, fused[:, 1].mT)
+
+
+def test_a_large_model_that_cannot_be_read_is_refused_at_once():
+    """Its blocks' layers are not put together in every way that there is."""
+    model = nn.Sequential(*(nn.Sequential(odd.WithActivation(), nn.Linear(10, 10)) for _ in range(40)))
+    with pytest.raises(RankriseError, match=r"and 39 more .*Add a family for your own module with [\w.]+\.$"):
+        watch.heads(model)
+
+
+def test_a_family_of_ones_own_that_leaves_out_a_matrix_is_told():
+    model = made(own.KeysFromLatent)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, own.KeysFromLatent):
+            parts = (watch.linear(one).cut(4) for one in (module.q_proj, module.k_proj, module.v_proj))
+            return watch.Attention(*parts, watch.linear(module.o_proj))
+
+    assert watch.heads(model)[0].notes == (
+        "read by your family mine (not checked, see watch.check)",
+        "it has further weights that are not read: kv_down",
+    )
+    with pytest.raises(RankriseError, match="kv_down stands between the tokens and what is read"):
+        watch.check(model, batch())
