@@ -1,6 +1,7 @@
 """Rows of JSON: torn, damaged and checked lines."""
 
 import json
+import os
 import zlib
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     lines.close()
     assert read_lines(path) == [{"step": 1, "a": 1}, {"step": 2, "a": 5}]
     assert last_step(path) == 2
+
+
+def test_whole_lines_are_not_touched_on_opening(tmp_path: Path) -> None:
+    """When a run was last written is told by the time of its files."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step":1,"a":1}\n')
+    os.utime(path, (5, 5))
+    Lines(path).close()
+    assert path.stat().st_mtime == 5
 
 
 @pytest.mark.parametrize(

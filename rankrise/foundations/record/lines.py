@@ -130,7 +130,8 @@ class Lines:
             refuse_special(self.path)
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         self.size = _end_of_rows(self.path)
-        os.ftruncate(self._handle, self.size)  # a last line that was torn by a kill
+        if not self.untouched:  # a last line that was torn by a kill; else the file is not even touched
+            os.ftruncate(self._handle, self.size)
         self._changed = self._time_of_change()
 
     def _time_of_change(self) -> int:
