@@ -192,7 +192,7 @@ def by_each_choice(
     measures = list(ours)
     for choice, arguments in choices.items():
         try:
-            others = list(deciding(**arguments))
+            others = [replace(one, why="") for one in deciding(**arguments)]  # the reasons are for ours
         except NotRecorded as missing:
             others = [replace(one, value=None, interval=None, passes=None, why=str(missing)) for one in ours]
         measures += [replace(one, choice=choice) for one in others]

@@ -78,6 +78,7 @@ def test_a_verdict_that_another_choice_would_turn_says_so(tracked: dict[str, Pat
     claim = verdict("low rank", tracked["unit"], part="VO")
     assert claim.turned == f"Another choice turns it: {claim.otherwise}."
     assert claim.otherwise.startswith("holds by ")
+    assert {one.why for one in claim.measures if one.choice} == {""}, "the reasons are for our choices"
     assert "a threshold of 0.2 or 0.3" in claim.otherwise
     spectra = verdict("spectra", tracked["unit"], part="VO")
     run = watch.load(tracked["unit"])
