@@ -32,7 +32,8 @@ def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], **option
 
 @dataclass(frozen=True)
 class Fitting:
-    """A rich table where the terminal has room for the columns that may not wrap; else a paragraph per row.
+    """A rich table where the terminal has room for the columns that may not wrap; else a paragraph per row,
+    in which a first cell that is empty is the one above.
 
     >>> from rich.console import Console
     >>> from rich.table import Table
@@ -54,6 +55,11 @@ class Fitting:
         from rich.measure import Measurement
         from rich.text import Text
 
+        for column in self.table.columns:
+            if column.no_wrap:
+                cells = (column.header, *column.cells)
+                widths = (Measurement.get(console, options.update(max_width=10_000), cell) for cell in cells)
+                column.min_width = max(width.maximum for width in widths)
         needed = Measurement.get(console, options.update(max_width=10_000), self.table).minimum
         if needed <= options.max_width:
             yield self.table
@@ -61,10 +67,12 @@ class Fitting:
         if self.table.title:
             yield self.table.title
         titles = [column.header for column in self.table.columns]
+        first: Any = ""
         for cells in zip(*(column.cells for column in self.table.columns), strict=True):
+            first = cells[0] or first
             named = [
                 Text.assemble(f"{title} " if title else "", cell)
-                for title, cell in zip(titles, cells, strict=True)
+                for title, cell in zip(titles, (first, *cells[1:]), strict=True)
                 if cell
             ]
             yield Text(", ").join(named)

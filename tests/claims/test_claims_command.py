@@ -94,5 +94,8 @@ def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
     assert turned
     assert words.count(" but ") == len(turned)
     assert "'but': what another choice" in printed
+    monkeypatch.setenv("COLUMNS", "40")
+    main(["claims", *runs])
+    assert re.search(r"^low rank, VO, does not hold", capsys.readouterr().out, re.MULTILINE)
     main(["claims", str(tracked["wander"]), "--out", str(tmp_path / "kept.json")])
     assert "'but'" not in capsys.readouterr().out, "nothing is judged, so nothing would turn"
