@@ -96,7 +96,7 @@ def truncate(
     console = safe_console()
     for table in tables(found):
         console.print(Fitting(table))
-    for note in notes(found, both.data.measured_on):
+    for note in notes(found, both.data.measured_on, gain):
         console.print(note, markup=False, highlight=False)
     if saved:
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)

@@ -75,8 +75,8 @@ def draw_truncation(truncation: "Truncation") -> "Figure":
     return figure
 
 
-def notes(truncation: "Truncation", measured_on: str) -> list[str]:
-    """What has to be known to read the tables."""
+def notes(truncation: "Truncation", measured_on: str, gain: float) -> list[str]:
+    """What has to be known to read the tables, and which rank is enough to keep a share of the gain."""
     base = truncation.base["loss"]
     beside = "; other scores are of the validation set" if "validation_loss" in truncation.base else ""
     return [
@@ -87,7 +87,17 @@ def notes(truncation: "Truncation", measured_on: str) -> list[str]:
         "square weighted by what it does to the loss (weighted). gain: of the fall from initial to trained "
         "loss.",
         *_doubts(truncation),
+        *_enough(truncation, f"{100 * gain:g} % of the gain"),
     ]
+
+
+def _enough(truncation: "Truncation", what: str) -> list[str]:
+    """Which rank is enough for all matrices together, where they were cut."""
+    ranks = {one.method: one.functional_rank for one in truncation.curves if one.group == "all"}
+    one_for_all, budget = ranks.get("plain"), ranks.get("weighted")
+    ways = [] if one_for_all is None else [f"rank {one_for_all} for every matrix"]
+    ways += [] if budget is None else [f"the parameters of rank {budget}, spent where they matter"]
+    return [f"Enough to keep {what}: {', or '.join(ways)}."] if ways else []
 
 
 def _doubts(truncation: "Truncation") -> list[str]:
@@ -97,12 +107,12 @@ def _doubts(truncation: "Truncation") -> list[str]:
     told = []
     if little:
         told += [
-            f"{', '.join(dict.fromkeys(little))}: less than {100 * LITTLE:g} % of the fall of the loss from "
-            "base to tuned hangs on what changed there, so that their functional ranks say little."
+            f"*{', '.join(dict.fromkeys(little))}: less than {100 * LITTLE:g} % of the fall of the loss from "
+            "base to tuned is due to what changed there, so that their functional ranks say little."
         ]
     if falling:
         told += [
-            f"{', '.join(f'{one.group} ({one.method})' for one in falling)}: ranks above the functional one "
+            f"*{', '.join(f'{one.group} ({one.method})' for one in falling)}: ranks above the functional one "
             "keep less of the gain, so that it says little."
         ]
     return told

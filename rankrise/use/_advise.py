@@ -83,7 +83,8 @@ class Advice:
         text = f"# {AXOLOTL}\n" + "".join(f"# {line}\n" for line in wrap(self.evidence, 100))
         text += yaml.safe_dump(known, sort_keys=False, width=1000)
         if config["rank_pattern"]:
-            patterns = {name: config[name] for name in ("rank_pattern", "alpha_pattern")}
+            named = ("r", "lora_alpha", "rank_pattern", "alpha_pattern")
+            patterns = {name: config[name] for name in named}
             several, one = self.adapter.parameters, self.adapter.parameters_at(self.one_rank, only=self.ranks)
             text += (
                 f"# Axolotl knows one rank: at lora_r these modules have {one:,} parameters. Ranks of their "

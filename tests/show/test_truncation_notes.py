@@ -19,9 +19,10 @@ def truncation(**initial: float) -> Truncation:
 
 
 def test_groups_that_gain_next_to_nothing_are_named() -> None:
-    assert not any("say little" in note for note in notes(truncation(all=2.0, q=1.02), "8 examples"))
-    told = notes(truncation(all=2.0, q=1.002, k=1.005, v=0.99), "8 examples")[-1]
-    assert told.startswith("q, k: less than 1 % of the fall of the loss")
+    assert not any("say little" in note for note in notes(truncation(all=2.0, q=1.02), "8 examples", 0.99))
+    *_, doubt, answer = notes(truncation(all=2.0, q=1.002, k=1.005, v=0.99), "8 examples", 0.99)
+    assert doubt.startswith("*q, k: less than 1 % of the fall of the loss")
+    assert answer == "Enough to keep 99 % of the gain: rank 2 for every matrix."
 
 
 @pytest.mark.parametrize(("gains", "doubtful"), [((0.5, 0.995, 0.98), False), ((0.5, 1.4, 0.9), True)])
@@ -38,4 +39,4 @@ def test_a_functional_rank_above_which_less_is_kept_has_a_star(
     with console.capture() as printed:
         console.print(tables(found)[-1])
     assert ("2*" in printed.get()) == doubtful
-    assert any("all (plain): ranks above" in note for note in notes(found, "8 examples")) == doubtful
+    assert any("all (plain): ranks above" in note for note in notes(found, "8 examples", 0.99)) == doubtful

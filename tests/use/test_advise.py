@@ -31,7 +31,12 @@ def test_the_config_gives_every_module_its_rank() -> None:
     assert f"these modules have {one:,} parameters" in advice.yaml()
     assert min(advice.ranks.values()) <= fits < max(advice.ranks.values())
     assert read["lora_target_modules"] == list(advice.ranks)
-    assert "rank_pattern" in advice.yaml()
+    beside = [
+        line.removeprefix("# ") for line in advice.yaml().partition("for PEFT itself:\n")[2].splitlines()
+    ]
+    told = peft.LoraConfig(target_modules=read["lora_target_modules"], **yaml.safe_load("\n".join(beside)))
+    theirs = peft.get_peft_model(made("llama"), told).get_nb_trainable_parameters()[0]
+    assert theirs == advice.adapter.parameters
     assert "three seeds" in advice.evidence
 
 
