@@ -18,8 +18,8 @@ FINDING = """Take what training has changed in an attention head’s products
 <var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
 initialisation. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) found that its rank is low, and
 rises gradually as training goes on. The <em>stable rank</em>,
-‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², counts the directions that matter: 1 if there is a
-single one."""
+‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², is 1 if there is a single direction, and the
+higher, the more others are about as large."""
 
 ENERGY = "95 % energy"
 """The rank that is told beside the stable rank."""

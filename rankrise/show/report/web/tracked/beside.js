@@ -30,7 +30,7 @@ function alike(runs) {
 
 function besidePlot(runs, product) {
   const plot = new Plot({
-    name: `Rank of the change of ${product}, runs beside one another`,
+    name: `Rank of the change of ${product}, runs with the same layers`,
     title: "",
     xLabel: "",
     logX: () => state.logTime,
@@ -43,17 +43,19 @@ function besidePlot(runs, product) {
     const found = alike(runs);
     if (found.length < 2 || !here().products.includes(product)) return plot.show({ lines: [] });
     const where = state.layer < 0 ? "all heads" : here().layerName(state.layer);
-    plot.rename(`${here().rankTitle} of the change of ${product}, runs beside one another`, [
+    plot.rename(`${here().rankTitle} of the change of ${product}, runs with the same layers`, [
       `${here().rankTitle} of Δ`,
       ...fullProduct(product),
-      `, ${where}, runs beside one another`,
+      `, ${where}, runs with the same layers`,
     ]);
     // Steps, unless every run knows its epochs.
     const epochs = found.every((run) => run.epoch_steps);
     plot.options.xLabel = epochs ? "epoch" : "step";
     const lines = found.map((run, index) => line(run, product, epochs, spread(index, found.length)));
     const greyed = found.flatMap((run) => run.noisy([product], state.layer).map((range) => range.map((time) => time * unit(run, epochs))));
-    plot.show({ lines, greyed, summary: `${summary(found, product)}${here().greyNote(greyed)}` });
+    const others = runs.length - found.length;
+    const apart = others ? ` Not shown: ${others} with other layers or heads, or without a measurement.` : "";
+    plot.show({ lines, greyed, summary: `${summary(found, product)}${apart}${here().greyNote(greyed)}` });
   });
   return plot;
 }
