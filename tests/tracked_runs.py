@@ -89,6 +89,7 @@ def train(
         if step % EPOCH == 0:
             metrics["accuracy"] = (logits.argmax(1) == targets).float().mean()
         tracker.step(step, **metrics)
+        tracker.wait()  # on a slow disk, some would be left out
     if close:
         tracker.close()
     else:

@@ -73,8 +73,8 @@ def _verdicts(claims: Sequence[Claim]) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for _ in range(3):
-        table.add_column(no_wrap=True)
+    for no_wrap in (True, False, True):  # the claim, the part of it, the verdict
+        table.add_column(no_wrap=no_wrap)
     table.add_column(min_width=NARROWEST)
     before = ""
     for claim in claims:

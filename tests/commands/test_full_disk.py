@@ -50,10 +50,15 @@ def half_written(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_file_that_cannot_grow(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
 ) -> None:
     """The system itself refuses to write more."""
     resource = pytest.importorskip("resource")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is imported now would be torn for good
     asked, limits = words(command, run, tmp_path / "out"), resource.getrlimit(resource.RLIMIT_FSIZE)
     main(words("claims", run, tmp_path / "loaded"))  # what is compiled and cached at the first call
     capsys.readouterr()
@@ -67,8 +72,11 @@ def test_a_file_that_cannot_grow(
     assert not half_written(tmp_path / "out")
 
 
-def test_an_adapter_that_cannot_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_that_cannot_grow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     resource = pytest.importorskip("resource")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     base, out = made("llama"), tmp_path / "out" / "adapter"
     base.save_pretrained(tmp_path / "base")
     changed(base, seed=1).save_pretrained(tmp_path / "tuned")

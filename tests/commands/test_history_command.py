@@ -21,7 +21,8 @@ def series(tmp_path):
     return tmp_path / "series"
 
 
-def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys):
+def test_plan_and_run_are_told_in_words_and_in_json(series, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rankrise.watch._history.plan.time.perf_counter", lambda: 0.0)
     words = ["history", str(series), "--matrices=*.up", "--log-spaced", "3"]
     main([*words, "--plan"])
     shown = capsys.readouterr().out

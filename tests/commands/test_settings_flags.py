@@ -86,7 +86,7 @@ def changes_of(settings: type) -> st.SearchStrategy[dict[str, Any]]:
         one = get_args(wanted)[0] if many else wanted
         words = get_args(one) if get_origin(one) is Literal else None
         choices = st.sampled_from(words) if words else values_of(one, allowed[name].at_most)
-        if choices is not None and name not in ("data", "image_size", "patch_size", "other_steps"):
+        if choices is not None and name not in ("data", "image_size", "patch_size", "step", "other_steps"):
             values[name] = st.lists(choices, min_size=1, unique=True) if many else choices
     return st.fixed_dictionaries({}, optional=values)
 

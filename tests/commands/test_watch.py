@@ -210,7 +210,7 @@ def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
         command,
         stdout=slave,
         stderr=slave,
-        env=os.environ | {"TERM": "xterm"},
+        env=os.environ | {"COLUMNS": "200"},
         preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.SIG_DFL
         ),  # a shell's background job ignores it
@@ -252,7 +252,7 @@ def test_before_anything_is_recorded(
 ) -> None:
     write_json(tmp_path / "run.json", json.loads((folder / "run.json").read_text()) | {"finished": None})
     main(["watch", str(tmp_path)])
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "nothing is recorded yet" in printed
     assert "stages: none by step 0" in printed
 

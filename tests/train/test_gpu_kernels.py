@@ -17,10 +17,11 @@ DEVICE, DTYPE, TOLERANCE = ("cuda", torch.bfloat16, 1e-2) if GPU else ("cpu", to
 
 
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the tests run in this process")
-def test_in_the_interpreter():
+def test_in_the_interpreter(tmp_path):
     """It has to be asked for before Triton is imported."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

@@ -1,6 +1,7 @@
 """Training on a disk that loses what was not synced: nothing that was relied on is lost."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,11 @@ def test_no_acknowledged_checkpoint_or_row_is_lost(
             disk.left_of(folder, cuts[-1][1])
 
     def sync(handle: int) -> None:
-        cut()
-        real(handle)
+        with alone:
+            cut()
+            real(handle)
 
-    real = os.fsync
+    real, alone = os.fsync, threading.Lock()
     monkeypatch.setattr(os, "fsync", sync)
     save = once_per(loop.save_checkpoint, after=lambda _, step, *others: (saved.append(step), cut()))
     monkeypatch.setattr(loop, "save_checkpoint", save)

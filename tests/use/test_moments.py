@@ -174,7 +174,7 @@ def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_whe
 
     with pytest.warns(UserWarning, match="say little") as caught:
         found = measured(3)
-    assert len(torch.linalg.eigvalsh(found.inputs["0"].blocks[0]).relu().gt(1e-6).nonzero()) == 3
+    assert len(torch.linalg.eigvalsh(found.inputs["0"].blocks[0]).relu().gt(1e-4).nonzero()) == 3
     assert found.too_few == str(caught[0].message) == (
         "The moments say little: 2 of the 3 layers saw fewer tokens than they have inputs (0: 3 tokens of 3 "
         "examples for 6 inputs); measure them on more examples."

@@ -44,6 +44,7 @@ def open_page(browser: "Browser") -> "Iterator[Open]":
 
     def opened(path: Path, width: int = 1360, **options: Any) -> "Page":
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(120_000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
@@ -55,6 +56,8 @@ def open_page(browser: "Browser") -> "Iterator[Open]":
         )
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]", state="attached")
+        # Plots are drawn when their place has a size, in the frame after that.
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return page
 
     yield opened

@@ -81,7 +81,10 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "argv", [name, "--run", str(run), *more])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     after = measured(run)
-    assert list(after) == [step for step in range(1, last + 1) if watch.Schedule().due(step) or step == last]
+    due = [step for step in range(1, last + 1) if watch.Schedule().due(step) or step == last]
+    left_out = watch.load(run).info["left_out"].get("measurements", 0)  # on a slow disk
+    assert set(after) <= set(due)
+    assert len(after) >= len(due) - left_out
     assert all(numpy.array_equal(after[step], rank) for step, rank in before.items())
     loss = watch.load(run).steps()["loss"]
     loss = loss[numpy.isfinite(loss)]

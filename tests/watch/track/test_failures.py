@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -58,14 +59,15 @@ def test_full_disk(tmp_path, monkeypatch, caplog):
     assert run.info["stopped"].startswith("measuring failed ([Errno 28] No space left on device)")
 
 
-def test_a_real_limit_on_files(tmp_path, caplog):
+def test_a_real_limit_on_files(tmp_path, caplog, monkeypatch):
     """The system itself refuses to write more: training reaches its end, and every line is whole."""
     resource = pytest.importorskip("resource")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is imported now would be torn for good
     model, limits = tiny(), resource.getrlimit(resource.RLIMIT_FSIZE)
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 100)) as tracker:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
         try:
-            losses = train(model, range(1, 41), after=tracker.step)
+            losses = train(model, range(1, 41), after=lambda *now: (tracker.step(*now), tracker.wait()))
             tracker.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -297,7 +299,7 @@ def test_falling_behind(tmp_path, monkeypatch, caplog):
 
 
 def test_a_clock_that_jumps(tmp_path, monkeypatch):
-    times = iter([100.0, 50.0, 1e12, -3.0])
+    times = itertools.chain([100.0, 50.0, 1e12], itertools.repeat(-3.0))
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(often=[], seldom=[])) as tracker:
         monkeypatch.setattr(time, "time", lambda: next(times))

@@ -139,6 +139,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B's own library, without a network: a run of its own, and one that goes on already."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "300")
     import wandb
 
     train(tmp_path / "own", watch.wandb(project="ranks", dir=str(tmp_path)))
