@@ -1,6 +1,7 @@
 """`rankrise flow`: the exact gradient flow of a built-in network, beside Algorithm 1."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ def flow(
     from rankrise.commands.theory import show_agreement, tell
     from rankrise.show.progress import bar
     from rankrise.show.stage_table import print_stages
-    from rankrise.show.staircase import save_flow
+    from rankrise.show.staircase import save_stages
 
     wanted = network_settings(settings)
     if wanted.weights == "full":
@@ -58,4 +59,5 @@ def flow(
         print_stages(stages, loss.label, solved)
         show_agreement(solved, len(solved.times) - 1, comparison)
 
-    tell(result, "flow", out, json, lambda folder: save_flow(folder, solved, stages, loss.label), show)
+    draw = partial(save_stages, name="flow", stages=stages, label=loss.label, flow=solved)
+    tell(result, "flow", out, json, draw, show)

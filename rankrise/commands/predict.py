@@ -1,6 +1,7 @@
 """`rankrise predict`: Algorithm 1 on a built-in network."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,4 +50,5 @@ def predict(
         print_stages(stages, loss.label)
         show_assumptions(result)
 
-    tell(result, "stages", out, json, lambda folder: save_stages(folder, stages, loss.label), show)
+    draw = partial(save_stages, name="stages", stages=stages, label=loss.label)
+    tell(result, "stages", out, json, draw, show)

@@ -12,39 +12,31 @@ from rankrise.show.pictures import save_picture
 Label = Callable[[int], str]
 
 
-def save_stages(folder: Path, stages: Stages, label: Label) -> list[Path]:
-    """Draw the staircase of Algorithm 1: the loss, and the value of every coordinate that is ever active."""
-    figure, (upper, lower) = _axes()
-    _draw_staircase(upper, lower, stages, label, style="-")
-    return save_picture(figure, folder, "stages")
-
-
-def save_flow(folder: Path, flow: Flow, stages: Stages, label: Label) -> list[Path]:
-    """Draw a flow, with the staircase of Algorithm 1 dashed behind it."""
-    figure, (upper, lower) = _axes()
-    times, values = flow.times.cpu(), flow.values.cpu()
-    _draw_staircase(upper, lower, stages, label, style="--", end=float(times[-1]))
-    upper.plot(times, flow.losses.cpu(), color="black", linewidth=1.5, label="flow")
-    upper.legend(frameon=False, fontsize=8)
-    for coordinate, colour in _colours(stages).items():
-        lower.plot(times, values[:, coordinate], color=colour, linewidth=1.3)
-    return save_picture(figure, folder, "flow")
-
-
-def _axes() -> tuple[Figure, tuple[Axes, Axes]]:
+def save_stages(
+    folder: Path, name: str, stages: Stages, label: Label, flow: Flow | None = None
+) -> list[Path]:
+    """Draw the loss and the value of every coordinate that is ever active: predicted, and of a flow over
+    them."""
     figure = Figure(figsize=(6.5, 5.2), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     upper.set_ylabel("loss")
     lower.set_ylabel("$a = u \\odot v$")
     lower.set_xlabel("rescaled time $t / \\log(1/\\alpha)$")
-    return figure, (upper, lower)
+    _draw_staircase(upper, lower, stages, label, flow)
+    if flow is not None:
+        times, values = flow.times.cpu(), flow.values.cpu()
+        upper.plot(times, flow.losses.cpu(), color="black", linewidth=1.5, label="flow")
+        upper.legend(frameon=False, fontsize=8)
+        for coordinate, colour in _colours(stages).items():
+            lower.plot(times, values[:, coordinate], color=colour, linewidth=1.3)
+    return save_picture(figure, folder, name)
 
 
-def _draw_staircase(
-    upper: Axes, lower: Axes, stages: Stages, label: Label, style: str, end: float | None = None
-) -> None:
+def _draw_staircase(upper: Axes, lower: Axes, stages: Stages, label: Label, flow: Flow | None) -> None:
+    """Dashed where there is a flow."""
     times = [0.0, *(stage.time for stage in stages)]
-    times.append(max(end or 0.0, 1.1 * times[-1], 0.1))
+    times.append(max(0.0 if flow is None else float(flow.times[-1]), 1.1 * times[-1], 0.1))
+    style = "-" if flow is None else "--"
     losses = [stages.initial_loss, *(stage.loss for stage in stages)]
     upper.stairs(
         losses, times, baseline=None, color="0.45", linestyle=style, linewidth=1.2, label="Algorithm 1"
@@ -52,9 +44,8 @@ def _draw_staircase(
     for time in times[1:-1]:
         for axes in (upper, lower):
             axes.axvline(time, color="0.8", linewidth=0.5, zorder=0)
-    colours = _colours(stages)
     ends: dict[int, float] = {}
-    for coordinate, colour in colours.items():
+    for coordinate, colour in _colours(stages).items():
         steps = [0.0, *(float(stage.point[coordinate]) for stage in stages)]
         ends[coordinate] = steps[-1]
         lower.stairs(steps, times, baseline=None, color=colour, linestyle=style, linewidth=1.0)

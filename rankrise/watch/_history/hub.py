@@ -63,15 +63,16 @@ class HubRevision:
         return f"commit:{self.commit}"
 
     def header(self) -> Checkpoint:
-        forms: dict[str, Form] = {}
-        homes: dict[str, Home] = {}
         for file in self._weights:
             if not file.endswith(".safetensors"):
                 raise RankriseError(
                     f"{self.repository} at {self.name} is pickled and has no config.json, so its names are "
                     "not known before it is fetched: download it whole, and pass the folders."
                 )
-            for name, place in self._table(file).items():
+        forms: dict[str, Form] = {}
+        homes: dict[str, Home] = {}
+        for file, table in self._tables.items():
+            for name, place in table.items():
                 forms[name], homes[name] = place.form, (Path(file), name)
         return Checkpoint.of(Path(), forms, homes)
 
@@ -142,14 +143,10 @@ class HubRevision:
 
     @cached_property
     def _tables(self) -> dict[str, dict[str, StoredTensor]]:
-        return {}
+        """Where the tensors of each file are."""
+        return {file: self._table(file) for file in self._weights}
 
     def _table(self, file: str) -> dict[str, StoredTensor]:
-        if file not in self._tables:
-            self._tables[file] = self._read_table(file)
-        return self._tables[file]
-
-    def _read_table(self, file: str) -> dict[str, StoredTensor]:
         first = self._bytes(file, 0, min(TABLE, self._files[file]))
         length = int.from_bytes(first[:8], "little")
         start = 8 + length
@@ -187,7 +184,7 @@ class HubRevision:
 
     def _fetch_tensors(self, file: str, names: Sequence[str], path: Path) -> None:
         """Write the tensors of those names as a safetensors file of their own."""
-        table = self._table(file)
+        table = self._tables[file]
         places = sorted((table[name].begin, name) for name in names)
         entries: dict[str, Any] = {}
         offset = 0
