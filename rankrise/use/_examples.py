@@ -52,7 +52,7 @@ def read_examples(
     else:
         found = list(_blocks(path, model, checkpoint, at_most))
     if len(found) < 2:
-        raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: at least 2 are needed.")
+        raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: pass at least 2.")
     _refuse_unusable(found, path, model, checkpoint, at_once)
     return found
 
@@ -103,7 +103,8 @@ def unknown_share(examples: Sequence[Example], checkpoint: str | Path) -> float:
     """The share of the tokens of texts that the checkpoint's tokenizer does not know; 0 of images."""
     if "input_ids" not in examples[0]:
         return 0.0
-    unknown = _tokenizer(checkpoint).unk_token_id
+    tokenizer = _tokenizer(checkpoint)
+    unknown = tokenizer.get_vocab().get(tokenizer.unk_token)  # unk_token_id recurses where it is not in there
     tokens = torch.cat([example["input_ids"] for example in examples])
     return 0.0 if unknown is None else float((tokens == unknown).float().mean())
 
