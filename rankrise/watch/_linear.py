@@ -2,7 +2,8 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeGuard
 
@@ -46,15 +47,36 @@ def is_linear(module: object) -> bool:
 
 def from_known_library(module: nn.Module) -> bool:
     """Whether a module comes from a library whose fused projections have been gone through."""
-    return type(module).__module__.split(".")[0] in ("transformers", "timm", "litgpt", "vit_pytorch")
+    return _is_known(type(module))
+
+
+def works_as_known(module: nn.Module) -> bool:
+    """The same of its forward pass too, which others can replace, in the class or in this module alone."""
+    return from_known_library(module) and _is_known(used_forward(module))
+
+
+def used_forward(module: nn.Module) -> Callable[..., Any]:
+    """The function that a call of this module ends in, without what wraps it (such as accelerate does).
+
+    >>> used_forward(nn.Linear(2, 2)) is nn.Linear.forward
+    True
+    """
+    used = inspect.unwrap(module.forward)
+    return getattr(used, "__func__", used)
+
+
+def _is_known(made: object) -> bool:
+    """Whether a class or a function is one of such a library."""
+    library = str(getattr(made, "__module__", "")).split(".")[0]
+    return library in ("transformers", "timm", "litgpt", "vit_pytorch")
 
 
 def has_own_forward(layer: nn.Module) -> bool:
-    """Whether a linear layer is of a class that may do other things with its weight than `nn.Linear` does."""
+    """Whether a linear layer may do other things with its weight than `nn.Linear` does: its class has a
+    forward pass of its own, or it was given one."""
+    used = used_forward(layer)
     known = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
-    return not (
-        type(layer).forward in known or is_adapter(layer) or is_conv1d(layer) or from_known_library(layer)
-    )
+    return not (used in known or is_adapter(layer) or _is_known(used))
 
 
 def has_one_matrix(layer: nn.Module) -> TypeGuard[nn.Linear]:
@@ -82,7 +104,7 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
         return _project(source, bias, source)
     layers = _chain(source)
     if not layers:
-        raise Unreadable(f"a {type(source).__name__} is not a linear layer that is known here")
+        raise Unreadable(f"{type(source).__name__} is not a linear layer that is known here")
     whole = _one_layer(layers[0], bias if len(layers) == 1 else None)
     for place, layer in enumerate(layers[1:], start=2):
         whole = whole.then(_one_layer(layer, bias if place == len(layers) else None))
@@ -94,7 +116,7 @@ def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
     if is_adapter(module):
         module = merged_adapter(module)
     if _is_packed(module):
-        raise RankriseError(f"A {type(module).__name__} holds quantised weights: dequantise the model first.")
+        raise RankriseError(f"{type(module).__name__} holds quantised weights: dequantise the model first.")
     _refuse_further_weights(module)
     weight, bias = computed_weight(module), module.bias if bias is None else bias
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
@@ -201,12 +223,14 @@ def _chain(module: object) -> tuple[nn.Module, ...]:
             return _chain(module._modules[wrapper])
     if is_adapter(module):
         return (module,) if len(_chain(module._modules["base_layer"])) == 1 else ()
+    if isinstance(module, nn.Sequential) and used_forward(module) is not nn.Sequential.forward:
+        return ()
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
         rest = [_chain(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
         known = all(rest) and (len(rest) == 1 or isinstance(module, nn.Sequential))
         return tuple(layer for one in rest for layer in one) if known else ()
     inner = [*module._modules] == ["linear"] and not module._buffers and not module._parameters
-    if inner and type(module).__name__.endswith("Linear"):
+    if inner and type(module).__name__.endswith("Linear") and works_as_known(module):
         return _chain(module._modules["linear"])  # Moshi
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return (module,) if set(module.kernel_size) == {1} and module.groups == 1 else ()

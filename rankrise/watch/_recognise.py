@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.watch import _roles as roles
 from rankrise.watch._families import FAMILIES, Attention, Family, layers_of
-from rankrise.watch._linear import from_known_library, has_own_forward, is_linear
+from rankrise.watch._linear import has_own_forward, is_linear, works_as_known
 from rankrise.watch._marks import marks, refuse
 
 _INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
@@ -98,7 +98,7 @@ def _assumed(module: nn.Module, attention: Attention) -> Iterator[str]:
     kind = type(module).__name__
     if attention.guess:
         yield attention.guess
-    elif not from_known_library(module) and not isinstance(module, nn.MultiheadAttention):
+    elif not works_as_known(module) and not isinstance(module, nn.MultiheadAttention):
         yield f"{kind} is read as the attention of transformers that has its names"
     layers = [layer for layer in layers_of(attention) if isinstance(layer, nn.Module)]
     own = {type(layer).__name__ for layer in layers if has_own_forward(layer)}

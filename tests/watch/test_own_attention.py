@@ -281,3 +281,17 @@ def test_weights_that_hooks_compute_are_read_as_the_next_pass_uses_them(kind, tm
     for head in range(own.HEADS):
         values = np.linalg.svd((after[head] - before[head]).numpy(), compute_uv=False)
         assert run.stable_rank("KQ")[1, 0, head] == pytest.approx((values**2).sum() / values[0] ** 2, 1e-4)
+
+
+def test_a_known_layer_with_another_forward_pass_is_announced():
+    """Its class is a library's, but what it computes is not: its names alone do not tell the layout."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=30, n_positions=16)
+    model = transformers.GPT2Model(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch.heads(model)
+    attention = model.h[0].attn
+    attention.forward = lambda hidden_states, *args, **kwargs: (hidden_states, None)
+    with pytest.warns(UserWarning, match="The layout of h.0.attn is a GUESS"):
+        watch.heads(model)
