@@ -33,7 +33,7 @@ def settings_of(folder: str | Path) -> TrainSettings:
     """The settings that a run was made with."""
     recipe = watch.TrackedRun(Path(folder), read_run(folder, "tracked")).recipe
     if not recipe:
-        raise RankriseError(f"{folder} is not a run of 'rankrise train': it has no recipe.")
+        raise RankriseError(f"{folder} has no recipe: pass a run of 'rankrise train'.")
     return TrainSettings().changed(settings_of_record(recipe), f"the run {folder}")
 
 

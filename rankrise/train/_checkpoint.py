@@ -111,7 +111,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     for name, value in flat.items():
         parameter, _, key = name.rpartition("/")
         if key == "step" and not 0 <= value.item() <= step:
-            raise unusable(path, f"has a {MOMENTS} of another step ({name} is {value.item():g})")
+            raise unusable(path, f"has {MOMENTS} of another step ({name} is {value.item():g})")
         moments.setdefault(parameter, {})[key] = value
     weights |= {name: weights[first] for name, first in tied.items()}
     set_model_state_dict(model, weights, options=WHOLE)
@@ -128,7 +128,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
             torch.cuda.set_rng_state(state["random_gpu"][rank])
     except (TypeError, RuntimeError) as error:
-        raise unusable(path, f"has a {STATE} of other random numbers ({error})") from error
+        raise unusable(path, f"has {STATE} of other random numbers ({error})") from error
     return step, state["losses"]
 
 
@@ -143,10 +143,10 @@ def _refuse_other_tensors(
         fits = there is not None and (there.dtype, there.ndim) == (tensor.dtype, tensor.ndim)
         if there is None or not fits or there.shape[start:] != tensor.shape[start:]:
             what = "missing" if there is None else f"{there.dtype} {list(there.shape)}"
-            raise unusable(path, f"has a {file} of another network ({name} is {what})")
+            raise unusable(path, f"has {file} of another network ({name} is {what})")
     beyond = next((name for name in found if name not in wanted and first), None)
     if beyond is not None:
-        raise unusable(path, f"has a {file} of another network ({beyond} is not in this one)")
+        raise unusable(path, f"has {file} of another network ({beyond} is not in this one)")
 
 
 def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

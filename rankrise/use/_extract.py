@@ -34,7 +34,7 @@ def extract(
     only: Callable[[str], bool] = lambda name: True,
     damping: float = DAMPING,
     device: str | torch.device | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> Adapter:
     """Cut the change from `base` to `tuned` to few directions, and give them as an adapter.
 
@@ -73,7 +73,8 @@ def extract(
         count = budget.directions(matrix, chosen, largest)
         cuts[matrix.name], dtype = _cut(both, matrix, count, moments, damping, device)
         dtypes[dtype] = dtypes.get(dtype, 0) + 1
-        progress((place + 1) / len(chosen))
+        if progress is not None:
+            progress((place + 1) / len(chosen))
     adapter = Adapter(
         matrices=chosen,
         cuts=cuts,

@@ -63,7 +63,8 @@ def kind_of_heads(model: Any) -> str:
     kind = str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
     if kind not in KINDS:
         raise RankriseError(
-            f"The heads of {kind} are not cut: only those of {' and '.join(KINDS)} are plain dot products."
+            f"The heads of {kind} are not cut: leave out the groups of heads, or pass a model of type "
+            f"{' or '.join(KINDS)}, whose heads are plain dot products."
         )
     return kind
 

@@ -95,7 +95,7 @@ class Moments:
         if found[0] is None or found[1] is None:
             raise RankriseError(
                 f"There are no moments of {matrix.name}: the model that they were measured on did not use "
-                "this layer as a module of its own."
+                "this layer as a module of its own. Leave the moments out, or the layer."
             )
         for moment, size, side in ((found[0], matrix.into, "inputs"), (found[1], matrix.out, "outputs")):
             if moment.size != size:
@@ -178,7 +178,7 @@ def moments(
     block: int = BLOCK,
     only: Callable[[str], bool] = lambda name: True,
     about: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] = lambda examples: None,
+    progress: Callable[[int], None] | None = None,
 ) -> Moments:
     """Second moments of every linear layer's inputs, and of the loss gradients at its outputs.
 
@@ -220,7 +220,7 @@ def _differentiated(
     batches: Iterable[Any],
     loss: Callable[[Any, Any], Tensor],
     gathered: Gathered,
-    progress: Callable[[int], None],
+    progress: Callable[[int], None] | None,
 ) -> int:
     """Differentiate the loss of every batch, while sums are gathered; the number of examples."""
     examples = 0
@@ -237,7 +237,8 @@ def _differentiated(
                 value.backward()
         gathered.end()
         examples += count
-        progress(examples)
+        if progress is not None:
+            progress(examples)
     return examples
 
 

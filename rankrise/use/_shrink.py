@@ -35,7 +35,7 @@ def shrink(
     evaluate: Evaluate | None = None,
     damping: float = DAMPING,
     device: str | torch.device | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> Adapter:
     """Cut the change that a LoRA adapter makes to lower ranks; the product of its factors is never formed.
 
@@ -55,7 +55,8 @@ def shrink(
         left, right = (factor.to(device or factor.device) for factor in stored.factors[matrix.name])
         roots = (None, None) if moments is None else moments.roots(matrix, damping, left.device)
         cuts[matrix.name] = cut_product(left, right, *roots).on_cpu()
-        progress((place + 1) / len(matrices))
+        if progress is not None:
+            progress((place + 1) / len(matrices))
     made = Adapter(
         matrices=matrices,
         cuts=cuts,
@@ -104,20 +105,22 @@ def _checked(stored: StoredAdapter, model: nn.Module) -> tuple[Matrix, ...]:
         if name not in layers:
             module = dict(model.named_modules()).get(name)
             what = "not a linear layer" if module is None or is_transposed(module) is None else "a tied layer"
-            raise RankriseError(f"{stored.folder} is not an adapter of this base: {name} is {what} in it.")
+            raise RankriseError(
+                f"{stored.folder} is not an adapter of this base ({name} is {what} in it): pass its own."
+            )
         shape, has = (left.shape[0], right.shape[1]), (layers[name].out, layers[name].into)
         if shape != has:
             raise RankriseError(
-                f"{stored.folder} is not an adapter of this base: {name} is {list(shape)} in the adapter and "
-                f"{list(has)} in the base."
+                f"{stored.folder} is not an adapter of this base ({name} is {list(shape)} in the adapter and "
+                f"{list(has)} in the base): pass its own."
             )
     tensors = model.state_dict()
     for name, tensor in _rest(stored).tensors.items():
         if name not in tensors or tensor.shape != tensors[name].shape:
             there = list(tensors[name].shape) if name in tensors else "missing"
             raise RankriseError(
-                f"{stored.folder} is not an adapter of this base: {name} is {list(tensor.shape)} in the "
-                f"adapter and {there} in the base."
+                f"{stored.folder} is not an adapter of this base ({name} is {list(tensor.shape)} in the "
+                f"adapter and {there} in the base): pass its own."
             )
     return tuple(matrix for name, matrix in layers.items() if name in stored.factors)
 

@@ -103,7 +103,7 @@ def truncate(
     damping: float = DAMPING,
     known: Sequence[GainCurve] = (),
     measured: Callable[[Sequence[GainCurve]], object] | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> Truncation:
     """Measure what remains of training when its change is cut to each of `ranks`, and the functional rank.
 
@@ -152,7 +152,8 @@ def truncate(
         curves.append(there.get(which) or _curve(family(), whole, ranks, gain))
         if measured is not None:
             measured(curves)
-        progress((place + 1) / len(families))
+        if progress is not None:
+            progress((place + 1) / len(families))
     return Truncation(whole, initial, tuple(curves))
 
 

@@ -110,7 +110,7 @@ def refuse_beside_a_change(right: object) -> None:
     """A change is whole: nothing can stand where another matrix has its right factor."""
     if right is not None:
         raise RankriseError(
-            f"A {type(right).__name__} was passed beside a change, which is one value: name further "
+            f"{type(right).__name__} was passed beside a change, which is one value: name further "
             "arguments, such as count=2."
         )
 

@@ -17,7 +17,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.notes import gathered
 from rankrise.watch._heads import find_layers, none_read, unread_modules, unwrap
-from rankrise.watch._linear import from_known_library
+from rankrise.watch._linear import works_as_known
 from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
 from rankrise.watch._probe import Limits, Partly, probe, work_alike
 from rankrise.watch._recognise import note_check, recognise
@@ -188,7 +188,7 @@ def _verdict(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[s
     except Unprovable as unprovable:
         return LayerCheck(name, False, str(unprovable))
     except Refuted as refuted:
-        if from_known_library(module):  # its layout was gone through: what stands between is in its notes
+        if works_as_known(module):  # its layout was gone through: what stands between is in its notes
             return LayerCheck(name, False, f"{refuted}, or what its notes name stands between")
         snippet = right_layout(module, partial(probe, module, args, kwargs))
         if isinstance(refuted, Partly) and not snippet:
@@ -221,9 +221,9 @@ def _words(module: nn.Module, limits: Limits) -> Iterator[str]:
 def _run(model: nn.Module, batch: Batch) -> None:
     if not isinstance(batch, (Tensor, Mapping, tuple, list)):
         if not callable(batch):
-            kind = type(batch).__name__
             raise RankriseError(
-                f"The batch is a {kind}: pass a tensor, a dictionary, a tuple or a function of the model."
+                f"The batch is of type {type(batch).__name__}: pass a tensor, a dictionary, a tuple or a "
+                "function of the model."
             )
         batch(model)
         return

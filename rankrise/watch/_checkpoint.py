@@ -170,7 +170,9 @@ def _shards(index: Path) -> list[Path]:
     shards = sorted(set(homes.values()))
     for shard in shards:
         if shard != Path(shard).name or not (index.parent / shard).is_file():
-            raise RankriseError(f"{str(index)!r} names {shard!r}, which is not a file beside it.")
+            raise RankriseError(
+                f"{str(index)!r} names {shard!r}, which is not a file beside it: restore both."
+            )
     return [index.parent / shard for shard in shards]
 
 

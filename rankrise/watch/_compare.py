@@ -84,7 +84,7 @@ def compare(
     all_matrices: bool = False,
     threshold: float = 1e-3,
     device: str | torch.device | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> ModelComparison:
     """Ranks and size of the change of every head, and with `all_matrices` of every weight as it is stored.
 
@@ -115,11 +115,13 @@ def compare(
         for matrix in PRODUCTS:
             rows += _head_rows(old, new, matrix, threshold, device, numbers, ceilings.get(matrix))
         notes |= dict.fromkeys(f"{name}: {note}" for note in new.notes)
-        progress((index + 1) / total)
+        if progress is not None:
+            progress((index + 1) / total)
     for index, (name, read_old, read_new, ceiling) in enumerate(weights):
         both = _placed(read_old(), device), _placed(read_new(), device)
         rows.append(_weight_row(name, *both, threshold, ceiling))
-        progress((len(first) + index + 1) / total)
+        if progress is not None:
+            progress((len(first) + index + 1) / total)
     return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
 
 

@@ -38,8 +38,8 @@ def as_tensor(given: Matrix) -> Tensor:
         return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError):
         raise RankriseError(
-            f"A {type(given).__name__} was passed as a matrix: pass a tensor, a NumPy array or nested lists "
-            "of numbers; of two factors, each by itself or as a tuple of two."
+            f"{type(given).__name__} was passed as a matrix: pass a tensor, a NumPy array or nested lists of "
+            "numbers; of two factors, each by itself or as a tuple of two."
         ) from None
 
 

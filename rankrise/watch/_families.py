@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.counted import counted
 from rankrise.watch import _roles as roles
-from rankrise.watch._linear import from_known_library, is_linear, linear
+from rankrise.watch._linear import from_known_library, is_linear, linear, used_forward, works_as_known
 from rankrise.watch._marks import marks, refuse, unread_parts
 from rankrise.watch._projection import Projection, Unreadable
 
@@ -106,7 +106,7 @@ def torch_multihead(module: Any) -> Attention | None:
     query, key, value = (part.cut(module.num_heads) for part in parts)
     notes = ["a learned key and value stand beside those of the tokens"] * (module.bias_k is not None)
     guess = ""
-    if type(module).forward is not nn.MultiheadAttention.forward:
+    if used_forward(module) is not nn.MultiheadAttention.forward:
         guess = f"{type(module).__name__} is read as nn.MultiheadAttention, whose forward pass it replaces"
         own = r"(in|[qkv])_proj_weight|in_proj_bias|bias_[kv]|out_proj"
         further = [name for name in (*module._parameters, *module._modules) if not re.fullmatch(own, name)]
@@ -254,9 +254,7 @@ def standard(module: Any) -> Attention | None:
             f"width {query.width}"
         )
     notes = marks(holder) + unread_parts(holder, (*inputs, last))
-    guess = (
-        "" if from_known_library(holder) else _assumed(type(holder).__name__, len(inputs), heads != groups)
-    )
+    guess = "" if works_as_known(holder) else _assumed(type(holder).__name__, len(inputs), heads != groups)
     scale = roles.scale_of(holder)
     return Attention(query.cut(heads), key.cut(groups), value.cut(groups), output, scale, notes, guess)
 

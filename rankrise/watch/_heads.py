@@ -187,8 +187,8 @@ def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = N
         raise none_read(model, "such as this one, and prove it with watch.check(model, batch)", snippet)
     if reasons:
         warnings.warn(
-            f"{len(found)} attention layers of {type(model).__name__} are read, and {len(reasons)} left out: "
-            f"{_grouped(model, reasons)}.",
+            f"Only {len(found)} of {len(found) + len(reasons)} attention layers of {type(model).__name__} "
+            f"are read; left out: {_grouped(model, reasons)}.",
             stacklevel=3,
         )
     _announce_guesses(found)

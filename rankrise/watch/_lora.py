@@ -126,7 +126,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
     """The factors of a PEFT LoRA adapter, read from its folder; nothing in it is run."""
     folder = Path(folder)
     if not (folder / ADAPTER_CONFIG).is_file():
-        raise RankriseError(f"{str(folder)!r} is not a PEFT adapter: it has no {ADAPTER_CONFIG}.")
+        raise RankriseError(f"{str(folder)!r} has no {ADAPTER_CONFIG}: pass the folder of a PEFT adapter.")
     config = read_json(folder / ADAPTER_CONFIG)
     scales = _scales(folder / ADAPTER_CONFIG, config)
     _refuse_what_is_not_plain(folder, config)
@@ -141,8 +141,8 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
     embedded = [key for key in tensors if ".lora_" in key]
     if embedded or not factors:
         raise RankriseError(
-            f"{str(folder)!r} holds {embedded[0] if embedded else 'no LoRA factors'}: only LoRA of linear "
-            "layers is read."
+            f"{str(folder)!r} holds {embedded[0] if embedded else 'no LoRA factors'}: pass a LoRA adapter "
+            "of linear layers alone."
         )
     return StoredAdapter(folder, config, factors, tensors, dtype)
 
@@ -159,7 +159,7 @@ def _refuse_what_is_not_plain(folder: Path, config: dict[str, Any]) -> None:
     if kind != "LORA" or unplain:
         what = f"{kind} with {unplain}" if unplain else kind
         raise RankriseError(
-            f"{str(folder)!r} is a {what} adapter: only plain LoRA is a product of two factors."
+            f"{str(folder)!r} holds an adapter of type {what}: pass plain LoRA, a product of two factors."
         )
 
 
@@ -183,7 +183,9 @@ def _checked_factors(folder: Path, name: str, left: Tensor | None, right: Tensor
             f"{str(folder)!r} holds factors for a module of {len(name)} characters: restore it."
         )
     if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-        raise RankriseError(f"{str(folder)!r} holds no two factors for {name}: only linear layers are read.")
+        raise RankriseError(
+            f"{str(folder)!r} holds no two factors for {name}: pass an adapter of linear layers."
+        )
     for factor in (left, right):
         refuse_quantised(factor, f"a factor for {name} in {str(folder)!r}")
     if not all(bool(factor.float().isfinite().all()) for factor in (left, right)):

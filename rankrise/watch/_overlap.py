@@ -69,7 +69,7 @@ def overlap(
     second_before: Source | None = None,
     directions: int = 4,
     device: str | torch.device | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> ModelOverlap:
     """How far what `first` learned since `before` lies in the directions that `second` learned, by head.
 
@@ -116,7 +116,8 @@ def overlap(
         for matrix in PRODUCTS:
             changes = [head_change(old, new, matrix, device, numbers) for old, new in layers]
             rows += _rows(name, matrix, changes, directions, numbers)
-        progress((index + 1) / len(names))
+        if progress is not None:
+            progress((index + 1) / len(names))
     return ModelOverlap(described(first), described(second), tuple(rows))
 
 

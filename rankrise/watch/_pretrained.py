@@ -86,7 +86,7 @@ def loading(
                 if tensor.is_floating_point() and tensor.shape != parameter.shape:
                     raise RankriseError(
                         f"{name}.{path} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config "
-                        f"makes it {tuple(parameter.shape)}."
+                        f"makes it {tuple(parameter.shape)}: restore both."
                     )
                 if adapted is not None:
                     tensor = adapted.of(f"{name}.{path}", tensor)

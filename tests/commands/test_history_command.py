@@ -80,7 +80,7 @@ def test_from_another(series, tmp_path, capsys):
         (["--run=r", "--steps=("], "neither a file nor a pattern"),
         (["--run=r", "--steps=step"], "a pattern with 0 groups"),
         (["--run=r", r"--steps=ste(p\d)"], "whose group holds 'p0'"),
-        (["--run=r", "--first=9"], "no checkpoint is from step 9 on: the series goes from step 0 to 8."),
+        (["--run=r", "--first=9"], "no checkpoint is from step 9 on: pass bounds within steps 0 to 8."),
         (["--run=r", "--first=5", "--last=6"], "no checkpoint is from step 5 on and up to step 6:"),
         (["--run=r", "--matrices=*", "--from=seris"], "no checkpoint 'seris' (did you mean 'series'?)"),
         (["--run=r", "--every=0"], "pass 1 or more"),

@@ -209,28 +209,28 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
     recipe = recipe_file(tiny, tmp_path / "recipe.yaml")
     for number, (damage, message) in enumerate(
         [
-            (_flip_a_bit, "has a model.safetensors that has changed since it was written: restore it"),
+            (_flip_a_bit, "has model.safetensors, which has changed since it was written: restore it"),
             (_name_another_step, "says in state.json that it is of step 3: restore it"),
-            (partial(_cut, sums=True), "has a model.safetensors that has changed"),
+            (partial(_cut, sums=True), "has model.safetensors, which has changed"),
             (partial(_cut, sums=False), "cannot be read"),
             (lambda one: (one / "state.json").write_text("[" * 100_000), "state.json is damaged"),
             (lambda one: (one / "optimiser.safetensors").unlink(), "cannot be read"),
             (
                 partial(_say, sha256={}),
-                "has a model.safetensors whose checksum is not in state.json: restore",
+                "has model.safetensors, whose checksum is not in state.json: restore",
             ),
-            (partial(_say, sha256=None), "has a model.safetensors whose checksum is not in state.json"),
-            (_lose_the_sums, "has a model.safetensors whose checksum is not in state.json"),
-            (partial(_lose_the_sums, file="state.safetensors"), "has a state.safetensors whose checksum is"),
-            (partial(_say, format=EARLIER, sha256={}), "has a model.safetensors whose checksum is not in"),
+            (partial(_say, sha256=None), "has model.safetensors, whose checksum is not in state.json"),
+            (_lose_the_sums, "has model.safetensors, whose checksum is not in state.json"),
+            (partial(_lose_the_sums, file="state.safetensors"), "has state.safetensors, whose checksum is"),
+            (partial(_say, format=EARLIER, sha256={}), "has model.safetensors, whose checksum is not in"),
             (partial(_say, format="another"), "has a state.json that is damaged"),
-            (partial(_lose_a_tensor, "model.safetensors"), "has a model.safetensors of another network"),
-            (partial(_lose_a_tensor, "optimiser.safetensors"), "has a optimiser.safetensors of another"),
-            (partial(_lose_a_tensor, "state.safetensors"), "has a state.safetensors of another network"),
+            (partial(_lose_a_tensor, "model.safetensors"), "has model.safetensors of another network"),
+            (partial(_lose_a_tensor, "optimiser.safetensors"), "has optimiser.safetensors of another"),
+            (partial(_lose_a_tensor, "state.safetensors"), "has state.safetensors of another network"),
             (partial(_change_the_type, file="model.safetensors"), "is torch.complex64 ["),
             (partial(_change_the_type, file="optimiser.safetensors"), "is torch.complex64 ["),
             (partial(_change_the_type, file="state.safetensors"), "is torch.complex64 ["),
-            (_turn_a_step, "has a optimiser.safetensors of another step ("),
+            (_turn_a_step, "has optimiser.safetensors of another step ("),
             (_go_beyond_the_end, "has a checkpoint of step 99 of 30: restore it, or remove"),
             (partial(_lose_a_row, "steps.jsonl"), "steps.jsonl lacks step"),
             (partial(_lose_a_row, "ranks.jsonl"), "ranks.jsonl lacks step"),
@@ -257,7 +257,7 @@ def test_no_command_uses_weights_that_have_changed(whole_run, words, tmp_path, m
     _flip_a_bit(latest_checkpoint("run"))
     with pytest.raises(SystemExit, match="2"):
         main(words)
-    assert "has a model.safetensors that has changed since it was written" in capsys.readouterr().err
+    assert "has model.safetensors, which has changed since it was written" in capsys.readouterr().err
     assert not Path("new").exists()
 
 

@@ -109,7 +109,7 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
             use.shrink(folder, **({"rank": 2} | given))
 
     refused("has no adapter_config.json", tmp_path)
-    refused("is not an adapter of this base: model.layers.0", base=made("gpt2"))
+    refused("is not an adapter of this base \\(model.layers.0", base=made("gpt2"))
     refused("pass base", evaluate=lambda model: 0.0)
     refused("No budget is given", rank=None)
     other = made("llama")
@@ -123,9 +123,9 @@ def test_bad_adapters_are_refused(tmp_path: Path) -> None:
     other.config._name_or_path = "/cache/models--a--b/snapshots/0123abcd"
     assert use.shrink(tmp_path / "large", rank=2, base=other).base == "a/b"
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
-    refused("is a LORA with use_dora adapter")
+    refused("holds an adapter of type LORA with use_dora")
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"target_parameters": ["a.b"]}))
-    refused("is a LORA with target_parameters adapter")
+    refused("holds an adapter of type LORA with target_parameters")
     (tmp_path / "large/adapter_config.json").write_text(json.dumps(config))
     path = tmp_path / "large/adapter_model.safetensors"
     tensors = load_file(path)

@@ -370,7 +370,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["extract", "bert/base", "bert/tuned", "--out", "a", "--data", "gpt2.txt"], "needs labels"),
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--gain", "0.9"], "pass --data"),
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--moments", "m"], "pass --data"),
-        (["shrink", "gpt2/base", "--out", "a"], "is not a PEFT adapter"),
+        (["shrink", "gpt2/base", "--out", "a"], "pass the folder of a PEFT adapter"),
         (["shrink", "gpt2/base", "--out", "a", "--base", "gpt2/base"], "pass both --base and --data"),
         (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
         (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),

@@ -208,7 +208,7 @@ def test_any_form_of_batch(batch):
 
 
 def test_other_batches_are_refused():
-    with pytest.raises(RankriseError, match="The batch is a int: pass a tensor"):
+    with pytest.raises(RankriseError, match="The batch is of type int: pass a tensor"):
         watch.check(Block(Fused("thirds")), 3)
     for batch in ({"words": x()}, x()[..., :3]):
         with pytest.raises(RankriseError, match=r"Block cannot be run on the batch \(.*: pass what it is"):

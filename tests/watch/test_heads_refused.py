@@ -46,7 +46,7 @@ def test_packed_weights():
 
     model = tiny()
     model.layers[0].self_attn.q_proj = QuantLinear()
-    assert "layers.0.self_attn: A QuantLinear holds quantised weights" in refusal(model)
+    assert "layers.0.self_attn: QuantLinear holds quantised weights" in refusal(model)
 
 
 def test_tensor_subclasses():
@@ -90,7 +90,7 @@ def test_some_attention_left_out_is_a_warning():
             super().__init__()
             self.mix = nn.Linear(2, 2)
 
-    with pytest.warns(UserWarning, match=r"1 attention layers .* 1 left out: 1 \(GatedAttention\)"):
+    with pytest.warns(UserWarning, match=r"Only 1 of 2 attention layers .* left out: 1 \(GatedAttention\)"):
         assert len(watch.heads(nn.Sequential(Plain(), GatedAttention()))) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -44,13 +44,13 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
         return step
     for name in names:
         if not isinstance(sums, dict) or name not in sums:
-            raise unusable(path, f"has a {name} whose checksum is not in {ABOUT}")
+            raise unusable(path, f"has {name}, whose checksum is not in {ABOUT}")
         try:
             same = sha256(path / name) == sums[name]
         except OSError as error:
             raise unusable(path, f"cannot be read ({error})") from error
         if not same:
-            raise unusable(path, f"has a {name} that has changed since it was written")
+            raise unusable(path, f"has {name}, which has changed since it was written")
     return step
 
 

@@ -270,7 +270,9 @@ def _checked_starts(starts: Sequence[Start]) -> list[tuple[Tensor, Tensor]]:
     try:
         given = [(u, v) for u, v in starts]
     except (TypeError, ValueError) as error:
-        raise RankriseError("starts must be a list of pairs (U0, V0), one per product.") from error
+        raise RankriseError(
+            f"starts is {type(starts).__name__}, not a list of pairs: pass one pair (U0, V0) per product."
+        ) from error
     if not given:
         raise RankriseError("starts is empty: pass one pair (U0, V0) per product.")
     pairs = []
@@ -281,7 +283,7 @@ def _checked_starts(starts: Sequence[Start]) -> list[tuple[Tensor, Tensor]]:
             if weights.ndim != 2 or not weights.numel():
                 raise RankriseError(f"{name} is of shape {tuple(weights.shape)}: pass a matrix, (d, c).")
             if not torch.isfinite(weights).all():
-                raise RankriseError(f"{name} is not finite: initial weights must be.")
+                raise RankriseError(f"{name} is not finite: pass finite initial weights.")
         if u.shape[1] != v.shape[1]:
             raise RankriseError(
                 f"U0 and V0 of product {number} have {u.shape[1]} and {v.shape[1]} columns: pass as many."

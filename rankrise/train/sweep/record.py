@@ -56,7 +56,7 @@ def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
     advice = "restore it, or pass another folder"
     kept = read_json(path, advice)
     if kept.get("format") != FORMAT:
-        raise RankriseError(f"{path} is of format {kept.get('format')!r}: this version reads {FORMAT!r}.")
+        raise RankriseError(f"{path} is of format {kept.get('format')!r}, not {FORMAT!r}: {advice}.")
     if ("choices" in kept) != ("choices" in described):
         raise RankriseError(
             f"{folder} holds {_kind(kept)}, not {_kind(described)}: pass another folder, or the same command."

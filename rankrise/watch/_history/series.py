@@ -197,7 +197,7 @@ def choose(
     if not within:
         bounds = [f"from step {first} on" * (first is not None), f"up to step {last}" * (last is not None)]
         raise RankriseError(
-            f"no checkpoint is {' and '.join(filter(None, bounds))}: the series goes from step "
+            f"no checkpoint is {' and '.join(filter(None, bounds))}: pass bounds within steps "
             f"{entries[0].step} to {entries[-1].step}."
         )
     kept = within[::every]

@@ -204,7 +204,9 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         chosen = tuple(range(count)) if choice.heads is None else choice.heads
         if not 0 <= chosen[0] <= chosen[-1] < count:
             has = counted(count, "head")
-            raise RankriseError(f"heads is {list(chosen)}, but {name} has {has}, counted from 0.")
+            raise RankriseError(
+                f"heads is {list(chosen)}, but {name} has {has}: pass numbers from 0 to {count - 1}."
+            )
         group = tuple(attention.group_of_head[head] for head in chosen)
         yield Unit(
             name,
@@ -229,7 +231,10 @@ def _layer_reader(
     def read(module: nn.Module) -> Tensors:
         attention = recognise(module)
         if attention is None:
-            raise RankriseError(f"a {type(module).__name__} is not an attention that is known here any more.")
+            raise RankriseError(
+                f"{type(module).__name__} is not an attention that is known here any more: keep its family "
+                "until the tracker is closed."
+            )
         return {role: _rows(_by_head(attention, role), _numbers(role)) for role in roles}
 
     def _numbers(role: str) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def test_choice_of_layers_heads_and_products(tmp_path):
     [
         ({"layers": ["decoder.*"]}, "not one of the 2 attention layers layers.0.self_attn"),
         ({"layers": [7]}, "layers has 7"),
-        ({"heads": [2]}, "has 2 heads, counted from 0"),
+        ({"heads": [2]}, "has 2 heads: pass numbers from 0 to 1"),
         ({"products": ["QK"]}, "pass some of KQ, VO"),
         ({"matrices": ["*.mlp.*"]}, "matches no weight matrix of Tiny"),
         ({"top": 0}, "a number from 1 to 2147483647"),

@@ -73,7 +73,8 @@ def matrix_sensing(
     check_sizes(rows=rows, columns=columns, samples=samples, rank=rank)
     if rank > min(rows, columns):
         raise RankriseError(
-            f"rank={rank} is above {min(rows, columns)}, the most that {rows} x {columns} has."
+            f"rank={rank} is above {min(rows, columns)}, the most that {rows} x {columns} has: pass a lower "
+            "one."
         )
     source = generator(seed)
     left, right = gaussian(source, samples, rows), gaussian(source, samples, columns)
