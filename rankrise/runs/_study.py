@@ -28,6 +28,9 @@ FAMILIES = {
 }
 """The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
 
+SUBSETS = {"tinyimagenet100": "ImageNet subset", "tinyimagenet": "Tiny-ImageNet"}
+"""Subsets of ImageNet as people write them, by their whole name."""
+
 MODELS = {"GPT2LMHeadModel": "GPT-2", "InContextRegressor": "GPT-2"}
 """Models that a title names beside their data, by their class."""
 
@@ -47,10 +50,10 @@ class Study:
 
     @property
     def label(self) -> str:
-        """The data set as people write it; of a subset of ImageNet its own name; else the run's name."""
+        """The data set as people write it, a subset of ImageNet by its own name; else the run's name."""
         name = (self.data or "").rpartition(":")[2]  # of a Hugging Face data set, its configuration
         plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("rawv1")
-        return FAMILIES.get(plain) or name or self.members[0].name
+        return (FAMILIES | SUBSETS).get(plain) or name or self.members[0].name
 
     @property
     def title(self) -> str:

@@ -285,7 +285,7 @@ def test_a_part_of_imagenet_is_labelled_as_such(tracked: dict[str, Path], tmp_pa
     info["extra"]["data"] = "tiny-imagenet-100"
     path.write_text(json.dumps(info))
     figures, _ = draw_figures(open(tmp_path / "run"), tmp_path, ["16"])
-    assert {row["data"] for row in rows(figures["16"][2])} == {"tiny-imagenet-100"}
+    assert {row["data"] for row in rows(figures["16"][2])} == {"ImageNet subset"}
 
 
 def test_a_sweep_s_figures_go_into_its_folder(
