@@ -1,4 +1,4 @@
-"""The table of choices in docs/results.md, out of the records: accuracy, losses, growth and end of the ranks.
+"""The tables in docs/results/choices.md and digits.md, from the records: accuracy, losses, growth and ends.
 
 python benchmarks/choices_table.py results/vit-cifar10-choices
 """

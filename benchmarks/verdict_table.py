@@ -1,4 +1,4 @@
-"""Write the tables of verdicts on transformers into docs/results.md, out of the records in results/.
+"""Write the tables of verdicts on transformers into docs/results/, out of the records in results/.
 
 python benchmarks/verdict_table.py
 """
@@ -13,7 +13,7 @@ from rankrise.claims.turning import listed
 from rankrise.runs import choices_of, open, studies
 
 RESULTS = Path(__file__).parents[1] / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+PAGES = Path(__file__).parents[1] / "docs" / "results"
 BEGIN = "<!-- {}: benchmarks/verdict_table.py writes what follows -->"
 END = "<!-- end of {} -->"
 WIDTH = 120
@@ -49,8 +49,8 @@ OF_TWO = {
 }
 """Claims that set one setting against another."""
 
-CHOICES = ("vit-cifar10-choices",)
-"""Tables of choices; each choice is judged by itself."""
+CHOICES = {"vit-cifar10-choices": "choices.md"}
+"""Tables of choices, and their pages; each choice is judged by itself."""
 OF_A_CHOICE = ("low rank", "rank grows")
 
 TITLES = {
@@ -100,15 +100,16 @@ SHORT = {
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for name, text in written().items():
-        page = between(name).sub(lambda found, text=text: f"{found[1]}\n\n{text}\n{found[3]}", page)
-    PAGE.write_text(page, encoding="utf-8")
+    for name, (page, text) in written().items():
+        before = (PAGES / page).read_text(encoding="utf-8")
+        after = between(name).sub(lambda found, text=text: f"{found[1]}\n\n{text}\n{found[3]}", before)
+        (PAGES / page).write_text(after, encoding="utf-8")
 
 
-def written() -> dict[str, str]:
-    """What stands on the page, by the name in its marks."""
-    return {"verdicts": tables(), **{folder: _of_choices(folder) for folder in CHOICES}}
+def written() -> dict[str, tuple[str, str]]:
+    """The page and what stands on it, by the name in its marks."""
+    of_choices = {folder: (page, _of_choices(folder)) for folder, page in CHOICES.items()}
+    return {"verdicts": ("every-verdict.md", tables()), **of_choices}
 
 
 def between(name: str) -> re.Pattern[str]:

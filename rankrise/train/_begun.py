@@ -105,7 +105,7 @@ def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Any, int]:
     """The loss that training lowered, on training examples as its second epoch has them; beside it the scores
     of the validation set. And on how many examples.
 
-    A network that is trained for hundreds of epochs knows its training set by heart, and its validation loss
+    A network that is trained for hundreds of epochs memorises its training set, and its validation loss
     may end above the initial one while its accuracy has grown.
     """
     count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
