@@ -12,6 +12,7 @@ from torch import nn
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 from rankrise.foundations.record.names import CONFIG
+from rankrise.use._weights import refuse_adapter
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline
 from rankrise.watch._heads import unwrap
@@ -22,6 +23,7 @@ from rankrise.watch._pretrained import open_weights
 def load_model(source: str | Path) -> nn.Module:
     """The model of a transformers checkpoint with its weights, on the GPU if there is one."""
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
+    refuse_adapter(source)
     empty: Any = open_weights(source).model
     if not isinstance(empty, transformers.PreTrainedModel):
         raise RankriseError(

@@ -15,6 +15,7 @@ from rankrise.foundations.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._factors import refuse_quantised
 from rankrise.watch._heads import unwrap
+from rankrise.watch._lora import is_adapter_folder
 from rankrise.watch._pretrained import open_weights
 
 Source = nn.Module | str | Path
@@ -152,10 +153,21 @@ def open_source(source: Source, like: str | Path | None = None) -> Weights:
         name = origin or type(model).__name__
         read = partial(_read, tensors.get, name)
         return Weights(model, read, lambda name: _shape(tensors.get(name)), name, origin)
+    refuse_adapter(source)
     opened = open_weights(source, Checkpoint.open(like).folder if like is not None else None)
     origin = str(source)
     read = partial(_read, lambda name: opened.read(name).get(name), origin)
     return Weights(opened.model, read, opened.shape, origin, origin)
+
+
+def refuse_adapter(source: str | Path) -> None:
+    """Refuse a PEFT adapter in the place of a whole model."""
+    if is_adapter_folder(source):
+        raise RankriseError(
+            f"{str(source)!r} is a PEFT adapter, not a whole model: merge it into its base, as in "
+            f"PeftModel.from_pretrained(base, {str(source)!r}).merge_and_unload().save_pretrained('tuned'), "
+            "or cut the adapter itself with 'rankrise shrink'."
+        )
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:

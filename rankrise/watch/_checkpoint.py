@@ -149,7 +149,7 @@ def weight_files(path: Path) -> list[Path]:
     if not found and (path / ADAPTER_CONFIG).exists():
         raise RankriseError(
             f"{str(path)!r} holds a PEFT adapter alone: pass it beside its base, as in watch.heads(base, "
-            "adapter=...) and 'rankrise compare BASE ADAPTER'."
+            "adapter=...) and 'rankrise compare BASE ADAPTER', or merge it into its base."
         )
     if not found:
         raise RankriseError(

@@ -372,6 +372,12 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--moments", "m"], "pass --data"),
         (["shrink", "gpt2/base", "--out", "a"], "pass the folder of a PEFT adapter"),
         (["shrink", "gpt2/base", "--out", "a", "--base", "gpt2/base"], "pass both --base and --data"),
+        (
+            ["extract", "gpt2/base", "lora", "--out", "a"],
+            "'lora' is a PEFT adapter, not a whole model: merge",
+        ),
+        (["truncate", "gpt2/base", "lora", "--data", "gpt2.txt"], "cut the adapter itself with 'rankrise sh"),
+        (["truncate", "lora", "gpt2/base", "--data", "gpt2.txt"], "from_pretrained(base, 'lora').merge_and"),
         (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
         (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
@@ -391,6 +397,8 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, caps
     Path("odd.jsonl").write_text('{"text": null}')
     Path("prose.jsonl").write_text('{"text": "w1 w2"}\nw2 w3')
     Path("empty.jsonl").write_text('{"text": "w1 w2"}\n{"text": ""}')
+    Path("lora").mkdir()
+    Path("lora/adapter_config.json").write_text("{}")
     shutil.copytree("gpt2/tuned", "odd")
     settings = json.loads(Path("odd/tokenizer_config.json").read_text())
     Path("odd/tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": []}))
