@@ -15,6 +15,7 @@ def truncate(
     ranks: tuple[int, ...] = (),
     gain: float = 0.99,
     loss: Judged = "training",
+    all: bool = False,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -35,6 +36,7 @@ def truncate(
         gain: the share of the fall of the loss that the functional rank keeps.
         loss: of a run or a recipe, whether the loss is that of training or of validation examples; beside the
             former, the scores of the validation set are measured too.
+        all: also print what remains at each rank, as --ranks does.
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
         json: print everything as JSON instead of a table.
     """
@@ -66,7 +68,7 @@ def truncate(
     }
     if out is not None:
         kept_curves(out, about)  # another command's are refused before moments are measured
-    only_products = bool(named) and all(name in PRODUCTS for name in named)
+    only_products = bool(named) and set(named) <= set(PRODUCTS)
     weights = None if plain or only_products else moments_of(both, both.tuned, asked)
     facts = {"labels": asked.labels, "seed": asked.seed, "block": asked.block}
     if weights is not None:  # what a file of moments says, not what was asked beside it
@@ -94,9 +96,10 @@ def truncate(
         print(to_json({**about, "moments": measured, **found.to_dict()}))
         return
     console = safe_console()
-    for table in tables(found):
+    every_rank = all or bool(ranks)
+    for table in tables(found, every_rank):
         console.print(Fitting(table))
-    for note in notes(found, both.data.measured_on, gain):
+    for note in notes(found, both.data.measured_on, gain, every_rank):
         console.print(note, markup=False, highlight=False)
     if saved:
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)

@@ -75,7 +75,7 @@ def draw_truncation(truncation: "Truncation") -> "Figure":
     return figure
 
 
-def notes(truncation: "Truncation", measured_on: str, gain: float) -> list[str]:
+def notes(truncation: "Truncation", measured_on: str, gain: float, every_rank: bool) -> list[str]:
     """What has to be known to read the tables, and which rank is enough to keep a share of the gain."""
     base = truncation.base["loss"]
     beside = "; other scores are of the validation set" if "validation_loss" in truncation.base else ""
@@ -83,9 +83,12 @@ def notes(truncation: "Truncation", measured_on: str, gain: float) -> list[str]:
         f"The loss is that of {measured_on}{beside}.",
         "One group is cut at a time, and everything outside it is the tuned model's. So the initial loss, "
         f"with the group as in the base, differs from group to group; that of the whole base is {base:.4g}.",
-        "full rank: of all directions beyond rounding noise. kept: of the change's energy (plain), or of its "
-        "square weighted by what it does to the loss (weighted). gain: of the fall from initial to trained "
-        "loss.",
+        "full rank: how many directions stand out from rounding noise. gain: what remains of the fall from "
+        "initial to trained loss.",
+        "kept: what remains of the change's energy (plain), or of its square weighted by what it does to the "
+        "loss (weighted)."
+        if every_rank
+        else "What remains at each rank: pass --all to see it, or --out FOLDER to keep it.",
         *_doubts(truncation),
         *_enough(truncation, f"{100 * gain:g} % of the gain"),
     ]
@@ -131,9 +134,9 @@ def _falls_again(curve: "GainCurve") -> bool:
     return at in gains and any(gain < gains[at] - FALLS for rank, gain in gains.items() if rank > at)
 
 
-def tables(truncation: "Truncation") -> "list[Table]":
-    """For every group the loss at each rank; then, where a terminal ends, the functional ranks, with a star
-    where they say little."""
+def tables(truncation: "Truncation", every_rank: bool) -> "list[Table]":
+    """The functional ranks, with a star where they say little; before them, for a terminal shows the end,
+    the loss of every group at each rank, if that is wanted."""
     from rich.table import Table
 
     summary = Table(title="Functional rank", box=None, padding=(0, 1, 0, 0), title_justify="left")
@@ -145,6 +148,8 @@ def tables(truncation: "Truncation") -> "list[Table]":
         found += "*" if _gains_little(curve, truncation) or _falls_again(curve) else ""
         losses = f"{curve.initial['loss']:.4g}", f"{truncation.trained['loss']:.4g}"
         summary.add_row(curve.group, curve.method, *losses, found, str(curve.full_rank))
+    if not every_rank:
+        return [summary]
     each = Table(title="What remains", box=None, padding=(0, 1, 0, 0), title_justify="left")
     names = list(
         dict.fromkeys(name for curve in truncation.curves for p in curve.points for name in p.scores)

@@ -19,8 +19,10 @@ def truncation(**initial: float) -> Truncation:
 
 
 def test_groups_that_gain_next_to_nothing_are_named() -> None:
-    assert not any("say little" in note for note in notes(truncation(all=2.0, q=1.02), "8 examples", 0.99))
-    *_, doubt, answer = notes(truncation(all=2.0, q=1.002, k=1.005, v=0.99), "8 examples", 0.99)
+    assert not any(
+        "say little" in note for note in notes(truncation(all=2.0, q=1.02), "8 examples", 0.99, False)
+    )
+    *_, doubt, answer = notes(truncation(all=2.0, q=1.002, k=1.005, v=0.99), "8 examples", 0.99, False)
     assert doubt.startswith("*q, k: less than 1 % of the fall of the loss")
     assert answer == "Enough to keep 99 % of the gain: rank 2 for every matrix."
 
@@ -37,6 +39,17 @@ def test_a_functional_rank_above_which_less_is_kept_has_a_star(
     found = replace(found, curves=(replace(found.curves[0], points=points),))
     console = Console(width=100)
     with console.capture() as printed:
-        console.print(tables(found)[-1])
+        console.print(tables(found, every_rank=True)[-1])
     assert ("2*" in printed.get()) == doubtful
-    assert any("all (plain): ranks above" in note for note in notes(found, "8 examples", 0.99)) == doubtful
+    assert (
+        any("all (plain): ranks above" in note for note in notes(found, "8 examples", 0.99, False))
+        == doubtful
+    )
+
+
+def test_what_remains_at_each_rank_is_told_where_it_is_wanted() -> None:
+    found = truncation(all=2.0)
+    assert [table.title for table in tables(found, every_rank=False)] == ["Functional rank"]
+    assert [table.title for table in tables(found, every_rank=True)] == ["What remains", "Functional rank"]
+    assert any("pass --all" in note for note in notes(found, "8 examples", 0.99, every_rank=False))
+    assert not any("--all" in note for note in notes(found, "8 examples", 0.99, every_rank=True))

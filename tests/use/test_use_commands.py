@@ -285,8 +285,10 @@ def test_images_in_folders(folders, capsys) -> None:
     kept = json.loads((here / "curves/truncation.json").read_text())
     assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
     main([*map(str, words), "--plain"])
+    assert not re.search("rank +parameters", capsys.readouterr().out)
+    main([*map(str, words), "--plain", "--all"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.index("What remains") < printed.index("Functional rank")
+    assert printed.index("rank parameters kept") < printed.index("Functional rank")
     assert f"that of the whole base is {found['base']['loss']:.4g}" in printed
     with pytest.raises(SystemExit):
         main([*map(str, words), "--out", str(here / "curves"), "--ranks", "1"])
