@@ -24,18 +24,19 @@ def claims(
             that have hardly learned.
         all: show each claim's sentence, its effect by layer with its interval, and every number.
         why: the same, with the reason for each threshold.
-        out: the file that keeps the verdicts; claims.json in the first folder if not given, without --only.
+        out: file for the verdicts; claims.json in the run's folder if not given, or beside the first of
+            several folders, and none with --only.
         json: print everything as JSON instead of a table.
     """
     from rankrise.claims import check_claims, write_claims
-    from rankrise.commands.records import open_and_tell
+    from rankrise.commands.records import open_and_tell, place_for
     from rankrise.foundations.files import to_json
     from rankrise.show.console import safe_console
     from rankrise.show.verdicts import print_measures, print_verdicts
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     checked = check_claims(open_and_tell(runs, "judged"), names, everything=judge)
-    kept = out or (Path(runs[0]) / "claims.json" if names is None else None)
+    kept = out or (place_for(runs) / "claims.json" if names is None else None)
     if kept is not None:
         write_claims(kept, checked)
     if json:

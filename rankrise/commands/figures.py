@@ -17,14 +17,16 @@ def figures(
 
     Args:
         runs: folders of runs, or of sweeps; one toy run at most.
-        only: some of the figures, such as 6,7,descent or figure-6 (all that the runs have the data for).
-        seed: which of a toy run's seeds to draw (its first).
-        out: folder for the files (figures in the first run's).
+        only: some of the figures, such as 6,7,descent or figure-6; all that the runs have the data for if not
+            given.
+        seed: which of a toy run's seeds to draw; its first if not given.
+        out: folder for the files; figures in the run's folder if not given, or beside the first of several
+            folders.
         json: print the paths as JSON.
     """
     import re
 
-    from rankrise.commands.records import open_and_tell
+    from rankrise.commands.records import open_and_tell, place_for
     from rankrise.foundations.files import to_json
     from rankrise.show.figures import draw_figures
     from rankrise.show.progress import bar
@@ -33,7 +35,7 @@ def figures(
     prefix = re.compile(r"figure[\s-]*", re.IGNORECASE)  # as files and the list of figures have it
     names = None if only is None else [prefix.sub("", name.strip(), count=1) for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
-        drawn, skipped = draw_figures(opened, out or Path(runs[0]) / "figures", names, seed, move_to)
+        drawn, skipped = draw_figures(opened, out or place_for(runs) / "figures", names, seed, move_to)
     if json:
         paths = {name: list(map(str, files)) for name, files in drawn.items()}
         print(to_json({"drawn": paths, "skipped": skipped}))

@@ -14,15 +14,17 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
 
     Args:
         runs: one or more folders of runs, or of sweeps.
-        out: the file to write; report.html in the first folder if not given.
+        out: file to write; report.html in the run's folder if not given, or beside the first of several
+            folders.
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
         json: print each page with its size and its runs as JSON.
     """
     from rankrise import runs as recorded
+    from rankrise.commands.records import place_for
     from rankrise.foundations.files import to_json
     from rankrise.show.report import write_pages
 
-    pages = write_pages(recorded.open(runs), out or Path(runs[0]) / "report.html", judge)
+    pages = write_pages(recorded.open(runs), out or place_for(runs) / "report.html", judge)
     if json:
         first = {"page": str(pages[0].path), "bytes": pages[0].path.stat().st_size, "runs": runs}
         print(to_json(first | {"pages": [_facts(page) for page in pages]}))

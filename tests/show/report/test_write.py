@@ -82,9 +82,9 @@ def test_the_command_names_every_page_every_run_and_those_not_finished(
     (folder / "going" / "seed-0" / "full.safetensors").unlink()
     main(["report", str(folder), str(tracked["unit"])])
     first, second = capsys.readouterr().out.splitlines()
-    assert str(folder / "report.html") in first
+    assert str(tmp_path / "report.html") in first
     assert first.endswith("It shows 2 runs: done, going (not finished).")
-    assert str(folder / "report-tracked.html") in second
+    assert str(tmp_path / "report-tracked.html") in second
     assert second.endswith("It shows unit.")
     main(["report", str(folder), str(tracked["unit"]), "--json"])
     pages = json.loads(capsys.readouterr().out)["pages"]
@@ -92,6 +92,20 @@ def test_the_command_names_every_page_every_run_and_those_not_finished(
         ("report.html", ["done", "going"], ["going"]),
         ("report-tracked.html", ["unit"], []),
     ]
+
+
+def test_the_page_of_several_runs_leaves_that_of_the_first(
+    copy_of: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (copy_of(name).folder for name in ("first", "second"))
+    main(["report", str(first)])
+    alone = (first / "report.html").read_bytes()
+    main(["report", str(first), str(second)])
+    assert (first / "report.html").read_bytes() == alone
+    assert str(first.parent / "report.html") in capsys.readouterr().out
+    monkeypatch.chdir(first)
+    main(["report", ".", str(second), "--json"])
+    assert json.loads(capsys.readouterr().out)["page"] == "../report.html"
 
 
 def test_several_runs_and_an_out_file(run: ToyRun, copy_of: Any, tmp_path: Path) -> None:
