@@ -23,20 +23,20 @@ def extract(
 ) -> None:
     """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
 
-    With --data, directions are chosen by what they do to the loss, and the adapter's loss is measured on
-    examples that were not used for that; without, by a plain SVD at one rank for all. The budget is that of
-    rank 8 if none is given.
+    With --data, the directions are those that matter most for the loss, and the adapter's loss is measured on
+    held-out examples. Without it, they are those of a plain SVD, at one rank for all matrices. If no budget
+    is given, it is that of rank 8.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train'.
         out: new folder for the adapter.
-        uniform: one rank for all, also with moments.
-        largest: the largest rank of a matrix.
+        uniform: give every matrix the same rank, as is done anyway without moments.
+        largest: the largest rank that a matrix may get.
         leave_rest: leave out what a low rank cannot hold: biases, norms, embeddings, a new head.
-        padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
-        dtype: of the adapter's weights; that of the tuned model if not given.
-        device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
+        padded: pad every matrix with zeros to the largest rank, as vLLM needs it.
+        dtype: number type of the adapter's weights; the tuned model's if not given.
+        device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
     import torch
@@ -69,4 +69,4 @@ def extract(
     warn_of_no_gain(adapter.measured)
     adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
     on = both.data.measured_on if both.data else ""
-    print_adapter(adapter, place, kept.rank, on, json)
+    print_adapter(adapter, place, kept.rank, on, json, default="" if budget else "that of rank 8")

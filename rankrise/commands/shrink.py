@@ -22,16 +22,16 @@ def shrink(
 ) -> None:
     """Cut a PEFT LoRA adapter to lower ranks, from its factors alone.
 
-    It keeps 0.99 of the square of its change if no budget is given.
+    If no budget is given, it keeps at least 99 % of its change (--keep 0.99).
 
     Args:
         adapter: the adapter's folder.
-        out: new folder for the smaller one.
-        uniform: one rank for all, also with moments.
+        out: new folder for the smaller adapter.
+        uniform: give every matrix the same rank, as is done anyway without moments.
         base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
-        padded: give every matrix the largest rank, filled up with zeros, as vLLM needs it.
-        dtype: of the adapter's weights; that of the given adapter if not given.
-        device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
+        padded: pad every matrix with zeros to the largest rank, as vLLM needs it.
+        dtype: number type of the smaller adapter's weights; the adapter's own if not given.
+        device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
     import torch
@@ -76,4 +76,5 @@ def shrink(
         )
     warn_of_no_gain(smaller.measured)
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
-    print_adapter(smaller, place, kept.rank, on, json, what="adapter")
+    default = "" if budget else "to keep at least 99 % of its change (--keep 0.99)"
+    print_adapter(smaller, place, kept.rank, on, json, what="adapter", default=default)

@@ -16,10 +16,10 @@ NAMES_SHOWN = 6
 
 
 def described(
-    adapter: "Adapter", rank: int | None, measured_on: str = "", what: str = "change"
+    adapter: "Adapter", rank: int | None, measured_on: str = "", what: str = "change", default: str = ""
 ) -> Iterator[Any]:
-    """A table with a line per kind of matrix, then a line per fact; `rank` is the budget that was asked, and
-    `what` the thing that was cut: a change or an adapter."""
+    """A table with a line per kind of matrix, then a line per fact; `rank` is the budget that was asked,
+    `what` the thing that was cut, a change or an adapter, and `default` the budget where none was asked."""
     numbers = adapter.to_dict()
     yield _table(numbers["matrices"])
     of = (
@@ -34,6 +34,8 @@ def described(
         f"{numbers['largest_rank']} at most; "
         f"{100 * numbers['kept']:.1f} % {of}. Singular values up to 'noise' could be rounding."
     )
+    if default:
+        yield f"No budget is given, so it is {default}: --rank, --parameters, --keep or --gain sets another."
     if rank is not None:
         yield from _of_the_budget(adapter, rank, what)
     if numbers["rest"]:
@@ -90,7 +92,13 @@ def _of_the_budget(adapter: "Adapter", rank: int, what: str) -> Iterator[str]:
 
 
 def print_adapter(
-    adapter: "Adapter", place: Path, rank: int | None, on: str, json: bool, what: str = "change"
+    adapter: "Adapter",
+    place: Path,
+    rank: int | None,
+    on: str,
+    json: bool,
+    what: str = "change",
+    default: str = "",
 ) -> None:
     """Say, or print as JSON, what an adapter is that was written to `place` for the budget of a rank."""
     if json:
@@ -99,7 +107,7 @@ def print_adapter(
         print(to_json({**asked, **adapter.to_dict()}))
         return
     console = safe_console()
-    for line in described(adapter, rank, on, what):
+    for line in described(adapter, rank, on, what, default):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)
     console.print(

@@ -224,6 +224,19 @@ def test_a_rank_above_that_of_an_adapter_is_told(folders, capsys) -> None:
     assert "The adapter holds no more than rank 3 beyond noise, so rank 40 cuts nothing of it." in printed
 
 
+def test_the_budget_that_is_taken_where_none_is_given_is_told(folders, capsys) -> None:
+    models = [str(folders["gpt2"] / part) for part in ("base", "tuned")]
+    place = str(folders["here"] / "a")
+    main(["extract", *models, "--out", place])
+    assert "No budget is given, so it is that of rank 8: --rank" in " ".join(capsys.readouterr().out.split())
+    smaller = ["shrink", place, "--out", str(folders["here"] / "b")]
+    main(smaller)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "No budget is given, so it is to keep at least 99 % of its change (--keep 0.99): " in printed
+    main([*smaller[:-1], str(folders["here"] / "c"), "--rank", "2"])
+    assert "No budget" not in capsys.readouterr().out
+
+
 def test_a_text_of_unknown_words_is_told(folders, capsys) -> None:
     here, words = folders["here"], [str(folders["gpt2"] / part) for part in ("base", "tuned")]
     (here / "other.txt").write_text("w1 none of the others is known " * 20)
