@@ -44,7 +44,7 @@ COMMANDS = (
 
 EPILOG = (
     "'rankrise help COMMAND' explains a command, and so does --help after it. --run is the folder of a run, "
-    "which is resumed if it is there; --out is where a command writes what it made of runs or models."
+    "which is resumed if it exists; --out is where a command writes its results."
 )
 
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

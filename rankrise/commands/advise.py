@@ -19,17 +19,17 @@ def advise(
     """Say which matrices to train a LoRA on and at which ranks, from a full or a short fine-tuning.
 
     Prints YAML for the configuration of Axolotl, which trains a LoRA from such a file; with --out, it is
-    written too, beside the same for PEFT. It also says what was measured of such advice: on three tasks, such
-    ranks did as well as one rank for all, and hardly better.
+    written too, beside the same for PEFT. It also says what such advice was worth where it was measured: on
+    three tasks, such ranks did as well as one rank for all, and hardly better.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train'.
-        rank: the budget of one rank for all.
-        uniform: one rank for all, also with moments.
+        rank: the budget: as many parameters as this rank takes in every matrix.
+        uniform: give every matrix the same rank, as is done anyway without moments.
         out: new folder for axolotl.yaml, and for lora_config.json, whose entries are the arguments of
             peft.LoraConfig in a training script of your own.
-        device: where to compute, such as cpu or cuda; a GPU if there is one and none is given.
+        device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of YAML.
     """
     from rankrise import use

@@ -47,6 +47,8 @@ class Argument:
     """The function's parameter: its own name, or that of the parameter that takes the settings."""
     is_word: bool = False
     """Whether it is passed without a name."""
+    heading: str = ""
+    """Of a setting, what its settings are."""
 
     @property
     def is_setting(self) -> bool:
@@ -136,7 +138,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
             continue
         if argument.is_setting and argument.parameter not in groups:
             recipe = any(one.name == "recipe" for one in arguments)
-            meant = "Each replaces the recipe's value." if recipe else None
+            meant = "Each replaces the recipe's value." if recipe else argument.heading
             groups[argument.parameter] = parser.add_argument_group(argument.parameter, meant)
         how: Any = {"action": "append" if argument.is_many else "store", "metavar": _placeholder(argument)}
         if argument.is_switch:
@@ -146,9 +148,9 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
     return parser
 
 
-def summary(command: Command) -> str:
-    """The first sentence of a command's help."""
-    return " ".join((docstring_parser.parse(command.__doc__ or "").short_description or "").split())
+def summary(documented: Callable[..., Any]) -> str:
+    """The first sentence of a command's help, or of what settings are."""
+    return " ".join((docstring_parser.parse(documented.__doc__ or "").short_description or "").split())
 
 
 def arguments_of(command: Command) -> Iterator[Argument]:
@@ -162,7 +164,9 @@ def arguments_of(command: Command) -> Iterator[Argument]:
             of_fields, meant = get_type_hints(settings), _texts_of_fields(settings)
             for field in fields(settings):
                 kind = _without_none(of_fields[field.name])
-                yield Argument(field.name, kind, field.default, meant[field.name], name)
+                yield Argument(
+                    field.name, kind, field.default, meant[field.name], name, heading=summary(settings)
+                )
         else:
             is_word = parameter.default is REQUIRED or parameter.kind is parameter.POSITIONAL_ONLY
             yield Argument(name, _without_none(wanted), parameter.default, texts.get(name, ""), name, is_word)

@@ -12,18 +12,18 @@ def claims(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """The verdicts on each claim that runs can decide, and which other choice would turn them.
+    """Say whether each claim holds on some runs, and which other choice would change the verdict.
 
-    Toy runs are judged one by one, tracked runs by data set and product: those on one data set may differ in
-    initialisation scale and seed. Some claims compare two data sets.
+    Each toy run is judged by itself. Tracked runs on one data set are judged together, and may differ in
+    initialisation scale and seed; each product has its own verdict. Some claims compare two data sets.
 
     Args:
         runs: one or more folders of runs, or of sweeps.
-        only: names of claims with commas between them (all).
+        only: judge these claims only, names with commas between them; all if not given.
         judge: also give verdicts on runs that a claim is not about: fine-tunings, your own runs, and runs
             that have hardly learned.
-        all: show each claim's sentence, its effect by layer with its interval, and every number.
-        why: the same, with the reason for each threshold.
+        all: show each claim's statement, its effect in every layer with an interval, and every number.
+        why: the same as --all, with the reason for each threshold.
         out: file for the verdicts; claims.json in the run's folder if not given, or beside the first of
             several folders, and none with --only.
         json: print everything as JSON instead of a table.

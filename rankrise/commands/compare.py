@@ -41,15 +41,15 @@ def compare(
     threshold: float = 1e-3,
     device: str | None = None,
 ) -> None:
-    """Ranks and sizes of what changed between two checkpoints, for every layer and head.
+    """Measure the rank and size of what changed between two checkpoints, in every layer and head.
 
     Args:
         before: safetensors file or folder with its config.json, or a model's name on the Hugging Face Hub; or
             a tracked run, for its initial weights.
         after: the same model later, for example after fine-tuning; or the folder of a PEFT adapter of it; or
             a run of 'rankrise train', for its newest checkpoint.
-        overlap: a second training of the same model: how far it has learned the same directions as AFTER.
-        overlap_before: what the second one began from, if it is not BEFORE; for a run, its own initial
+        overlap: a second training of the same model, to measure how far both learned the same directions.
+        overlap_before: what the second training began from, if it is not BEFORE; for a run, its own initial
             weights if not given.
         directions: how many leading directions of each change are compared for the overlap.
         all_matrices: also compare every weight matrix as it is stored (slower).

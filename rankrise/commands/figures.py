@@ -10,7 +10,7 @@ def figures(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """The paper's figures from runs: PNG, SVG, and the data as CSV.
+    """Draw the paper's figures from runs: PNG, SVG, and the data as CSV.
 
     A toy run has Figures 3 and 6 to 10, and descent beside flow. Tracked runs have Figures 1, 2, 4, 5 and 11
     to 16 where they were trained on the paper's data, and the same drawings under plain names on any other.

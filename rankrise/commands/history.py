@@ -30,29 +30,29 @@ def history(
     note: str = "",
     json: bool = False,
 ) -> None:
-    """A series of checkpoints as a tracked run, which watch, figures, claims and report take like any other.
+    """Make a tracked run of a series of checkpoints, which watch, figures, claims and report take.
 
     The plan is shown first. An interrupted run resumes: the same command goes on where it stopped.
 
     Args:
         series: a folder of checkpoints, several checkpoints, or OWNER/NAME of a model on the Hugging Face Hub
             whose revisions they are.
-        run: the folder to write.
+        run: folder of the run, new or to be resumed.
         plan: show the plan and stop.
         steps: pattern with one group around the step in a checkpoint's name, such as 'stage1-step(\\d+)', or
             the path of a CSV file with lines name,step; the number after "step" or "checkpoint" if not given.
-        every: take one checkpoint of this many; the last one is always taken.
+        every: take every N-th checkpoint, and always the last.
         first: leave out checkpoints before this step; changes are still measured against the series' first.
         last: leave out checkpoints after this step.
-        log_spaced: take this many checkpoints, about evenly spaced on a logarithmic clock.
+        log_spaced: take this many checkpoints, about evenly spaced on a logarithmic scale.
         from_: what changes are measured against: first, previous, or another checkpoint (for a fine-tuning,
             the pretrained model).
-        products: which products of heads.
+        products: which products of a head's weights to measure.
         layers: which attention layers, by patterns of their names; all if not given.
         matrices: other weight matrices, by patterns of their names, such as '*.mlp.*'.
         top: how many leading singular values to keep of each change.
         device: where to compute, for example cuda.
-        note: a note to keep with the run.
+        note: a remark kept with the run.
         json: print plan and result as JSON.
     """
     from rankrise.foundations.errors import RankriseError

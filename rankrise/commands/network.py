@@ -22,7 +22,7 @@ class NetworkSettings:
     network: Literal["head", "transformer", "linear"] = "head"
     """One attention head (Eq. 1), a transformer (Example 3.2), or a linear network."""
     weights: Literal["diagonal", "full"] = "diagonal"
-    """Diagonal, as in the paper's theorem, or full matrices, beyond it (head and linear network)."""
+    """Diagonal, as in the paper's theorem, or full, beyond it (for the head and the linear network)."""
     columns: int = setting(0, at_least=0, at_most=10**6)
     """Inner dimension of full matrices, which bounds their rank; 0 for the dimension."""
     dimension: int = setting(8, at_least=1, at_most=10**6)

@@ -7,7 +7,7 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
     Pass a recipe's name to 'rankrise train' or 'rankrise sweep', or to 'rankrise toy --recipe'.
 
     Args:
-        recipe: one of them, or a YAML file of your own, to be shown with its settings.
+        recipe: the name of one, or a YAML file of your own, to show with its settings.
         json: print them as JSON.
     """
     from dataclasses import asdict

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def report(runs: list[str], out: Path | None = None, judge: bool = False, json: bool = False) -> None:
-    """One self-contained HTML page of a run, or of several: claims, interactive plots, settings.
+    """Write one self-contained HTML page about a run, or several: claims, interactive plots, settings.
 
     Toy runs and tracked runs together make two pages that link to each other.
 
@@ -17,7 +17,7 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
         out: file to write; report.html in the run's folder if not given, or beside the first of several
             folders.
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
-        json: print each page with its size and its runs as JSON.
+        json: print each page's path, size and runs as JSON.
     """
     from rankrise import runs as recorded
     from rankrise.commands.records import place_for

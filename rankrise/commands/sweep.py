@@ -35,13 +35,15 @@ def sweep(
 
     Args:
         recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
-        set: a setting and its values, initialisation_scale=1,0.5,0.1; may be given several times.
+        set: a setting and its values, such as initialisation_scale=1,0.5,0.1; may be given several times.
         seeds: how many seeds from 0 on, or the seeds with commas between them; the recipe's if not given.
-        only: of a recipe's choices, those to train now, with commas between them; all if not given.
+        only: train these of the recipe's choices only, with commas between them; all if not given.
         run: folder of the sweep, new or to be resumed; runs/ and the recipe's name with -sweep if not given.
-        workers: runs at the same time, here or in a local Dask cluster; as many as GPUs, else processors.
+        workers: how many runs to train at the same time, here or in a local Dask cluster; if not given, one
+            per GPU, or per processor where there is no GPU.
         dask: address of a Dask scheduler, or local for a cluster on this machine.
-        slurm: options of a Slurm job for submitit, partition=gpu,gpus_per_node=1,timeout_min=600.
+        slurm: options of a Slurm job for submitit, such as
+            partition=gpu,gpus_per_node=1,timeout_min=600.
         json: print the runs as JSON.
     """
     import sys

@@ -16,7 +16,7 @@ def train(
     note: str = "",
     json: bool = False,
 ) -> None:
-    """Train a transformer as a recipe says, with the rank of every head's change recorded.
+    """Train a transformer by a recipe, and record the rank of every head's change.
 
     An interrupted run resumes: the same command goes on where it stopped. Several GPUs or machines:
     'accelerate launch -m rankrise train RECIPE'.

@@ -21,22 +21,22 @@ def truncate(
 ) -> None:
     """Cut the change of training to each rank, measure what remains, and find the functional rank.
 
-    The functional rank is the least that keeps 99 % of the fall of the loss: of a run or a recipe the loss
-    that training lowered, of your own data that of examples that moments were not measured on. With --out,
-    what is measured is written there as it comes, and the same command goes on where it stopped.
+    The functional rank is the least that keeps 99 % of the fall of the loss: of the training loss for a run
+    or a recipe, of the loss on held-out examples for your own data. With --out, what is measured is written
+    there as it comes, and the same command goes on where it stopped.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train', which brings its data.
-        plain: cut by a plain SVD alone, without moments.
-        groups: to cut, of all, attention, mlp, q, k, v, o (matrices), kq, vo and kq+vo (products of the heads
-            of a ViT or GPT-2); all that the model has if not given.
-        ranks: to measure at, and no others; 1, 2, 4 and so on, and what the search for the functional rank
-            needs, if not given.
+        plain: cut by a plain SVD only, without moments.
+        groups: what to cut: the matrices all, attention, mlp, q, k, v or o, or the products of heads kq, vo
+            or kq+vo (of a ViT or GPT-2); each that the model has if not given.
+        ranks: measure at these ranks only; if not given, at 1, 2, 4 and so on, and where the search for the
+            functional rank needs it.
         gain: the share of the fall of the loss that the functional rank keeps.
-        loss: of a run or a recipe, whether the loss is that of training or of validation examples; beside the
-            former, the scores of the validation set are measured too.
-        all: also print what remains at each rank, as --ranks does.
+        loss: which loss to measure for a run or a recipe; with training, the scores on the validation set are
+            measured too.
+        all: also print what remains at each rank, as is done anyway with --ranks.
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
         json: print everything as JSON instead of a table.
     """

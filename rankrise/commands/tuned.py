@@ -20,24 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What losses and moments are measured on."""
+    """What loss and moments are measured on; moments tell which directions matter for the loss."""
 
     data: str | None = None
-    """A text file, a .jsonl file with "text" (and "label" for a classifier), an image folder, or a recipe."""
+    """A text file, a .jsonl file with "text" (and "label" for a classifier), an image folder, or a recipe.
+    Half of your own data is held out to measure the loss on."""
     data_folder: str | None = None
     """Folder in which a recipe's data set lies."""
     examples: int = setting(1000, at_least=1, at_most=10**9)
-    """How many to measure moments on; with your own data, as many more to measure the loss on."""
+    """How many examples to measure moments on; of your own data, as many again are held out."""
     batch_size: int = setting(16, at_least=1, at_most=10**9)
     """Examples at a time, with your own data."""
     labels: Literal["sampled", "data"] = "sampled"
-    """Labels for moments: drawn from the model's own predictions (sampled), or those of the data."""
+    """Labels for the moments: drawn from the model's own predictions (sampled), or the data's own (data)."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1)
     """Seed of the sampled labels: the same seed gives the same labels."""
     block: int = setting(4096, at_least=1, at_most=10**9)
-    """Sides of matrices above this length have moments in blocks of it, which takes less memory."""
+    """Where a matrix has a longer side than this, its moments are kept in blocks of this length, which takes
+    less memory."""
     moments: Path | None = None
-    """Safetensors file with moments; written if it is not there."""
+    """Safetensors file to read the moments from, or to write them to if it does not exist."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -45,16 +47,16 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of a change an adapter keeps; one of them is given."""
+    """How much of the change to keep: one of these."""
 
     rank: int | None = None
-    """As many parameters as this rank for all matrices takes."""
+    """As many parameters as this rank takes in every matrix."""
     parameters: int | None = None
-    """A number of parameters."""
+    """This many parameters."""
     keep: float | None = None
-    """The share of the square of the change to keep."""
+    """The fewest parameters that keep this share of the change (of its sum of squares), such as 0.99."""
     gain: float | None = None
-    """The share of the fall of the loss to keep, which is measured on data."""
+    """The fewest parameters that keep this share of the fall of the loss, such as 0.99; it needs data."""
 
 
 @dataclass(frozen=True, eq=False)

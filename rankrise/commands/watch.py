@@ -18,13 +18,14 @@ def watch(
     every: float = 2.0,
     keep_stages: bool = False,
 ) -> None:
-    """Rank of every layer, loss, pace and stages of a tracked run, while it is written and after.
+    """Show the ranks, loss, pace and stages of a tracked run, while it is going and afterwards.
 
     Args:
         run: folder written by watch.RankTracker, 'rankrise train' or 'rankrise history'.
         rank: which rank to show over time: the stable rank, how many directions hold 90, 95 or 99 % of the
             energy, or the entropy rank.
-        once: print one frame and stop, as happens if the output is not a terminal or the run is finished.
+        once: print one frame and stop, as is done anyway if the output is not a terminal or the run is
+            finished.
         json: print the numbers of one frame as JSON.
         every: seconds between frames.
         keep_stages: write the stages that were found into stages.json in the run's folder, from which figures

@@ -42,8 +42,9 @@ class ToySettings:
     tolerance: float = setting(1e-5, above=0)
     """Error allowed per step of the exact flow."""
     step: float = setting(0.005, above=0)
-    """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper has none;
-    at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the teacher."""
+    """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper names
+    none; at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the
+    teacher."""
     other_steps: tuple[float, ...] = setting((0.02,), above=0)
     """More steps, at the smallest scale only, to see that step size is what separates descent from flow."""
     full_scale: str = "1e-8"
@@ -51,9 +52,9 @@ class ToySettings:
     full_until: float = setting(2.0, above=0)
     """Rescaled time t / log(1/full_scale) at which training of the full weights stops."""
     perturbed_times: int = setting(5, at_least=1, at_most=10**4)
-    """How many random times the strict-minima experiment perturbs."""
+    """At how many random times the strict-minima experiment perturbs the weights."""
     strict_minima_std: float = setting(0.05, above=0)
-    """Standard deviation of its noise, on each weight above the threshold."""
+    """Standard deviation of the noise in the strict-minima experiment, on each weight above the threshold."""
     noise_robustness_std: float = setting(0.01, above=0)
     """Standard deviation of the noise in the noise-robustness experiment."""
     threshold: float = setting(1e-5, above=0)

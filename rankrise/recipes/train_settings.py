@@ -38,7 +38,7 @@ class TrainSettings:
     """
 
     data: Data = "cifar10"
-    """The data set: images; text, made-text or hugging-face-text; or regression, synthetic problems."""
+    """The data set: images, text (text, made-text, hugging-face-text) or synthetic regression problems."""
     data_folder: str = setting("data", kind="machine")
     """Folder in which the data set's own folder lies."""
     data_name: str = ""
@@ -62,9 +62,9 @@ class TrainSettings:
     image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")
-    """none, crop (moved by up to an eighth of the side, the border black), crop-flip (mirrored as well),
-    rand-augment (then two operations of RandAugment as well), or, of streamed photographs, resized-crop-flip
-    (any rectangle of 8 % of the area or more)."""
+    """How images are varied: none, crop (moved by up to an eighth of the side, the border black), crop-flip
+    (mirrored as well), rand-augment (then two operations of RandAugment as well), or, of streamed
+    photographs, resized-crop-flip (any rectangle of 8 % of the area or more)."""
     label_noise: float = setting(0.0, of="images", at_least=0, at_most=1)
     """Share of the training images whose label is drawn at random, with the same draws for every seed."""
     redraw_labels: bool = setting(False, of="images")
@@ -92,7 +92,7 @@ class TrainSettings:
     initialisation_scale: float = setting(1.0, above=0)
     """Factor on every layer's initial weights; the token mapper and the layer norms are left alone."""
     seed: int = setting(0, at_least=0)
-    """Draws the initial weights, the order of the data and the augmentation."""
+    """Seed of the initial weights, the order of the data and the augmentation."""
     epochs: float = setting(500.0, above=0, at_most=1e6)
     """Passes through the training data."""
     warm_up_epochs: float = setting(15.0, at_least=0, at_most=1e6)
@@ -102,9 +102,9 @@ class TrainSettings:
     micro_batch_size: int = setting(0, kind="computation", at_least=0, at_most=2**30)
     """Examples that a process takes at once, where its share of a batch does not fit; 0: all of them."""
     optimiser: Optimiser = "adamw"
-    """adamw (Adam where weight_decay is 0), sgd, lion (signs of a mean gradient), muon (orthogonal steps for
-    the layers' matrices, as large as AdamW's; AdamW for the rest), or random-walk (AdamW's steps with every
-    sign drawn at random, which learns nothing)."""
+    """Which optimiser: adamw (Adam where weight_decay is 0), sgd, lion (signs of a mean gradient), muon
+    (orthogonal steps for the layers' matrices, as large as AdamW's; AdamW for the rest), or random-walk
+    (AdamW's steps with every sign drawn at random, which learns nothing)."""
     learning_rate: float = setting(1e-4, above=0, at_most=1e6)
     """The learning rate after the warm-up."""
     final_learning_rate: float = setting(0.0, at_least=0, at_most=1e6)
@@ -116,17 +116,18 @@ class TrainSettings:
     clip: float = setting(0.0, at_least=0)
     """Clip the gradient to this norm; 0: no clipping."""
     precision: Precision = "bf16"
-    """fp32, or bf16 for matrix products only: weights, residual stream and optimiser stay in float32."""
+    """Number format: fp32, or bf16 for matrix products only, while weights, residual stream and optimiser
+    stay in float32."""
     compile: Compile = setting("model", kind="computation")
-    """none, model, or max-autotune (minutes to compile), by torch.compile."""
+    """How torch.compile is used: none, model, or max-autotune, which takes minutes."""
     cuda_graph: bool = setting(True, kind="computation")
     """Replay the whole compiled step as one CUDA graph, on one GPU."""
     attention: AttentionKernel = setting("short", kind="computation")
-    """Preferred kernel: auto, flash, cudnn, efficient, math; short: ours, in bf16, for 16 or 64 patches and
-    heads of size 16, 32, 64 or 128, else cudnn."""
+    """Preferred kernel of attention: auto, flash, cudnn, efficient or math; short is our own, in bf16, for 16
+    or 64 patches and heads of size 16, 32, 64 or 128, and elsewhere the same as cudnn."""
     threads: int = setting(0, kind="computation", at_least=0, at_most=128)
-    """Threads that compute on a processor; 0: as many as torch takes. A tiny network trains fastest with one,
-    and on a busy machine many times as fast."""
+    """Threads that compute on the CPU; 0: as many as torch takes. A tiny network trains fastest with one, on
+    a busy machine many times as fast."""
     deterministic: bool = setting(True, kind="computation")
     """Use only kernels that reproduce the same bits, so that a resumed run ends as an uninterrupted one;
     torch then takes flash attention instead of cuDNN's."""
@@ -140,7 +141,7 @@ class TrainSettings:
     """How many checkpoints of the weights alone are kept for good, in the folder series of the run, at steps
     that are measured: the beginning, the end, half of them dense early and half evenly spread; 0: none."""
     series_precision: Precision = setting("fp32", kind="record")
-    """fp32, or bf16, in which most models are published: what the weights of the series are rounded to."""
+    """What the weights of the series are rounded to: fp32, or bf16, in which most models are published."""
     measurements: int = setting(250, kind="record", at_least=1, at_most=10**6)
     """Steps at which stable ranks are measured: dense early, then evenly spread."""
     spectra_epochs: tuple[float, ...] = setting(

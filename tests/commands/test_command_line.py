@@ -127,6 +127,8 @@ def test_every_command_has_help_for_every_argument(capsys, command):
         assert argument.text, argument
         assert argument.spelling in shown
         assert argument.help[:40].replace("%%", "%") in shown.replace("- ", "-")
+        if argument.is_setting:
+            assert argument.heading in shown or "Each replaces the recipe's value." in shown
     assert "--json" in shown
     assert not re.search(r"<class|ITEM|\bnull\b", shown)
 
