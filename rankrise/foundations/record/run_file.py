@@ -38,7 +38,10 @@ _SHAPES: dict[str, dict[str, Any]] = {
 }
 """By kind, what run.json must hold: a type, a list of a shape, or names with shapes ("?": may be absent)."""
 
-_MAKERS = {"toy": "'rankrise toy'", "tracked": "'rankrise train', 'rankrise history' or watch.RankTracker"}
+_MAKERS = {
+    "toy": ["'rankrise toy'"],
+    "tracked": ["'rankrise train'", "'rankrise history'", "watch.RankTracker"],
+}
 
 
 def has_run(folder: str | Path) -> bool:
@@ -51,11 +54,15 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
 
     >>> read_run("no/such/folder", "toy")
     Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by 'rankrise toy'.
+    >>> read_run("no/such/folder")
+    Traceback (most recent call last):
+    rankrise.RankriseError: ... by 'rankrise toy', 'rankrise train', 'rankrise history' or watch.RankTracker.
     """
     kinds = kinds or tuple(_SHAPES)
     path = Path(folder) / RUN
-    makers = " or ".join(_MAKERS[kind] for kind in kinds)
+    *others, last = (maker for kind in kinds for maker in _MAKERS[kind])
+    makers = " or ".join(filter(None, (", ".join(others), last)))
     if not path.is_file():
         if not Path(folder).exists():
             raise RankriseError(f"{folder} does not exist: pass a folder written by {makers}.")
