@@ -59,6 +59,11 @@ def test_it_opens_in_silence_and_needs_nothing_else(visit: Open, run: ToyRun) ->
     assert page.locator("svg[aria-roledescription=plot]").count() == 15
 
 
+def test_the_lines_of_single_stages_are_explained(visit: Open, run: ToyRun) -> None:
+    caption = visit(run).locator("#convergence-here figcaption").nth(1).inner_text()
+    assert caption.startswith("Each thin line is a stage, in the colour of its coordinate. The median")
+
+
 def test_the_stage_table_is_the_run_s_at_every_scale(visit: Open, run: ToyRun) -> None:
     page, stages, labels = visit(run), run.stages(0), run.labels(0)
     for alpha in run.settings.alphas:

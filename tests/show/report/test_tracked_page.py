@@ -110,7 +110,7 @@ def test_another_rank_can_be_chosen_for_plots_and_heads(
         shown = [plain(cell.split(f"{kind} rank ")[1]) for cell in cells]
         assert shown == pytest.approx(curves[-1].ravel(), rel=6e-3)
         titles = page.locator("#ranks-here h4").all_inner_texts()
-        assert all(title.lower().startswith(f"{kind} rank of") for title in titles)
+        assert all(title.lower().startswith(f"{kind} rank of δ(") for title in titles)
         assert f"{curves[-1].mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
 
 
@@ -193,7 +193,8 @@ def test_the_spectra_are_the_record_s_at_the_step_nearest_to_the_slider(
         return int((values > 0.1 * values[0]).sum())
 
     change, initial = above(run.spectrum("VO", 40)[0][1]), above(run.spectrum("VO")[0][1])
-    told = f"{change} values of the change at epoch 4 (step 40), {initial} of the initial product"
+    values = "1 value" if change == 1 else f"{change} values"
+    told = f"{values} of the change at epoch 4 (step 40), {initial} of the initial product"
     assert told in figure.locator("figcaption").inner_text()
 
 

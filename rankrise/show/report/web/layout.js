@@ -12,6 +12,11 @@ export function fullProduct([left, right]) {
   return [...symbol("W", left), " ", ...symbol("W", right), h("sup", {}, "⊤")];
 }
 
+/** Δ(W_K W_Qᵀ), what training has changed in it. */
+export function changeOf(product) {
+  return ["Δ(", ...fullProduct(product), ")"];
+}
+
 export function symbol(letter, index) {
   return [h("var", {}, letter), h("sub", {}, index)];
 }

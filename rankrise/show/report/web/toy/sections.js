@@ -75,7 +75,8 @@ function timeErrors(run) {
   const last = typical.ys[typical.ys.length - 1];
   const [from, to] = [flows[0], flows[flows.length - 1]].map((flow) => scaleText(flow.log10Alpha));
   const course = `The median over the stages goes from ${percent(first)} at α = ${from} to ${percent(last)} at α = ${to}`;
-  const summary = `${course}; stages the flow does not reach are left out.`;
+  const thin = "Each thin line is a stage, in the colour of its coordinate.";
+  const summary = `${thin} ${course}; stages the flow does not reach are left out.`;
   return { lines, summary };
 }
 

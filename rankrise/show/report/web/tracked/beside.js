@@ -2,7 +2,7 @@
 
 import { valueAt } from "../curves.js";
 import { h, number } from "../dom.js";
-import { fullProduct, spread } from "../layout.js";
+import { changeOf, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { here, mean } from "./runs.js";
@@ -44,8 +44,8 @@ function besidePlot(runs, product) {
     if (found.length < 2 || !here().products.includes(product)) return plot.show({ lines: [] });
     const where = state.layer < 0 ? "all heads" : here().layerName(state.layer);
     plot.rename(`${here().rankTitle} of the change of ${product}, runs with the same layers`, [
-      `${here().rankTitle} of Δ`,
-      ...fullProduct(product),
+      `${here().rankTitle} of `,
+      ...changeOf(product),
       `, ${where}, runs with the same layers`,
     ]);
     // Steps, unless every run knows its epochs.

@@ -1,7 +1,7 @@
 // Layers by heads at the chosen step: a table, so that it can be read, pressed and printed.
 
 import { fixed, h, number } from "../dom.js";
-import { absent, fullProduct } from "../layout.js";
+import { absent, changeOf } from "../layout.js";
 import { choose, state, watch } from "../state.js";
 import { here } from "./runs.js";
 
@@ -45,7 +45,7 @@ function heatMap(run, product) {
     return h("tr", {}, h("th", { scope: "row", title: layer.name }, rowName(layer)), cells);
   });
   const when = ` at ${run.moment(run.steps[state.place])}, layers down, heads across`;
-  const caption = h("caption", {}, `${run.rankTitle} of Δ`, fullProduct(product), when);
+  const caption = h("caption", {}, `${run.rankTitle} of `, changeOf(product), when);
   const head = h("thead", {}, h("tr", {}, h("td", {}), columns));
   const made = h("table", { class: `heat${widest > MOST_WRITTEN ? " small" : ""}` }, caption, head, h("tbody", {}, rows));
   made.style.setProperty("--heads", widest);

@@ -2,7 +2,7 @@
 
 import { valueAt } from "../curves.js";
 import { h, number, plural } from "../dom.js";
-import { fullProduct, spread } from "../layout.js";
+import { changeOf, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { follow, timePlot } from "./clock.js";
@@ -30,7 +30,7 @@ function leadingPlot(product) {
   const plot = new Plot({
     ...timePlot,
     name: `Singular values of the change of ${product} through training`,
-    title: ["Singular values of Δ", ...fullProduct(product), " through training"],
+    title: ["Singular values of ", ...changeOf(product), " through training"],
     xLabel: "",
     logY: () => true,
     height: 290,

@@ -2,7 +2,7 @@
 
 import { valueAt } from "../curves.js";
 import { h, number, plural } from "../dom.js";
-import { fullProduct, spread } from "../layout.js";
+import { changeOf, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { follow, timePlot } from "./clock.js";
@@ -101,7 +101,7 @@ function rankPlot(product) {
   const plot = new Plot({
     ...timePlot,
     name: `Stable rank of the change of ${product}`,
-    title: ["Stable rank of Δ", ...fullProduct(product)],
+    title: ["Stable rank of ", ...changeOf(product)],
     xLabel: "",
     labelled: 8,
     key: true,
@@ -112,7 +112,7 @@ function rankPlot(product) {
   watch(["run", "rank", "layer", "head", "logTime"], () => {
     const run = here();
     plot.options.xLabel = run.clock;
-    plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of Δ`, ...fullProduct(product)]);
+    plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of `, ...changeOf(product)]);
     if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
     const lines = state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer);
     const greyed = run.noisy([product], state.layer);

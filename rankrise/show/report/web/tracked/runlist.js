@@ -2,7 +2,7 @@
 
 import { valueAt } from "../curves.js";
 import { h, number, table } from "../dom.js";
-import { fullProduct, spread } from "../layout.js";
+import { changeOf, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { choose, watch } from "../state.js";
 import { LOOKS } from "./ranks.js";
@@ -46,7 +46,7 @@ const allHeads = {
 function layersOf(product) {
   return {
     name: `Stable rank of the change of ${product} by initialisation scale`,
-    title: ["Stable rank of Δ", ...fullProduct(product), " by initialisation scale"],
+    title: ["Stable rank of ", ...changeOf(product), " by initialisation scale"],
     labelled: 8,
     lines: (alike) =>
       here().layers.map((_, layer) => ({

@@ -2,7 +2,7 @@
 
 import { valueAt } from "../curves.js";
 import { h, number, plural } from "../dom.js";
-import { absent, fullProduct, spread } from "../layout.js";
+import { absent, changeOf, spread } from "../layout.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { here, mean } from "./runs.js";
@@ -33,7 +33,7 @@ const spectrumAxes = {
 
 /** The change of every matrix that belongs to no head, a line each, at the step nearest to the chosen one. */
 function matrixSpectra() {
-  const plot = new Plot({ ...spectrumAxes, name: "Spectra of other matrices", title: "Singular values, Δ of other matrices" });
+  const plot = new Plot({ ...spectrumAxes, name: "Spectra of other matrices", title: "Singular values of the change of other matrices" });
   watch(["run", "place", "normalised", "logValues"], () => {
     const run = here();
     const { steps, indices, change } = run.matrix_spectra;
@@ -51,7 +51,7 @@ function matrixSpectra() {
 }
 
 function spectrumPlot(product) {
-  const plot = new Plot({ ...spectrumAxes, name: `Spectra of ${product}`, title: ["Singular values, Δ", ...fullProduct(product)] });
+  const plot = new Plot({ ...spectrumAxes, name: `Spectra of ${product}`, title: ["Singular values of ", ...changeOf(product)] });
   watch(["run", "layer", "head", "place", "normalised", "logValues"], () => {
     const run = here();
     if (!run.spectra.steps.length || !run.products.includes(product)) return plot.show({ lines: [] });
@@ -83,7 +83,8 @@ function spectrumContent(run, product) {
   const { initial_above, change_above } = run.spectra;
   const whose = state.layer < 0 ? "All layers" : run.layerName(state.layer);
   const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
-  const ofChange = `${above(change_above[product][chosen])} values of the change at ${run.moment(steps[chosen])}`;
+  const count = above(change_above[product][chosen]);
+  const ofChange = `${count} ${count === "1" ? "value" : "values"} of the change at ${run.moment(steps[chosen])}`;
   const counted = `Above a tenth of a head’s largest: ${ofChange}, ${above(initial_above[product])} of the ${atFirst(run)}.`;
   const whom = run.headCount === 1 ? run.onlyHead : `${whose}, ${which}`;
   return { lines, summary: `${whom}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
