@@ -12,7 +12,7 @@ def claims(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Say whether each claim holds on some runs, and which other choice would change the verdict.
+    """Say whether each claim holds on these runs, and which other choice would change the verdict.
 
     Each toy run is judged by itself. Tracked runs on one data set are judged together, and may differ in
     initialisation scale and seed; each product has its own verdict. Some claims compare two data sets.

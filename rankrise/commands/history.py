@@ -30,7 +30,7 @@ def history(
     note: str = "",
     json: bool = False,
 ) -> None:
-    """Make a tracked run of a series of checkpoints, which watch, figures, claims and report take.
+    """Make a tracked run of a series of checkpoints, for watch, figures, claims and report.
 
     The plan is shown first. An interrupted run resumes: the same command goes on where it stopped.
 
