@@ -27,6 +27,8 @@ from rankrise.watch._path import before_and_beside
 from rankrise.watch._trial import HALF_TOLERANCE, LONGER, Refuted, Trial
 from rankrise.watch._twin import Unprovable, is_tied
 
+EXCHANGED = "the query of one token changes what other tokens get, as a key does"
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -59,10 +61,13 @@ def probe(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], read: 
 def _probed(trial: Trial, base: Tensor) -> Limits:
     _probe_layers(trial)
     _probe_uses(trial)
+    if trial.repeated:
+        _probe_repeated(trial, base)
     if trial.blocks is None:
         _probe_whole(trial, base)
     else:
         _probe_blocks(trial, base)
+    if not trial.tied:
         _probe_tokens(trial, base)
     _probe_wholeness(trial)
     before, beside = before_and_beside(trial)
@@ -122,6 +127,7 @@ def _probe_layers(trial: Trial) -> None:
                 weight = owner.weight.T if trial.is_turned(role) else owner.weight
                 reads[owner] = partial(linear, weight, owner.bias)
     wrong: dict[str, None] = {}
+    another: dict[str, None] = {}
 
     def see(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:
         given, found = (
@@ -136,6 +142,8 @@ def _probe_layers(trial: Trial) -> None:
         comparable = expected.shape == found.shape  # not a convolution with strides
         if comparable and (expected - found).abs().max() > trial.tolerance * expected.abs().max():
             wrong[type(layer).__name__] = None
+        elif has_one_matrix(layer):
+            another.update({role: None for role in trial.layers if not trial.reads_bias_of(role, layer)})
 
     with ExitStack() as hooks:
         for layer in reads:
@@ -143,6 +151,8 @@ def _probe_layers(trial: Trial) -> None:
         trial.call()
     if wrong:
         raise Refuted(f"its {' and its '.join(wrong)} does not give what its weight and bias give")
+    if another:
+        raise Refuted(f"its {' and its '.join(another)} is read without the bias that its layer adds")
 
 
 def _probe_uses(trial: Trial) -> None:
@@ -156,6 +166,21 @@ def _probe_uses(trial: Trial) -> None:
     trial.set(trial.weights)
     if silent and silent != ["query", "key"]:
         raise Refuted(f"what is read as its {' and its '.join(silent)} changes nothing that it gives")
+
+
+def _probe_repeated(trial: Trial, base: Tensor) -> None:
+    """Where one weight is read more than once, all weights that are read are turned together: what heads give
+    turns too, and what the module gives stays. No more than that can be seen."""
+    read = torch.cat([numbers.flatten() for numbers in trial.numbers.values()])
+    result = trial.result
+    turned = trial.run_with(_times(trial.weights, read, -1.0))
+    as_read = trial.blocks is None or trial.alike(turned, -base)
+    if not as_read or (trial.result - result).abs().max() > trial.tolerance * result.abs().max():
+        raise Refuted(f"{trial.repeated}, and it does not use them in that way")
+    raise Unprovable(
+        f"{trial.repeated}, which changes of sign cannot tell apart: read each once, or check a copy of the "
+        "model in which each has its own"
+    )
 
 
 def _probe_blocks(trial: Trial, base: Tensor) -> None:
@@ -173,6 +198,12 @@ def _probe_blocks(trial: Trial, base: Tensor) -> None:
     for signs in _patterns(trial.heads):
         factors = torch.where(signs < 0, 2.0, 1.0) if trial.tied else signs
         trial.only(trial.run(query=factors), base, signs, "queries belong to other heads, or are not queries")
+    values = trial.numbers["value"]
+    for signs in _patterns(values.shape[-1]):
+        there = signs < 0
+        change = (trial.run_with(_times(trial.weights, values[..., there], -1.0)) - base).abs()
+        if (change.flatten(0, -3).amax(0)[:, there] <= trial.tolerance * base.abs().max()).any():
+            raise Refuted("the dimensions of its values go to others of its outputs")
 
 
 def _same_result(trial: Trial, before: Tensor, acting: str) -> None:
@@ -206,7 +237,8 @@ def _pairs(trial: Trial) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
 def _probe_tokens(trial: Trial, base: Tensor) -> None:
     """The query of a token acts on one row of the output, its key on several: else the two are exchanged."""
     queries, keys = trial.rows("query"), trial.rows("key")
-    if queries is None or keys is None or trial.tied:
+    if queries is None or keys is None or trial.blocks is None:
+        _probe_features(trial)
         return
     if queries != keys:  # a class token's query, or one sequence that looks at another
         if queries != base[..., 0, 0].numel():
@@ -218,9 +250,20 @@ def _probe_tokens(trial: Trial, base: Tensor) -> None:
         for role in ("query", "key")
     }
     if touched["query"] > 1:
-        raise Refuted("the query of one token changes what other tokens get, as a key does")
+        raise Refuted(EXCHANGED)
     if touched["key"] < 2:
         raise Unprovable(LONGER)
+
+
+def _probe_features(trial: Trial) -> None:
+    """The same where no layer is seen to be called for them, by a feature of a token that only one of the two
+    takes in."""
+    reached = {}
+    for role, other in (("query", "key"), ("key", "query")):
+        without = torch.cat([trial.numbers[one][:, 0].flatten() for one in (other, "value")])
+        reached[role] = trial.reached(_times(trial.weights, without, 0.0))
+    if reached["query"] > 1 and reached["key"] == 1:
+        raise Refuted(EXCHANGED)
 
 
 def _probe_wholeness(trial: Trial) -> None:

@@ -20,6 +20,7 @@ from rankrise.watch._twin import (
     plain_copy,
     shared_columns,
     untie,
+    with_token_changed,
 )
 
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
@@ -67,15 +68,20 @@ class Trial:
         self.numbers = {role: numbers(getattr(attention, role), count) for role in ROLES}
         output = numbers(attention.output, count)[0]
         self.numbers["output"] = output[:-1].unflatten(0, (self.heads, -1))
+        self._with_bias = {role: (self.numbers[role][:, 0], self.numbers[role][:, -1]) for role in ROLES}
+        self._with_bias["output"] = output[:1], output[-1:]
+        """Of each column, the numbers of its first weight and of its bias."""
         self.shared = shared_columns(self.numbers["key"])
         """Which columns of a key all heads have in common."""
-        self.tied = self._tied()
+        self.tied = torch.equal(self.numbers["query"], self.numbers["key"])
         """Whether queries and keys are one and the same, and change their signs together."""
+        self.repeated = self._repeated()
+        """Which of its weights are read more than once, in words; "" if none is."""
         self.places = self._all_places()
         self.weights = self._random_weights()
         self.set(self.weights)
-        widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
-        self.args, self.kwargs = cast((tuple(self.args), self.kwargs), self.dtype, widths)
+        self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
+        self.args, self.kwargs = cast((tuple(self.args), self.kwargs), self.dtype, self.widths)
         owners = self.owners("output")
         self.blocks = owners[0] if len(owners) == 1 else None
         self._seen: Tensor | None = None
@@ -86,16 +92,19 @@ class Trial:
         if self._seen is None:
             self.blocks = None
 
-    def _tied(self) -> bool:
-        tied = torch.equal(self.numbers["query"], self.numbers["key"])
-        for one, other in itertools.combinations((*ROLES, "output"), 2):
-            first, second = self.numbers[one], self.numbers[other]
-            if torch.isin(first[first > 0], second).any() and not (tied and (one, other) == ("query", "key")):
-                raise Unprovable(
-                    f"its {one} and its {other} have the same weights, which changes of sign cannot tell "
-                    "apart: check a copy of the model in which each has its own"
-                )
-        return tied
+    def _repeated(self) -> str:
+        key = self.numbers["key"]
+        own, common = key[..., ~self.shared].flatten(), key[0][:, self.shared].flatten()
+        places = {**self.numbers, "key": torch.cat([own, common])}
+        places = {role: numbered[numbered > 0] for role, numbered in places.items()}
+        for role, some in places.items():
+            if len(some.unique()) < len(some):
+                return f"its {role} has the same weights several times"
+        for one, other in itertools.combinations(places, 2):
+            alike = self.tied and (one, other) == ("query", "key")
+            if not alike and torch.isin(places[one], places[other]).any():
+                return f"its {one} and its {other} have the same weights"
+        return ""
 
     def _all_places(self) -> dict[str, list[Tensor]]:
         """The numbers of the weights of each block, by role; of a key those of its own columns, and beside
@@ -193,6 +202,19 @@ class Trial:
         change = (found - base).abs().flatten(-2).flatten(0, -2).amax(-1)
         return int((change > self.tolerance * base.abs().max()).sum())
 
+    def reached(self, weights: Tensor) -> int:
+        """How many rows of what the module gives one feature of one token acts on, with these weights."""
+        given, most = (self.args, self.kwargs), 0
+        self.set(weights)
+        before = self.call()
+        for place in (0.0, 0.5, 1.0):
+            self.args, self.kwargs = with_token_changed(given, place, self.widths)
+            change = (self.call() - before).abs().flatten(0, -2).amax(-1)
+            most = max(most, int((change > self.tolerance * before.abs().max()).sum()))
+        self.args, self.kwargs = given
+        self.set(self.weights)
+        return most
+
     def rows(self, role: str) -> int | None:
         """How many tokens that projection is given, if it is a layer that is called."""
         owner = self.owner(role)
@@ -269,6 +291,17 @@ class Trial:
         inside = self.numbers[role][:, 0].flatten() - self.start(weight) - 1
         inside = inside[(inside >= 0) & (inside < weight.numel())]
         return inside % weight.shape[1] if self.is_turned(role) else inside // weight.shape[1]
+
+    def reads_bias_of(self, role: str, layer: nn.Linear) -> bool:
+        """Whether each column that is read of this layer's weight is read with the layer's own bias."""
+        first, bias = (numbered.flatten() for numbered in self._with_bias[role])
+        inside = first - self.start(layer.weight) - 1
+        there = (inside >= 0) & (inside < layer.weight.numel())
+        if layer.bias is None:
+            return True
+        width = layer.weight.shape[1]
+        columns = inside[there] % width if self.is_turned(role) else inside[there] // width
+        return torch.equal(bias[there], self.start(layer.bias) + 1 + columns)
 
     def _random_weights(self) -> Tensor:
         """All matrices are drawn anew, those of heads in a size that keeps queries and keys near 1."""

@@ -1,5 +1,7 @@
 """Families of one's own: what is wrong with one is told, and one that is suggested is proved."""
 
+import dataclasses
+
 import own_attention as own
 import own_attention_odd as odd
 import pytest
@@ -44,6 +46,121 @@ def test_a_family_that_reads_a_matrix_which_is_not_used_is_refuted():
             return watch.Attention(query.cut(4), *parts, watch.linear(module.o_proj))
 
     with pytest.raises(RankriseError, match="q_down is read, and changes nothing that it gives"):
+        watch.check(model, batch())
+
+
+def _of_square(names, turned=False):
+    """A family by which these layers are the query, the key, the value and the output."""
+
+    def mine(module):
+        if isinstance(module, odd.Square):
+            *inputs, output = (getattr(module, f"{name}_proj") for name in names)
+            parts = (watch.linear(layer).cut(2) for layer in inputs)
+            return watch.Attention(*parts, watch.linear(output.weight.T if turned else output))
+
+    return mine
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("names", ["qqvo", "kkvo", "qkko", "qvvo", "qkqo", "qkvv", "qkoo", "qkvq", "qqqq"])
+def test_a_weight_that_is_read_in_two_roles_and_used_in_one_is_refuted(names, turned):
+    model = made(odd.Square)
+    watch.add_family(_of_square(names, turned))
+    with pytest.raises(RankriseError, match="is not read as its forward pass works"):
+        watch.check(model, batch())
+
+
+def test_a_weight_that_has_two_roles_under_one_name_is_not_refuted():
+    """By its two names it is proved."""
+    model = made(type("Tied", (odd.Square,), {"tie": lambda self: setattr(self, "v_proj", self.k_proj)}))
+    assert watch.check(model, batch()).proved
+    watch.add_family(_of_square("qkko"))
+    assert "its key and its value have the same weights" in watch.check(model, batch()).layers[0].reason
+
+
+@pytest.mark.parametrize("role", ["query", "value", "output"])
+def test_a_head_that_is_read_twice_is_refuted(role):
+    model = made(own.FUSED[2])
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, own.Fused):
+            parts = dict(
+                zip(("query", "key", "value"), watch.linear(module.qkv).cut(4).split(3), strict=True)
+            )
+            weight = module.proj.weight.unflatten(1, (4, -1))
+            if role == "output":
+                weight = weight[:, [0, 1, 2, 2]]
+            else:
+                parts[role] = dataclasses.replace(parts[role], weight=parts[role].weight[[0, 1, 2, 2]])
+            return watch.Attention(**parts, output=watch.linear(weight.flatten(1)))
+
+    with pytest.raises(
+        RankriseError, match=f"its {role} has the same weights several times, and it does not"
+    ):
+        watch.check(model, batch())
+
+
+@pytest.mark.parametrize("kind", [own.OwnMultihead, own.BareAttention, own.LensAttention])
+def test_queries_read_as_keys_are_refuted_where_no_layer_is_called(kind):
+    model = made(kind)
+    with pytest.raises(RankriseError) as caught:
+        watch.check(model, batch())
+    right = str(caught.value)
+    _read_by(right[right.index("from rankrise") :])
+    assert watch.check(model, batch()).proved
+    _read_by(right[right.index("from rankrise") :].replace("Attention(query, key", "Attention(key, query"))
+    with pytest.raises(RankriseError, match="the query of one token changes what other tokens get"):
+        watch.check(model, batch())
+
+
+def _read_by(code):
+    _added.clear()
+    exec(code)
+
+
+def test_values_whose_dimensions_are_in_another_order_are_refuted():
+    model = made(own.Separate)
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, own.Separate):
+            query, key, value = (
+                watch.linear(one).cut(4) for one in (module.q_proj, module.k_proj, module.v_proj)
+            )
+            value = dataclasses.replace(value, weight=value.weight[..., [1, 0, 2, 3, 4, 5]])
+            return watch.Attention(query, key, value, watch.linear(module.o_proj))
+
+    with pytest.raises(RankriseError, match="the dimensions of its values go to others of its outputs"):
+        watch.check(model, batch())
+
+
+@pytest.mark.parametrize("biases", ["kqvo", "qkvq", "qk o", "q vo", "qkv "])
+def test_a_bias_of_another_layer_or_none_is_refuted(biases):
+    """Also where all of them begin with zeros."""
+
+    def tie(self):
+        for name in "qkvo":
+            layer = nn.Linear(own.WIDTH, own.WIDTH)
+            nn.init.zeros_(layer.bias)
+            setattr(self, f"{name}_proj", layer)
+
+    model = made(type("WithBiases", (odd.Square,), {"tie": tie}))
+    assert watch.check(model, batch()).proved
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, odd.Square):
+            *parts, output = (
+                watch.linear(
+                    getattr(module, f"{name}_proj").weight,
+                    None if bias == " " else getattr(module, f"{bias}_proj").bias,
+                )
+                for name, bias in zip("qkvo", biases, strict=True)
+            )
+            return watch.Attention(*(part.cut(2) for part in parts), output)
+
+    with pytest.raises(RankriseError, match="is read without the bias that its layer adds"):
         watch.check(model, batch())
 
 
