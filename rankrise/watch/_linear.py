@@ -42,7 +42,7 @@ def is_linear(module: object) -> bool:
     >>> is_linear(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     True
     """
-    return bool(_chain(module))
+    return bool(in_a_row(module))
 
 
 def from_known_library(module: nn.Module) -> bool:
@@ -102,7 +102,7 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     """
     if isinstance(source, Tensor):
         return _project(source, bias, source)
-    layers = _chain(source)
+    layers = in_a_row(source)
     if not layers:
         raise Unreadable(f"{type(source).__name__} is not a linear layer that is known here")
     whole = _one_layer(layers[0], bias if len(layers) == 1 else None)
@@ -213,25 +213,25 @@ def _values(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _chain(module: object) -> tuple[nn.Module, ...]:
+def in_a_row(module: object) -> tuple[nn.Module, ...]:
     """The linear layers that a module applies one after another, without their wrappers; () if it does
     anything else."""
     if not isinstance(module, nn.Module):
         return ()
     for wrapper in WRAPPERS:
         if wrapper in module._modules:
-            return _chain(module._modules[wrapper])
+            return in_a_row(module._modules[wrapper])
     if is_adapter(module):
-        return (module,) if len(_chain(module._modules["base_layer"])) == 1 else ()
+        return (module,) if len(in_a_row(module._modules["base_layer"])) == 1 else ()
     if isinstance(module, nn.Sequential) and used_forward(module) is not nn.Sequential.forward:
         return ()
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
-        rest = [_chain(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
+        rest = [in_a_row(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
         known = all(rest) and (len(rest) == 1 or isinstance(module, nn.Sequential))
         return tuple(layer for one in rest for layer in one) if known else ()
     inner = [*module._modules] == ["linear"] and not module._buffers and not module._parameters
     if inner and type(module).__name__.endswith("Linear") and works_as_known(module):
-        return _chain(module._modules["linear"])  # Moshi
+        return in_a_row(module._modules["linear"])  # Moshi
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return (module,) if set(module.kernel_size) == {1} and module.groups == 1 else ()
     return (module,) if isinstance(module, nn.Linear) or is_conv1d(module) or _is_packed(module) else ()
@@ -259,7 +259,7 @@ def merged_adapter(adapter: Any) -> nn.Module:
 
     Merging in half precision would round away exactly the small change that is to be measured.
     """
-    base: Any = _chain(adapter.base_layer)[0]
+    base: Any = in_a_row(adapter.base_layer)[0]
     if is_adapter(base):
         raise RankriseError("A PEFT adapter is around another one: merge the inner one first.")
     if _shapes_only.get() or adapter.disable_adapters or adapter.merged:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rankrise.watch import _roles as roles
-from rankrise.watch._linear import has_one_matrix, has_own_forward, is_linear, linear, shapes_only
+from rankrise.watch._linear import has_one_matrix, has_own_forward, in_a_row, is_linear, linear, shapes_only
 from rankrise.watch._projection import Unreadable
 
 _ROLES = {
@@ -58,7 +58,7 @@ class Source:
 
     @property
     def _said(self) -> set[str]:
-        name = self.paths[-1].removesuffix("_weight").rpartition(".")[2].lower()
+        name = _name(self).removesuffix("_weight").lower()
         name = re.sub(r"_?(up|b)$|^w", "", name) if self.first else name
         return {one for one, pattern in _ROLES.items() if pattern.fullmatch(name)}
 
@@ -112,7 +112,8 @@ def _layers(module: nn.Module) -> Iterator[Source]:
         if not path or inside or (code := _attribute(path)) is None:
             continue
         own = has_one_matrix(layer) and (not is_linear(layer) or has_own_forward(layer))
-        if not (own or is_linear(layer)) or any(map(_does_more, _around(module, path))):
+        whole = is_linear(layer) and not any(map(has_own_forward, in_a_row(layer)))
+        if not (own or whole) or any(map(_does_more, _around(module, path))):
             continue
         found.append(path)
         if own:
@@ -235,7 +236,9 @@ def _in_a_row(module: nn.Module, single: list[Source]) -> Iterator[Source]:
 
 
 def _name(source: Source) -> str:
-    return source.paths[-1].rpartition(".")[2]
+    """What it is called; of a layer in a `Sequential` that is not read whole, what that is called."""
+    parts = source.paths[-1].split(".")
+    return next((part for part in reversed(parts) if not part.isdigit()), parts[-1])
 
 
 def _attribute(path: str) -> str | None:

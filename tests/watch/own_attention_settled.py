@@ -20,6 +20,19 @@ class OfTurnedLayers(Square):
         return [*(blocks(one, 2) for one in (query, key, value)), blocks(output.T, 2)]
 
 
+class OfWrappedTurnedLayers(OfTurnedLayers):
+    """Each with dropout after it."""
+
+    def tie(self):
+        super().tie()
+        for name, layer in list(self.named_children()):
+            setattr(self, name, nn.Sequential(layer, nn.Dropout(0.1)))
+
+    def heads(self):
+        query, key, value, output = (layer[0].weight.detach().double() for layer in self.children())
+        return [*(blocks(one, 2) for one in (query, key, value)), blocks(output.T, 2)]
+
+
 class OwnConv(nn.Module):
     """Transformers' `Conv1D`, written again."""
 
@@ -186,6 +199,7 @@ class ListOfLayersAttention(nn.Module):
 
 SETTLED = [
     OfTurnedLayers,
+    OfWrappedTurnedLayers,
     OfOwnConvAttention,
     QueryAndKeyInOne,
     OneForQueryAndKey,
