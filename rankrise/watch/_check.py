@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.notes import gathered
-from rankrise.watch._heads import find_layers, none_read, unread_modules, unwrap
+from rankrise.watch._heads import TO_FILL_IN, find_layers, none_read, unread_modules, unwrap
 from rankrise.watch._linear import works_as_known
 from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
 from rankrise.watch._probe import Limits, Partly, probe, work_alike
@@ -30,8 +30,9 @@ Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any] | Callable[[nn.
 
 
 NO_FAMILY = (
-    "No family that is short to write agrees with it: write one with watch.add_family, or, if its heads "
-    "differ in size, act on one another or are not products of weights, track its matrices instead."
+    f"No family that is short to write agrees with it: write one with watch.add_family ({TO_FILL_IN}), or, "
+    "if its heads differ in size, act on one another or are not products of weights, track its matrices "
+    "instead."
 )
 
 

@@ -15,13 +15,14 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import FAMILIES, Attention
-from rankrise.watch._linear import plain_name, shapes_only
+from rankrise.watch._linear import is_linear, plain_name, shapes_only
 from rankrise.watch._lora import AdaptedWeights
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._projection import Unreadable
 from rankrise.watch._recognise import is_guess, looks_like_attention, recognise, why_unknown
 from rankrise.watch._snippets import suggestion
 
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _PARALLEL = (
     "DataParallel",
     "DistributedDataParallel",
@@ -30,6 +31,11 @@ _PARALLEL = (
     "_FabricModule",
 )
 """What training wraps around a model, by the name of the class."""
+TO_FILL_IN = (
+    "give it the layers of its queries, keys, values and output, and how many heads they are cut into, as "
+    "docs/heads.md#your-own-module shows"
+)
+"""What a family says that the user has to write."""
 _announced: WeakSet[type] = WeakSet()
 """Classes of modules whose layout was told to be a guess."""
 
@@ -197,10 +203,16 @@ def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = N
 
 def unread_modules(model: nn.Module) -> list[nn.Module]:
     """The modules that look like attention and are not read, and then what calls each of them, such as one
-    around a list of heads."""
+    around a list of heads; where there are none, all that have several linear layers of their own."""
     _, reasons = _recognised(model)
     paths = dict.fromkeys([*reasons, *(_caller(model, path) for path in reasons)])
-    return [model.get_submodule(path) for path in paths]
+    if reasons:
+        return [model.get_submodule(path) for path in paths]
+    return [
+        module
+        for module in model.modules()
+        if not isinstance(module, _CONTAINERS) and sum(map(is_linear, module.children())) > 1
+    ]
 
 
 def none_read(model: nn.Module, such: str, snippet: str) -> RankriseError:
@@ -211,7 +223,7 @@ def none_read(model: nn.Module, such: str, snippet: str) -> RankriseError:
         f"No attention head of {type(model).__name__} can be read (looked for the families "
         f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
         f"{_grouped(model, reasons) or 'none'}. Add a family for your own module with watch.add_family"
-        + (f", {such}:\n\n{snippet}\n" if snippet else ".")
+        + (f", {such}:\n\n{snippet}\n" if snippet else f": {TO_FILL_IN}.")
     )
 
 
@@ -320,8 +332,7 @@ def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
 def _caller(model: nn.Module, path: str) -> str:
     """The path of the next module above that is not a container."""
     above = path.rpartition(".")[0]
-    containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-    return _caller(model, above) if above and isinstance(model.get_submodule(above), containers) else above
+    return _caller(model, above) if above and isinstance(model.get_submodule(above), _CONTAINERS) else above
 
 
 def _below(path: str, above: str) -> bool:

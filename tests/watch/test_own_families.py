@@ -212,10 +212,37 @@ def test_where_no_layer_is_read_check_has_a_family_that_is_proved(names):
     torch.testing.assert_close(layer.key, fused[:, 1].mT)
 
 
+class Mixer(nn.Module):
+    """Attention that no name tells of."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.n, self.mix_in, self.mix_out = count, nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        count = self.n if isinstance(self.n, int) else self.n[0]
+        query, key, value = (own.cut(part, count) for part in self.mix_in(x).chunk(3, -1))
+        return self.mix_out((torch.softmax(query @ key.mT, -1) @ value).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("read", [watch.heads, lambda model: watch.check(model, torch.randn(2, 5, 8))])
+def test_attention_that_no_name_tells_of_has_a_family_too(read):
+    model = nn.Sequential(nn.Linear(8, 8), Mixer(2))
+    with pytest.raises(RankriseError, match="modules that look like attention: none") as caught:
+        read(model)
+    exec(str(caught.value)[str(caught.value).index("from rankrise") :])
+    assert str(watch.check(model, torch.randn(2, 5, 8))) == "1 of 1 layout proved."
+
+
+def test_where_no_family_can_be_given_the_message_says_what_to_fill_in_and_where_that_is_shown():
+    with pytest.raises(RankriseError, match=r"how many heads .* docs/heads.md#your-own-module shows\.$"):
+        watch.heads(nn.Sequential(Mixer((2, 4))))
+
+
 def test_a_large_model_that_cannot_be_read_is_refused_at_once():
     """Its blocks' layers are not put together in every way that there is."""
     model = nn.Sequential(*(nn.Sequential(odd.WithActivation(), nn.Linear(10, 10)) for _ in range(40)))
-    with pytest.raises(RankriseError, match=r"and 39 more .*Add a family for your own module with [\w.]+\.$"):
+    with pytest.raises(RankriseError, match=r"and 39 more .*heads.md#your-own-module shows\.$"):
         watch.heads(model)
 
 
