@@ -79,12 +79,16 @@ def layouts(module: nn.Module, as_named: bool = False) -> Iterator[Layout]:
 
 
 def _in_one(inputs: list[Source], heads: str, number: int, inside: int) -> Iterator[_Reading]:
-    """One layer for queries, keys and values; values may have another size than keys."""
+    """One layer for queries, keys and values, and perhaps a gate; values may have another size than keys."""
     size = inside // number
     for one, order, form in itertools.product(inputs, itertools.permutations(ROLES), _FUSED):
         if one.gives == 3 * inside and (form == _PER_HEAD or not one.is_list):
             whole = form.format(whole=one.code, heads=heads, parts=3)
             yield _Reading((f"{', '.join(order)} = {whole}",), (one,), ("fused",))
+    for one, form in itertools.product(inputs, _FUSED[:2]):
+        if one.gives == 4 * inside and not one.is_list:
+            whole = form.format(whole=one.code, heads=heads, parts=4)
+            yield _Reading((f"query, key, value, gate = {whole}",), (one,), ("fused",))
     for one in inputs:
         groups = (one.gives // size - number) // 2
         if not (0 < groups < number and number % groups == 0 and one.gives == (number + 2 * groups) * size):

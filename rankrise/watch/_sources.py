@@ -145,11 +145,13 @@ def _around(module: nn.Module, path: str) -> list[nn.Module]:
 
 
 def _does_more(part: nn.Module) -> bool:
-    """Whether a part does more than a layer in it: it has an activation, or a weight of its own."""
+    """Whether a part does more than a layer in it and a norm or another shape beside that: it has an
+    activation, or a weight of its own."""
     if isinstance(part, nn.Sequential):
-        known = (nn.Dropout, nn.Identity)
+        known = (nn.Dropout, nn.Identity, nn.Flatten, nn.Unflatten)
+        named = re.compile("norm|rearrange", re.IGNORECASE)
         return not all(
-            is_linear(one) or isinstance(one, known) or "norm" in type(one).__name__.lower() for one in part
+            is_linear(one) or isinstance(one, known) or named.search(type(one).__name__) for one in part
         )
     return any(weight is not None and weight.ndim > 1 for weight in part._parameters.values())
 

@@ -86,6 +86,26 @@ class OneForQueryAndKey(QueryAndKeyInOne):
         return [both, both, blocks(weight(self.to_v)), blocks(weight(self.to_out).T)]
 
 
+class ShapedInSequential(nn.Module):
+    """Each projection cuts its heads itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = HEADS
+        self.to_q, self.to_k, self.to_v = (
+            nn.Sequential(linear(WIDTH, INSIDE), nn.Unflatten(-1, (HEADS, SIZE))) for _ in range(3)
+        )
+        self.to_out = nn.Sequential(nn.Flatten(2), linear(INSIDE, WIDTH))
+
+    def forward(self, x):
+        query, key, value = (layer(x).transpose(1, 2) for layer in (self.to_q, self.to_k, self.to_v))
+        return self.to_out(functional.scaled_dot_product_attention(query, key, value).transpose(1, 2))
+
+    def heads(self):
+        inputs = (blocks(weight(layer[0])) for layer in (self.to_q, self.to_k, self.to_v))
+        return [*inputs, blocks(weight(self.to_out[1]).T)]
+
+
 class SharedKeyAndValueInOne(nn.Module):
     """Two keys and values for four heads, in one layer."""
 
@@ -203,6 +223,7 @@ SETTLED = [
     OfOwnConvAttention,
     QueryAndKeyInOne,
     OneForQueryAndKey,
+    ShapedInSequential,
     SharedKeyAndValueInOne,
     WiderValuesInOne,
     OneParameterAttention,

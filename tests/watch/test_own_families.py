@@ -234,6 +234,25 @@ def test_attention_that_no_name_tells_of_has_a_family_too(read):
     assert str(watch.check(model, torch.randn(2, 5, 8))) == "1 of 1 layout proved."
 
 
+def test_a_gate_in_the_same_layer_is_left_out_of_the_family_and_named():
+    class GatedAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_heads, self.qkvg, self.proj = 2, nn.Linear(8, 32), nn.Linear(8, 8)
+
+        def forward(self, x):
+            *parts, gate = self.qkvg(x).chunk(4, -1)
+            return self.proj(own.attend(*(own.cut(part, 2) for part in parts)) * gate.sigmoid())
+
+    model = nn.Sequential(GatedAttention())
+    with pytest.raises(RankriseError) as caught:
+        watch.heads(model)
+    exec(str(caught.value)[str(caught.value).index("from rankrise") :])
+    told = watch.check(model, torch.randn(2, 5, 8))
+    assert told.proved
+    assert "in its path and not read: a part of qkvg" in str(told)
+
+
 def test_where_no_family_can_be_given_the_message_says_what_to_fill_in_and_where_that_is_shown():
     with pytest.raises(RankriseError, match=r"how many heads .* docs/heads.md#your-own-module shows\.$"):
         watch.heads(nn.Sequential(Mixer((2, 4))))
