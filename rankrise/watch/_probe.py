@@ -156,16 +156,23 @@ def _probe_layers(trial: Trial) -> None:
 
 
 def _probe_uses(trial: Trial) -> None:
-    """Each role acts on what the module gives; of single tokens, neither queries nor keys do."""
+    """Each role acts on what the module gives, and its bias does; of single tokens, neither queries nor keys
+    do, and of several, a softmax does not see the bias of keys."""
     before = trial.call()
-    silent = []
-    for role, numbers in trial.numbers.items():
+
+    def is_silent(numbers: Tensor) -> bool:
         trial.set(trial.moved(numbers[numbers > 0].unique()))
-        if torch.equal(trial.call(), before):
-            silent.append(role)
-    trial.set(trial.weights)
+        alike = torch.equal(trial.call(), before)
+        trial.set(trial.weights)
+        return alike
+
+    silent = [role for role, numbers in trial.numbers.items() if is_silent(numbers)]
     if silent and silent != ["query", "key"]:
         raise Refuted(f"what is read as its {' and its '.join(silent)} changes nothing that it gives")
+    for role in (one for one in ("query", "value") if one not in silent):
+        bias = trial.numbers[role][:, -1]
+        if (bias > 0).any() and is_silent(bias):
+            raise Refuted(f"what is read as the bias of its {role} changes nothing that it gives")
 
 
 def _probe_repeated(trial: Trial, base: Tensor) -> None:

@@ -304,12 +304,15 @@ class Trial:
         return torch.equal(bias[there], self.start(layer.bias) + 1 + columns)
 
     def _random_weights(self) -> Tensor:
-        """All matrices are drawn anew, those of heads in a size that keeps queries and keys near 1."""
+        """All matrices are drawn anew, those of heads in a size that keeps queries and keys near 1, and all
+        biases, which often begin as zeros; not those of norms."""
         device = next(iter(self.parameters)).device
         weights = torch.cat([parameter.detach().flatten() for parameter in self.parameters])
         generator = torch.Generator().manual_seed(0)
-        for parameter in self.parameters:
-            if parameter.ndim > 1:
+        norms = [part for part in self.module.modules() if "norm" in type(part).__name__.lower()]
+        of_norms = {parameter for norm in norms for parameter in norm.parameters()}
+        for parameter, name in self.parameters.items():
+            if parameter.ndim > 1 or (name.endswith("bias") and parameter not in of_norms):
                 size = (parameter.numel() / len(parameter)) ** -0.5
                 drawn = size * torch.randn(parameter.numel(), generator=generator)
                 start = self.start(parameter)

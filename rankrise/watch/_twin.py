@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rankrise.watch._families import Attention, Read
-from rankrise.watch._linear import computed_weight, is_adapter, merged_adapter
+from rankrise.watch._linear import computed_weight, is_adapter, merged_adapter, used_forward
 from rankrise.watch._projection import Projection
 
 SEVERAL = "its heads are put together from several weights, or from numbers that are no weights of it"
@@ -41,6 +41,8 @@ def plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
             twin.get_submodule(owner)._modules[name] = norm
         else:
             _make_plain(part)
+        if isinstance(part, nn.MultiheadAttention) and used_forward(part) is nn.MultiheadAttention.forward:
+            part.bias_k = part.bias_v = None  # a key and a value beside those of the tokens
     for part in twin.modules():
         added = part._parameters.get("bias")
         if added is not None and "norm" in type(part).__name__.lower():

@@ -355,6 +355,13 @@ def test_separate_projections_are_proved_too():
     assert watch.check(Running(), torch.randn(1, 4, 8)).proved
 
 
+def test_a_learned_key_and_value_do_not_refute_torch_multihead():
+    attention = nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True)
+    tokens = torch.randn(2, 5, 8)
+    assert watch.check(attention, (tokens, tokens, tokens)).proved
+    assert attention.bias_k is not None
+
+
 def test_torch_multihead_and_adapters():
     peft = pytest.importorskip("peft")
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)

@@ -164,6 +164,29 @@ def test_a_bias_of_another_layer_or_none_is_refuted(biases):
         watch.check(model, batch())
 
 
+def test_a_bias_that_the_module_adds_by_itself_or_does_not_add_is_told():
+    class WithoutBias(odd.Square):
+        def tie(self):
+            self.q_proj = nn.Linear(own.WIDTH, own.WIDTH)
+
+        def parts(self, x):
+            layers = (self.q_proj, self.k_proj, self.v_proj)
+            return [own.cut(nn.functional.linear(x, layer.weight), 2) for layer in layers]
+
+    with pytest.raises(RankriseError, match="read as the bias of its query changes nothing that it gives"):
+        watch.check(nn.Sequential(WithoutBias()), batch())
+
+    @watch.add_family
+    def mine(module):
+        if isinstance(module, nn.MultiheadAttention):
+            parts = (part.cut(2) for part in watch.linear(module.in_proj_weight).split(3))
+            return watch.Attention(*parts, watch.linear(module.out_proj))
+
+    model = nn.TransformerEncoderLayer(own.WIDTH, 2, 4, batch_first=True)
+    with pytest.raises(RankriseError, match="is not read as its forward pass works"):
+        watch.check(model, batch())
+
+
 @pytest.mark.parametrize("kind", [own.Separate, odd.UnnamedNorm])
 @pytest.mark.parametrize("count", [1, 2])
 def test_several_heads_that_are_read_as_one_are_refuted(kind, count):
