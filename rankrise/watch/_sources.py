@@ -165,7 +165,10 @@ def _weights(module: nn.Module) -> Iterator[Source]:
             continue
         shape = tuple(weight.shape)
         if len(shape) == 2:
-            yield from _either_way(code, "", weight, name)
+            beside = name.removesuffix("weight") + "bias"
+            bias = module._parameters.get(beside)
+            added = bias is not None and bias.shape == shape[:1]
+            yield from _either_way(code, f", module.{beside}" if added else "", weight, name)
         elif len(shape) == 4:
             outer, inner = shape[0] * shape[1] * shape[3], shape[1] * shape[2] * shape[3]
             yield Source(f"watch.linear({code}.mT.flatten(0, 2))", shape[2], outer, (name,))

@@ -150,6 +150,24 @@ def test_what_is_suggested_first_is_proved(kind):
     assert is_right(watch.heads(model)[0], model[0])
 
 
+def test_a_bare_weight_is_suggested_with_the_bias_beside_it():
+    class WithBias(nn.MultiheadAttention):
+        def __init__(self):
+            super().__init__(own.WIDTH, 2, batch_first=True)
+
+        def forward(self, x):
+            fused = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (2, 3, -1))
+            return self.out_proj(own.attend(*fused.permute(3, 0, 2, 1, 4)))
+
+    model = nn.Sequential(WithBias())
+    with pytest.raises(RankriseError, match="This settles it") as caught:
+        watch.check(model, batch())
+    exec(str(caught.value).split("settles it:")[1])
+    assert watch.check(model, batch()).proved
+    bias = model[0].in_proj_bias.unflatten(0, (2, 3, -1))
+    assert torch.equal(watch.heads(model)[0].value_bias, bias[:, 2])
+
+
 def test_numbers_that_are_no_weights_are_not_taken_for_some():
     model = made(settled.WithoutOutput)
 
