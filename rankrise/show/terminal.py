@@ -100,7 +100,7 @@ class Snapshot:
         if self.finished is not None:
             return f"finished {self.finished}"
         if self.stopped is not None:
-            return f"ended early: {self.stopped}"
+            return f"not finished: {self.stopped}"
         if self.age is None:
             return "nothing is recorded yet"
         last = f"the last line is {duration(self.age)} old"

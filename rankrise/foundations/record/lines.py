@@ -19,6 +19,8 @@ MOST = 2**63
 """Steps are below this: they are read as 64-bit numbers."""
 TEXTS = ("checkpoint", "key", "since")
 """What a row may say in words: the checkpoint that it was measured of. All else is numbers."""
+LEFT_OUT = "left out"
+"""In a row of loss and metrics, those that could not be recorded: their names, each with why."""
 LONGEST = 100_000_000
 """The most bytes in a row: many times what that of the largest model has."""
 NOT_A_ROW = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
@@ -207,6 +209,8 @@ def _row(line: bytes, checked: bool) -> dict[str, Any]:
     for name, value in row.items():
         if isinstance(value, str) and value not in ("nan", "inf", "-inf") and name not in TEXTS:
             raise ValueError("a text stands for a number")
+    if not all(isinstance(why, str) for why in dict(row.get(LEFT_OUT, {})).values()):
+        raise ValueError("what is left out has no reason")
     return row
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from rankrise.foundations.record.lines import LEFT_OUT
 from rankrise.foundations.record.names import spectra_path
 from rankrise.foundations.record.tensors import checksum
 from rankrise.watch._track.measure import UnitChange, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of, summary_of
-from rankrise.watch._track.scalars import Scalars
+from rankrise.watch._track.scalars import Scalars, TakenRow
 from rankrise.watch._track.staging import Place, Staging
 from rankrise.watch._track.streams import Streams
 from rankrise.watch._track.weights import Tensors, Unit, named
@@ -27,12 +27,14 @@ class Jobs:
     streams: Streams
     top: int
 
-    def write_step(self, step: int, row: dict[str, Any]) -> None:
+    def write_step(self, step: int, moment: float, row: TakenRow) -> None:
         """Loss and metrics of a step, once they are there."""
-        numbers = {name: self.scalars.resolve(number) for name, number in row.items()}
+        numbers = {name: self.scalars.resolve(number) for name, number in row.numbers.items()}
+        left_out = {LEFT_OUT: row.left_out} if row.left_out else {}
         if not self.record.gone:
-            self.record.add_step(step, numbers)
-        self.streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
+            self.record.add_step(step, {"time": moment, **numbers, **left_out})
+        if numbers:
+            self.streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
 
     def write_initial(self) -> None:
         """Spectra of the initial products."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from rankrise.foundations.record.lines import LEFT_OUT
 from rankrise.foundations.record.shapes import MOST
 
 
@@ -15,6 +16,31 @@ def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         merged.setdefault(row["step"], {}).update(row)
     return [merged[step] for step in sorted(merged)]
+
+
+def missing_numbers(rows: list[dict[str, Any]], losses: NDArray[Any] | None) -> list[str]:
+    """At which steps something was left out, with the first reason, and at which the loss is not finite, as
+    sentences without a full stop. `losses` has that of each row.
+
+    >>> rows = [{"step": 1, "loss": 2.5}, {"step": 2, "left out": {"loss": "loss is 'low': pass a number"}}]
+    >>> missing_numbers(rows, numpy.array([2.5, numpy.nan]))
+    ["loss was left out at step 2 (loss is 'low': pass a number)"]
+    """
+    steps: dict[str, list[int]] = {}
+    reasons: dict[str, str] = {}
+    for row in rows:
+        for name, why in row.get(LEFT_OUT, {}).items():
+            if name not in row.keys() - {LEFT_OUT}:  # it may have been given again
+                steps.setdefault(name, []).append(row["step"])
+                reasons.setdefault(name, why)
+    notes = [f"{name} was left out {_at(steps[name])} ({why})" for name, why in reasons.items()]
+    given = zip(rows, [] if losses is None else losses.tolist(), strict=False)
+    not_finite = [row["step"] for row, loss in given if "loss" in row and not math.isfinite(loss)]
+    return notes + ([f"loss is not finite {_at(not_finite)}"] if not_finite else [])
+
+
+def _at(steps: list[int]) -> str:
+    return f"at step {steps[0]}" if len(steps) == 1 else f"at {len(steps)} steps, first at step {steps[0]}"
 
 
 def longest(values: Any) -> int:

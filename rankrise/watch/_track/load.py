@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.notes import gathered
-from rankrise.foundations.record.lines import read_lines
+from rankrise.foundations.record.lines import LEFT_OUT, read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.truncation import read_truncation
-from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, number, put
+from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, missing_numbers, number, put
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.run_info import RunInfo
 from rankrise.watch._track.spectra_read import read_spectra
@@ -58,7 +58,8 @@ class TrackedRun(RunInfo):
         of_layers = gathered(
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
-        return [*self.missing_rows, *self.left_notes, *self._noise_note, *of_layers]
+        missing = missing_numbers(self._step_rows, self.steps().get("loss"))
+        return [*self.missing_rows, *missing, *self.left_notes, *self._noise_note, *of_layers]
 
     @property
     def missing_rows(self) -> list[str]:
@@ -235,14 +236,19 @@ class TrackedRun(RunInfo):
 
     @cached_property
     def _steps(self) -> dict[str, Array]:
-        rows = merged(read_lines(self.folder / STEPS, has_checksums(self.info)))
+        rows = self._step_rows
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
+        names.pop(LEFT_OUT, None)
         try:
             found = {name: numpy.array([number(row.get(name)) for row in rows], float) for name in names}
         except (TypeError, ValueError) as error:
             path = self.folder / STEPS
             raise RankriseError(f"{path} is damaged ({error}): restore it.") from error
         return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
+
+    @cached_property
+    def _step_rows(self) -> list[dict[str, Any]]:
+        return merged(read_lines(self.folder / STEPS, has_checksums(self.info)))
 
     def _spectra_of(self, step: int | None) -> dict[str, Array]:
         path = spectra_path(self.folder, step)

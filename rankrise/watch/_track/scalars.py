@@ -1,12 +1,15 @@
 """Loss and metrics of a step: taken without waiting for the device that computes them."""
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.lines import LEFT_OUT
+from rankrise.foundations.text import without_middle
 
 Number = float | int | Tensor
 # Numbers on their way from the device. More than that wait on the device itself.
@@ -21,6 +24,18 @@ class _Coming:
     event: torch.cuda.Event
 
 
+Taken = float | int | Tensor | _Coming
+"""A number as it was when it was given, for `Scalars.resolve`."""
+
+
+@dataclass(frozen=True)
+class TakenRow:
+    """What a step was given: its numbers by name, and why others are left out."""
+
+    numbers: dict[str, Taken]
+    left_out: dict[str, str]
+
+
 class Scalars:
     """Copies of numbers that are still being computed, in pinned memory that is used again and again."""
 
@@ -28,9 +43,24 @@ class Scalars:
         self._room: Tensor | None = None
         self._free: deque[int] = deque(range(ROOM))
 
-    def take(self, name: str, number: Number) -> float | int | Tensor | _Coming:
+    def take_row(self, given: Mapping[str, Number], note: Callable[[str, Exception], None]) -> TakenRow:
+        """All numbers of a step; one that cannot be used is left out, which `note` is told."""
+        row = TakenRow({}, {})
+        for name, number in given.items():
+            try:
+                row.numbers[name] = self.take(name, number)
+            except RankriseError as error:
+                row.left_out[name] = without_middle(str(error).rstrip("."))
+                note(f"recording {name}", error)
+        return row
+
+    def take(self, name: str, number: Number) -> Taken:
         """The number as it is now, without waiting for it; for `resolve`, later and on another thread."""
+        if name == LEFT_OUT:
+            raise RankriseError(f"{name!r} is the name of what a row leaves out: pass another name.")
         if isinstance(number, Tensor):
+            if number.is_complex():
+                raise RankriseError(f"{name} is complex: pass a real number.")
             if number.numel() != 1:
                 raise RankriseError(
                     f"{name} is a tensor of shape {list(number.shape)}: pass a number, such as its mean."
@@ -49,7 +79,7 @@ class Scalars:
         except (TypeError, ValueError):
             raise RankriseError(f"{name} is {number!r}: pass a number or a tensor with one.") from None
 
-    def resolve(self, number: float | int | Tensor | _Coming) -> float | int:
+    def resolve(self, number: Taken) -> float | int:
         """The number, once it is there."""
         if isinstance(number, Tensor):
             return number.item()

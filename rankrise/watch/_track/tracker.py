@@ -234,8 +234,8 @@ class RankTracker:
         if due:  # before anything that can fail on this process alone: others may wait for its part
             self._take(step, moment)
         if numbers:
-            row = {"time": moment} | {name: self._scalars.take(name, n) for name, n in numbers.items()}
-            self._worker.put("writing a step", partial(self._jobs.write_step, step, row))
+            row = self._scalars.take_row(numbers, self._troubles.note)
+            self._worker.put("writing a step", partial(self._jobs.write_step, step, moment, row))
 
     def _take(self, step: int, moment: float) -> None:
         full = self._schedule.full(step)
