@@ -39,6 +39,8 @@ TITLES = {
     **{share: f"{share} % energy rank" for share in ("90", "95", "99")},
 }
 """What a frame can show over time, by the names that `rankrise watch --rank` takes."""
+PROCESS_ENDED = "no process is writing it, and the same command resumes it"
+"""What is said of a run that was killed."""
 PATIENCE = 60.0
 """A run that is not finished and whose last line is older, in seconds, is said to be silent."""
 
@@ -64,7 +66,8 @@ class LayerRanks:
 @dataclass(frozen=True)
 class Snapshot:
     """The numbers of a frame. `stopped` is what broke the run off, None where it did not say; `age` is that
-    of the last line in seconds; `pace` is in steps per second; `heads` are those of the largest layer."""
+    of the last line in seconds, and `going_on` whether a process is writing, None where that cannot be told;
+    `pace` is in steps per second; `heads` are those of the largest layer."""
 
     folder: str
     model: str
@@ -75,6 +78,7 @@ class Snapshot:
     finished: str | None
     stopped: str | None
     age: float | None
+    going_on: bool | None
     pace: float | None
     loss_steps: list[int]
     losses: list[float]
@@ -101,6 +105,9 @@ class Snapshot:
             return f"finished {self.finished}"
         if self.stopped is not None:
             return f"not finished: {self.stopped}"
+        if self.going_on is False:
+            where = "before its first step" if self.last_step is None else f"at step {self.last_step}"
+            return f"stopped {where}, not finished: {PROCESS_ENDED}"
         if self.age is None:
             return "nothing is recorded yet"
         last = f"the last line is {duration(self.age)} old"
@@ -129,6 +136,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         finished=run.info.get("finished"),
         stopped=run.info.get("stopped"),
         age=max(0.0, time.time() - max(touched)) if touched else None,
+        going_on=run.going_on,
         pace=_pace(steps, recorded.get("time", np.zeros(0))),
         loss_steps=steps[: len(losses)].tolist(),
         losses=losses.tolist(),

@@ -230,6 +230,49 @@ def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     assert "Traceback" not in printed
 
 
+KILLED = """
+import sys
+from torch import nn
+from rankrise import watch
+
+model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
+tracker = watch.RankTracker(model, sys.argv[1])
+for step in range(1, int(sys.argv[2]) + 1):
+    tracker.step(step, loss=1.0)
+tracker.flush()
+print("there", flush=True)
+input()
+"""
+"""A run that takes some steps, and then waits to be killed."""
+
+
+@pytest.mark.parametrize(("steps", "where"), [(7, "at step 7"), (0, "before its first step")])
+def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, where: str
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", KILLED, str(run), str(steps)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"there\n"
+    held = (run / ".lock").read_bytes()
+    assert watch.load(run).going_on is True
+    going = "being written, the last line is" if steps else "nothing is recorded yet"
+    assert going in snapshot(watch.load(run), None).state
+    process.kill()
+    process.communicate()
+    assert watch.load(run).going_on is False
+    told = f"stopped {where}, not finished: no process is writing it, and the same command resumes it"
+    assert snapshot(watch.load(run), None).state == told
+    main(["watch", str(run)])
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert (run / ".lock").read_bytes() == held
+    for elsewhere in (b"", b"the sign of another machine"):  # as of an earlier version; a copy
+        (run / ".lock").write_bytes(elsewhere)
+        assert watch.load(run).going_on is None
+        assert going in snapshot(watch.load(run), None).state
+
+
 def test_where_no_stage_is_found_it_says_what_the_search_would_miss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

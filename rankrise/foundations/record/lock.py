@@ -1,6 +1,8 @@
 """The lock on the folder of a run: one writer at a time."""
 
+import hashlib
 import os
+import platform
 import struct
 from pathlib import Path
 
@@ -62,8 +64,38 @@ class Lock:
                 "another folder."
             ) from error
         except OSError:  # a file system without locks
-            pass
+            return handle
+        if fcntl is not None:
+            _name_machine(handle)
         return handle
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process is writing a run's folder, which is not touched; None where the system does not tell,
+    or where the lock was last taken on another machine."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            if file.read(len(_machine()) + 1) != _machine() or not hasattr(fcntl, "F_OFD_GETLK"):
+                return None
+            found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
+    except OSError:
+        return None
+    return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
+
+
+def _name_machine(handle: int) -> None:
+    """Leave a sign of this machine in a lock, which may not be seen elsewhere, on a shared disk."""
+    try:
+        if os.pread(handle, len(_machine()) + 1, 0) != _machine():
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, _machine(), 0)
+    except OSError:  # a full disk
+        pass
+
+
+def _machine() -> bytes:
+    """A sign of this machine that does not give its name away."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:16].encode()
 
 
 def _lock(handle: int) -> None:
@@ -71,10 +103,14 @@ def _lock(handle: int) -> None:
     if fcntl is None:
         return
     if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: also against the record locks of earlier versions
-        whole_file = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, whole_file)
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _whole_file())
     else:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _whole_file() -> bytes:
+    """A lock for writing, as the system takes it."""
+    return struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def _let_go_in_a_fork() -> None:

@@ -9,6 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.record.lock import is_held
 from rankrise.watch._track.adapter import of_products
 
 
@@ -32,6 +33,11 @@ class RunInfo:
     def finished(self) -> bool:
         """Whether its tracker was closed."""
         return bool(self.info.get("finished"))
+
+    @property
+    def going_on(self) -> bool | None:
+        """Whether a process is writing it now; None where that cannot be told, as of a copy."""
+        return is_held(self.folder)
 
     @property
     def extra(self) -> dict[str, Any]:

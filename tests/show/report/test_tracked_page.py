@@ -314,7 +314,7 @@ def test_a_run_that_goes_on_says_so_with_its_last_step(open_page: Open, tmp_path
     train(tmp_path / "going", steps=20, layers=1, close=False)
     page = open_page(write_report(open(tmp_path / "going"), tmp_path / "page.html"))
     assert (
-        "going is not finished: it goes on, or was cut off. Its last measured step is 20"
+        "going is not finished: it goes on. Its last measured step is 20"
         in page.locator(".warning").inner_text()
     )
     assert page.locator(".heat button").count() == 4

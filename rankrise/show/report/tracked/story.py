@@ -12,6 +12,7 @@ from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
 from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
+from rankrise.show.terminal import PROCESS_ENDED
 from rankrise.watch import StagesFound
 
 FINDING = """Take what training has changed in an attention head’s products
@@ -108,7 +109,8 @@ def _varied(study: Study) -> str:
 def _going_on(member: TrackedRun) -> str:
     of = f" of {member.total_steps}" if member.total_steps else ""
     stopped = member.info.get("stopped")
-    why = escape(str(stopped)) if stopped else "it goes on, or was cut off"
+    going_on = {True: "it goes on", False: PROCESS_ENDED, None: "it goes on, or was cut off"}
+    why = escape(str(stopped)) if stopped else going_on[member.going_on]
     return (
         f"{escape(member.name)} is not finished: {why}. Its last measured step is "
         f"{member.last_finite_step}{of}, and everything here is as of then."
