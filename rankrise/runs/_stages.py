@@ -14,7 +14,8 @@ _found: WeakKeyDictionary[TrackedRun, StagesFound] = WeakKeyDictionary()
 def found_stages(run: TrackedRun) -> StagesFound:
     """The stages of a run. Nothing is written; an opened run is searched once."""
     if run not in _found:
-        _found[run] = _kept(run) or find_stages(run)
+        kept = _kept(run)
+        _found[run] = find_stages(run) if kept is None else kept
     return _found[run]
 
 

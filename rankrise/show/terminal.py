@@ -14,6 +14,7 @@ from rankrise.show.ceilings import ceiling_words
 from rankrise.show.layer_names import short_names
 from rankrise.show.quantities import duration
 from rankrise.show.rank_kinds import BOUND
+from rankrise.show.searched import LOSS, searched
 from rankrise.show.table import Fitting
 from rankrise.watch import StagesFound, TrackedRun
 from rankrise.watch.types import Missed
@@ -95,8 +96,10 @@ class Snapshot:
 
     @property
     def missed(self) -> Missed | None:
-        """What a search that found no stage would miss at the noise of the loss."""
-        return self.stages.missed(self.losses) if self.stages is not None and not len(self.stages) else None
+        """What a search of the loss that found no stage would miss at its noise."""
+        if self.stages is None or len(self.stages) or LOSS not in self.stages.searched:
+            return None
+        return self.stages.missed(self.losses)
 
     @property
     def state(self) -> str:
@@ -353,12 +356,10 @@ def _beginning(shot: Snapshot) -> str:
 def _stage_lines(shot: Snapshot) -> list[str]:
     if shot.stages is None:
         return ["stages: looking for them"]
-    if not shot.stages.searched:
-        return ["stages: not searched for, since there are neither heads nor a loss in the record"]
-    where = ""
-    if not any(map(np.isfinite, shot.losses)):
-        what = "loss that was recorded is finite" if shot.losses else "loss was recorded"
-        where = f" in the ranks, which alone were searched: no {what}"
+    part = searched(shot.stages, shot.losses, len(shot.measured), shot.heads)
+    if not part.what:
+        return [f"stages: cannot be told, since {part.because}"]
+    where = part.alone and f" in the {part.what}, which {part.alone}"
     if not len(shot.stages):
         but = "" if shot.missed is None else f"; {shot.missed}"
         return [f"stages: none by step {shot.stages.until}{where}{but}"]

@@ -297,7 +297,7 @@ def test_before_anything_is_recorded(
     main(["watch", str(tmp_path)])
     printed = " ".join(capsys.readouterr().out.split())
     assert "nothing is recorded yet" in printed
-    assert "stages: none by step 0" in printed
+    assert "stages: cannot be told, since no loss was recorded, and 0 measurements are too few" in printed
 
 
 def test_folders_that_are_no_tracked_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

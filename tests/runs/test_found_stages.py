@@ -42,6 +42,9 @@ def test_kept_stages_are_read_back_while_they_are_of_the_whole_record(tmp_path: 
     kept = watch.StagesFound((FoundStage(20, (18, 22), 0.97, {"loss": step}),), ("loss",), until=40)
     (folder / "stages.json").write_text(json.dumps(kept.to_dict()))
     assert repr(runs.found_stages(watch.load(folder))) == repr(kept)
+    none = watch.StagesFound((), ("what was searched",), until=40)
+    (folder / "stages.json").write_text(json.dumps(none.to_dict()))
+    assert runs.found_stages(watch.load(folder)) == none
     for damage in ({"until": 39}, {"format": "rankrise-stages/0"}, {"stages": [{}]}, {"stages": 3}):
         (folder / "stages.json").write_text(json.dumps(kept.to_dict() | damage))
         run = watch.load(folder)

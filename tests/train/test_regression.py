@@ -18,6 +18,7 @@ from rankrise.train._begun import initial_model
 from rankrise.train._data.made_regression import made_regression
 from rankrise.train._regression import InContextRegression
 from rankrise.train._task import task_of
+from rankrise.watch._stages.curves import curves_of
 
 RECIPE = read_recipe("regression-stages")
 SMALL = replace(
@@ -133,8 +134,8 @@ def test_one_layer_confirms_no_stage_of_its_own(tmp_path):
     """The ranks of all heads would be those of its heads again."""
     for layers in (1, 2):
         train(replace(SMALL, layers=layers), tmp_path / f"{layers}")
-        searched = watch.find_stages(tmp_path / f"{layers}").searched
-        assert ("all KQ stable rank" in searched) == (layers == 2)
+        curves = [curve.name for curve in curves_of(watch.load(tmp_path / f"{layers}"))]
+        assert ("all KQ stable rank" in curves) == (layers == 2)
 
 
 @pytest.mark.slow

@@ -197,10 +197,11 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     main(["watch", str(run.folder)])
     shown = " ".join(capsys.readouterr().out.split())
     assert "change since checkpoint-10 (step 10), mean" in shown
-    assert "which alone were searched: no loss was recorded" in shown
+    few = "no loss was recorded, and 2 measurements are too few, or too far apart, to show one"
+    assert f"stages: cannot be told, since {few}" in shown
     (chapter,) = chapters([run])
     assert "has learned since checkpoint-10 (step 10) goes from" in " ".join(chapter.came_out)
-    assert chapter.answer.startswith("<strong>The ranks show no stage; they alone were searched")
+    assert chapter.answer == f"<strong>Whether there are stages cannot be told: {few}.</strong>"
     with pytest.raises(RankriseError, match="checkpoints hold none"):
         draw_course(runs.studies([run])[0])
 

@@ -14,7 +14,7 @@ from rankrise.foundations.record.names import STAGES
 from rankrise.foundations.record.shapes import COUNT, NUMBER, check_shape
 from rankrise.watch._stages.curves import Curve, curves_of
 from rankrise.watch._stages.power import Missed, missed_in
-from rankrise.watch._stages.steps import FoundStep, find_steps
+from rankrise.watch._stages.steps import FoundStep, find_steps, has_room
 from rankrise.watch._track.load import TrackedRun, load
 
 FORMAT = "rankrise-stages/4"
@@ -60,7 +60,10 @@ class FoundStage:
 
 @dataclass(frozen=True)
 class StagesFound:
-    """The stages of a run in order, the names of the curves that were searched, and the last step seen."""
+    """The stages of a run in order, the names of the curves that were searched, and the last step seen.
+
+    A curve whose points are too few, or too far apart, to show a step does not count as searched.
+    """
 
     stages: tuple[FoundStage, ...]
     searched: tuple[str, ...]
@@ -157,7 +160,7 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     merged = [members for members in _simultaneous(steps) if len(members) > 1 or alone & members.keys()]
     return StagesFound(
         stages=tuple(sorted(map(_stage, merged), key=lambda stage: stage.step)),
-        searched=tuple(curve.name for curve in curves),
+        searched=tuple(curve.name for curve in curves if has_room(curve.steps, curve.values, curve.scale)),
         until=int(max((curve.steps.max() for curve in curves if len(curve.steps)), default=0)),
     )
 

@@ -119,6 +119,19 @@ def find_steps(
     return sorted(steps, key=lambda step: step.time)
 
 
+def has_room(times: np.ndarray, curve: np.ndarray, scale: Scale) -> bool:
+    """Whether a curve could show a step at all: it has points enough, and close enough together.
+
+    >>> has_room(np.arange(1, 31), np.ones(30), "log"), has_room(2.0 ** np.arange(30), np.ones(30), "log")
+    (True, False)
+    """
+    times, values = _cleaned(times, curve, scale)
+    if len(times) < FEWEST:
+        return False
+    times, _, variances = binned(times, values)
+    return len(times) >= FEWEST and len(Windows(times, variances + FINEST**2, LEAST).first) > 0
+
+
 def _cleaned(
     times: Sequence[float] | np.ndarray, curve: Sequence[float] | np.ndarray, scale: Scale
 ) -> tuple[np.ndarray, np.ndarray]:

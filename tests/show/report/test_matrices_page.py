@@ -55,6 +55,6 @@ def test_a_history_of_matrices_alone_has_a_page_and_no_claims(
         main(["claims", str(run.folder)])
     assert "no attention heads, which every claim on tracked runs is about" in capsys.readouterr().err
     main(["watch", str(run.folder)])
-    assert "not searched for, since there are neither heads nor a loss" in " ".join(
+    assert "cannot be told, since no loss was recorded, and no heads were tracked" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 from tracked_runs import write_rows
 
 from rankrise import RankriseError, watch
@@ -19,7 +20,7 @@ from rankrise.runs import Study, ToyRun, TrackedRun, open
 from rankrise.show.report import write_report
 from rankrise.show.report.claims_section import claims_section, tally
 from rankrise.show.report.settings_tables import settings_tables
-from rankrise.show.report.tracked.gather import gather
+from rankrise.show.report.tracked.gather import gather, gather_all
 from rankrise.show.report.tracked.story import chapters
 from rankrise.watch.types import FoundStage
 
@@ -177,6 +178,10 @@ def test_the_command_says_where_the_page_is(
     assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "page.html")
 
 
+SEARCHED = ("loss", "all KQ stable rank")
+"""What a search of a whole record has seen."""
+
+
 def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -185,13 +190,46 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
     losses = 2 * steps**-0.2 * np.exp(0.05 * np.random.default_rng(0).standard_normal(1000))
     rows = ({"step": int(step), "loss": loss} for step, loss in zip(steps, losses, strict=True))
     write_rows(run / "steps.jsonl", rows)
-    (run / "stages.json").write_text(json.dumps(watch.StagesFound((), ("loss",), 1000).to_dict()))
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound((), SEARCHED, 1000).to_dict()))
     (chapter,) = chapters(open(run))
     assert chapter.answer == (
         "<strong>Loss and ranks show no stage.</strong> Some may be hidden in noise: the loss fluctuates by "
         "about 4.8\u00a0%, and in a test with 40 known stages and noise of that order, the search overlooked "
         "between 14 and 27 of them."
     )
+
+
+@pytest.mark.parametrize(
+    ("searched", "told"),
+    [
+        (
+            ("all KQ stable rank",),
+            "The ranks show no stage; the ranks alone were searched: no loss was recorded.",
+        ),
+        ((), "Whether there are stages cannot be told: no loss was recorded, and "),
+    ],
+)
+def test_a_record_without_a_loss_has_a_page_that_does_not_speak_of_one(
+    tracked: dict[str, Path], tmp_path: Path, searched: tuple[str, ...], told: str
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    (run / "steps.jsonl").unlink()
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound((), searched, 120).to_dict()))
+    (opened,) = open(run)
+    assert gather_all([opened])["runs"][0]["about_stages"].startswith(told)
+    (chapter,) = chapters([opened])
+    assert chapter.answer.startswith(f"<strong>{told}")
+
+
+def test_a_loss_is_searched_where_ranks_were_measured_too_seldom(tmp_path: Path) -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
+    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(often=100, seldom=100)) as tracker:
+        for step in range(1, 301):
+            tracker.step(step, loss=1 / step)
+    run = watch.load(tmp_path)
+    few = f"{len(run.measured)} measurements are too few, or too far apart, to show one"
+    (chapter,) = chapters([run])
+    assert f"<strong>The loss shows no stage; the loss alone was searched: {few}.</strong>" in chapter.answer
 
 
 @pytest.mark.parametrize(
@@ -207,7 +245,7 @@ def test_the_page_begins_with_the_stages_that_were_found(
 ) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "run")
     stages = tuple(FoundStage(step, (step - 1, step + 1), 1.0, {}) for step in steps)
-    (run / "stages.json").write_text(json.dumps(watch.StagesFound(stages, ("loss",), 120).to_dict()))
+    (run / "stages.json").write_text(json.dumps(watch.StagesFound(stages, SEARCHED, 120).to_dict()))
     page = write_report(open(run), tmp_path / "page.html").read_text()
     first = re.search("<p[^>]*>(.*?)</p>", page.split('aria-label="In short"')[1], re.DOTALL)
     assert first is not None

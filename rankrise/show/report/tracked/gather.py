@@ -9,6 +9,7 @@ from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.layer_names import layer_titles
 from rankrise.show.rank_kinds import product_rank_kinds, rank_kinds
 from rankrise.show.report.thin import significant
+from rankrise.show.report.tracked.story import stage_sentences
 from rankrise.watch.types import FoundStage
 
 RANK_NUMBERS = 300_000
@@ -81,6 +82,7 @@ def gather(study: Study, member: TrackedRun, share: float = 1.0) -> dict[str, An
         "leading": _leading(member, int(share * LEADING_NUMBERS / curves)) if curves else nothing,
         "training": {name: curve for name in _metrics(member) if (curve := _metric(member, name))},
         "stages": [_stage(stage) for stage in found_stages(member)],
+        "about_stages": " ".join(stage_sentences(member)),
         "truncation": _truncation(member),
     }
 

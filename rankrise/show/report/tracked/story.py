@@ -12,6 +12,7 @@ from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
 from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
+from rankrise.show.searched import LOSS, searched
 from rankrise.show.terminal import PROCESS_ENDED
 from rankrise.watch import StagesFound
 
@@ -54,7 +55,7 @@ def _answer(study: Study, named: bool) -> str:
     of = f"{run[0].upper()}{run[1:]}: " if len(study.members) > 1 or named else ""
     if named and study.data:
         of = f"{escape(study.label)}, {run}: "
-    told, *caveat = _stages(first)
+    told, *caveat = stage_sentences(first)
     return " ".join([f"{of}<strong>{told}</strong>", *caveat])
 
 
@@ -165,29 +166,29 @@ def _energy(member: TrackedRun, product: str) -> str:
     return f" {ENERGY.split()[0]}\u00a0% of its energy then lies in {directions}{mean}."
 
 
-def _stages(run: TrackedRun) -> list[str]:
+def stage_sentences(run: TrackedRun) -> list[str]:
     """How many stages were found, and when; where none was, how many the search would overlook."""
     if not run.last_finite_step:
         return ["Nothing has been measured yet."]
     if not run.clear.any():
         return ["At all measured steps, the change is rounding noise."]
     found = found_stages(run)
-    if not found.searched:
-        return ["Stages were not searched for: there are neither heads nor a loss in the record."]
-    if "loss" not in found.searched:
-        shown = _many(len(found), "stage") + _when(found) if len(found) else "no stage"
-        return [f"The ranks show {shown}; they alone were searched, because no loss was recorded."]
-    if len(found):
-        return [f"Loss and ranks show {_many(len(found), 'stage')}{_when(found)}."]
-    missed = found.missed(run.steps().get("loss", []))
-    none = ["Loss and ranks show no stage."]
+    losses = run.steps().get("loss", np.zeros(0))
+    part = searched(found, losses.tolist(), len(run.measured), _head_count(run))
+    if not part.what:
+        return [f"Whether there are stages cannot be told: {part.because}."]
+    shown = _many(len(found), "stage") + _when(found) if len(found) else "no stage"
+    what = f"the {part.what}" if part.alone else part.what
+    alone = f"; the {part.what} {part.alone}" if part.alone else ""
+    sentences = [f"{what[0].upper()}{what[1:]} {part.verb} {shown}{alone}."]
+    missed = found.missed(losses) if LOSS in found.searched and not len(found) else None
     if missed is not None:
-        none.append(
+        sentences.append(
             f"Some may be hidden in noise: the loss fluctuates by about {100 * missed.noise:.2g}\u00a0%, and "
             f"in a test with {missed.known} known stages and noise of that order, the search overlooked "
             f"between {missed.least} and {missed.most} of them."
         )
-    return none
+    return sentences
 
 
 def _when(found: StagesFound) -> str:

@@ -60,14 +60,12 @@ function metricPlot(metric) {
   return plot;
 }
 
-const NO_STAGES = "No stages were found in this run: its loss and ranks change without a step that stands out from their noise.";
-
 /** Every stage found: when, how sure, and in which curves. */
 export function stages() {
   const holder = h("div", { class: "run" });
   watch(["run"], () => {
     const run = here();
-    if (!run.stages.length) return holder.replaceChildren(absent(NO_STAGES));
+    if (!run.stages.length) return holder.replaceChildren(absent(run.about_stages));
     const rows = run.stages.map((stage, index) => [
       index + 1,
       stage.step,
