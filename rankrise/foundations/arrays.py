@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import shown
 
 Array = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
 """What is taken wherever a tensor is."""
@@ -27,6 +28,6 @@ def as_tensor(name: str, value: Array | float, device: torch.device | str | None
         tensor = value if isinstance(value, Tensor) else torch.from_numpy(numpy.array(value))
     except (TypeError, ValueError) as error:
         raise RankriseError(
-            f"{name} is {value!r}: pass a tensor, a NumPy array or a list of numbers."
+            f"{name} is {shown(value)}: pass a tensor, a NumPy array or a list of numbers."
         ) from error
     return tensor if device is None else tensor.to(device)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._stages import Stages
@@ -77,6 +78,7 @@ def _size_was_second(function: Callable[P, Assumptions]) -> Callable[P, Assumpti
 
 
 @_size_was_second
+@typed
 def check_assumptions(
     loss: LossFunction, stages: Stages, noise: float = 1e-2, trials: int = 2, seed: int = 0
 ) -> Assumptions:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._coordinates import Coordinates
 from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
 from rankrise.predict._hermite import hermite
@@ -174,6 +175,7 @@ class Crossing:
     upward: bool
 
 
+@typed
 def gradient_flow(
     loss: LossFunction,
     u0: Array,

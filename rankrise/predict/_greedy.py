@@ -9,6 +9,7 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._stages import Stage, Stages, StagesEnding
@@ -18,6 +19,7 @@ _FLAT = 1e-9
 _TIE = 1e-9
 
 
+@typed
 def greedy(
     loss: LossFunction,
     size: int | None = None,

@@ -2,12 +2,14 @@
 to a trained network's weights, and train on.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._coordinates import Coordinates
 from rankrise.predict._flow import Flow, follow
 from rankrise.predict._loss import LossFunction, checked_loss
@@ -38,6 +40,7 @@ class Perturbation:
         return float((self.perturbed.values[-1] - self.original.values[-1]).abs().max())
 
 
+@typed
 def perturb(
     loss: LossFunction,
     flow: Flow,
@@ -64,10 +67,12 @@ def perturb(
     >>> perturbation.remainder < 0.001 * perturbation.disturbance
     True
     """
-    if not (noise > 0 and threshold > 0 and duration > 0):
+    if not (noise > 0 and threshold > 0 and 0 < duration < math.inf):
         raise RankriseError(
             f"noise, threshold and duration are {noise}, {threshold} and {duration}: pass numbers above 0."
         )
+    if not tolerance > 0:
+        raise RankriseError(f"tolerance is {tolerance}: pass a number above 0, such as 1e-5.")
     source = torch.Generator().manual_seed(seed)
     place = flow.place_at(time)
     coordinates, shaken = _shake(flow.coordinates, place, noise, threshold, source)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import overload
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._against_stages import (
     AgainstStages,
     OverScales,
@@ -52,6 +53,7 @@ class Convergence(OverScales[FlowComparison]):
 def compare(stages: Stages, flow: Flow, threshold: float = 1e-3) -> FlowComparison: ...
 @overload
 def compare(stages: Stages, flow: Sequence[Flow], threshold: float = 1e-3) -> Convergence: ...
+@typed
 def compare(
     stages: Stages, flow: Flow | Sequence[Flow], threshold: float = 1e-3
 ) -> FlowComparison | Convergence:

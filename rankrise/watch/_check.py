@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.notes import gathered
+from rankrise.foundations.passed import typed
 from rankrise.watch._heads import TO_FILL_IN, find_layers, none_read, unread_modules, unwrap
 from rankrise.watch._linear import works_as_known
 from rankrise.watch._marks import NORMALISED, ROTARY, is_norm, stands_between
@@ -72,6 +73,7 @@ class LayoutCheck:
     __repr__ = __str__
 
 
+@typed
 def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     """Prove by a forward pass that the heads of `model` are read as the model uses them.
 
@@ -138,7 +140,7 @@ def check_and_warn(model: nn.Module, batch: Batch) -> None:
     """The same, with a warning of what is not proved."""
     told = check(model, batch)
     if told.limits or not told.proved:
-        warnings.warn(f"Of the heads that are tracked, {told}", stacklevel=3)
+        warnings.warn(f"Of the heads that are tracked, {told}", stacklevel=4)  # past `typed`
 
 
 def _proved_family(model: nn.Module, batch: Batch) -> str:

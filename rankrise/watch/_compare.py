@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
@@ -77,6 +78,7 @@ class ModelComparison:
         return asdict(self)
 
 
+@typed
 def compare(
     before: Source,
     after: Source,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.watch._change import Change
 from rankrise.watch._compare import PRODUCTS, Source, described, head_change, open_pair
 from rankrise.watch._ranks import rank_above
@@ -61,6 +62,7 @@ class ModelOverlap:
         return asdict(self)
 
 
+@typed
 def overlap(
     before: Source,
     first: Source,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import shown, typed
 from rankrise.watch._change import Change
 from rankrise.watch._factors import Matrix, as_tensor
 from rankrise.watch._gram import divided
@@ -30,6 +31,7 @@ def effective_rank(values: Values) -> Tensor:
     return torch.where(values.amax(-1) > 0, entropy.exp(), 0.0)
 
 
+@typed
 def energy_rank(values: Values, share: float = 0.9) -> Tensor:
     """How many leading singular values hold `share` of the energy, the sum of squares.
 
@@ -46,6 +48,7 @@ def energy_rank(values: Values, share: float = 0.9) -> Tensor:
     return torch.where(values.amax(-1) > 0, (held < enough).sum(-1) + 1, 0)
 
 
+@typed
 def rank_above(values: Values, threshold: float = 1e-3) -> Tensor:
     """How many singular values exceed `threshold` times the largest.
 
@@ -71,4 +74,9 @@ def normalised_spectrum(values: Values) -> Tensor:
 
 
 def _singular(values: Values) -> Tensor:
-    return singular_values(values) if isinstance(values, Change) else as_tensor(values)
+    if isinstance(values, Change):
+        return singular_values(values)
+    found = as_tensor(values)
+    if found.ndim == 0 or found.shape[-1] == 0 or found.is_complex():
+        raise RankriseError(f"values is {shown(found)}: pass one singular value or more, in a row, all real.")
+    return found

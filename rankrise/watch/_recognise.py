@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import shown, typed
 from rankrise.watch import _roles as roles
 from rankrise.watch._families import FAMILIES, Attention, Family, layers_of
 from rankrise.watch._linear import has_own_forward, is_linear, works_as_known
@@ -20,6 +22,7 @@ _checked: WeakKeyDictionary[nn.Module, tuple[bool, str]] = WeakKeyDictionary()
 """Of a module that a forward pass was asked about: whether it agrees, and what has to be said beside that."""
 
 
+@typed
 def add_family(family: Family) -> Family:
     """Teach `heads` the layout of your own module. Usable as a decorator; the latest is asked first.
 
@@ -43,8 +46,11 @@ def add_family(family: Family) -> Family:
     return family
 
 
+@typed
 def remove_family(family: Family) -> None:
     """Forget a family that was added."""
+    if family not in _added:
+        raise RankriseError(f"family is {shown(family)} that was not added: pass one that add_family took.")
     _checked.clear()
     _added.remove(family)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.watch._change import Change
 from rankrise.watch._factors import Matrix, as_tensor, checked, refuse_non_finite
 from rankrise.watch._gram import on_factors, widened
@@ -20,6 +21,7 @@ class SingularVectors(NamedTuple):
     right_vectors: Tensor
 
 
+@typed
 def leading_vectors(
     left: Matrix | Change, right: Matrix | None = None, count: int = 1, *, name: str = ""
 ) -> SingularVectors:

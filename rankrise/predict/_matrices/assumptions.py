@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._assumptions import Assumption, Checked, judged
 from rankrise.predict._matrices.active import Linearised, here_at
 from rankrise.predict._matrices.factors import FactorSpace
@@ -24,6 +25,7 @@ class MatrixAssumptions(Checked):
     mixing: Assumption
 
 
+@typed
 def check_matrix_assumptions(loss: MatrixLossFunction, stages: MatrixStages) -> MatrixAssumptions:
     """Check what the stages of full matrices assume.
 

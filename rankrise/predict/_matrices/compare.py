@@ -14,6 +14,7 @@ from typing import overload
 import torch
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._against_stages import (
     AgainstStages,
     OverScales,
@@ -78,6 +79,7 @@ def compare_matrices(stages: MatrixStages, flow: MatrixFlow, threshold: float = 
 def compare_matrices(
     stages: MatrixStages, flow: Sequence[MatrixFlow], threshold: float = 1e-3
 ) -> MatrixConvergence: ...
+@typed
 def compare_matrices(
     stages: MatrixStages, flow: MatrixFlow | Sequence[MatrixFlow], threshold: float = 1e-3
 ) -> MatrixComparison | MatrixConvergence:

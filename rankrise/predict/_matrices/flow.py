@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
 from rankrise.predict._hermite import hermite
 from rankrise.predict._matrices.columns import Columns
@@ -157,6 +158,7 @@ class MatrixFlow:
         return float(left[:, k] @ rate @ right[k] / values[k])
 
 
+@typed
 def random_start(
     shapes: Sequence[Shape],
     columns: int | Sequence[int] | None = None,
@@ -179,6 +181,7 @@ def random_start(
     return [(draw(d1, count), draw(d2, count)) for (d1, d2), count in zip(shapes, inner, strict=True)]
 
 
+@typed
 def matrix_flow(
     loss: MatrixLossFunction,
     starts: Sequence[Start],

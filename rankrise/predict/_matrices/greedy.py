@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._matrices.loss import (
     MatrixLoss,
     MatrixLossFunction,
@@ -118,6 +119,7 @@ class MatrixStages(Sequence[MatrixStage]):
         return [stage.time for stage in self.stages if stage.product == product]
 
 
+@typed
 def greedy_matrices(
     loss: MatrixLossFunction,
     shapes: Sequence[Shape] | None = None,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array
+from rankrise.foundations.passed import typed
 from rankrise.predict._networks.attention_entry import AttentionEntry, attention_entry
 from rankrise.predict._networks.checks import check_sizes, checked_point, take_data
 from rankrise.predict._networks.head_loss import HeadLoss
@@ -76,6 +77,7 @@ class DiagonalHead:
         return HeadLoss(self.inputs, self.inputs, self.targets, self.objective)
 
 
+@typed
 def diagonal_head(
     dimension: int = 50,
     tokens: int = 10,

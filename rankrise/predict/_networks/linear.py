@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rankrise.foundations.arrays import Array
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._networks.checks import check_coordinate, check_sizes, checked_point, take_data
 from rankrise.predict._networks.objectives import Objective, check_objective
 from rankrise.predict._networks.randomness import gaussian, generator
@@ -95,6 +96,7 @@ class DiagonalLinear:
         return (self.inputs @ self._best - self.targets).square().mean() / 2
 
 
+@typed
 def diagonal_linear(
     dimension: int = 50,
     samples: int = 1000,

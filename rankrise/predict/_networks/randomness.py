@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from rankrise.foundations.passed import typed
 from rankrise.predict._networks.checks import check_sizes
 
 
+@typed
 def random_initialisation(
     size: int, seed: int = 1, device: str | torch.device = "cpu"
 ) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array
+from rankrise.foundations.passed import typed
 from rankrise.predict._networks.attention_entry import AttentionEntry, attention_entry
 from rankrise.predict._networks.checks import check_choice, check_sizes, checked_point, take_data
 from rankrise.predict._networks.objectives import Objective, check_objective, mean_loss, targets_of
@@ -104,6 +105,7 @@ def attend_heads(state: Tensor, heads: Tensor) -> Tensor:
     return torch.einsum("shtd,hd->std", mixed.view(samples, -1, tokens, dimension), value_output)
 
 
+@typed
 def diagonal_transformer(
     dimension: int = 8,
     layers: int = 2,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_text
+from rankrise.foundations.passed import typed
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lines import read_lines
@@ -36,6 +37,7 @@ from rankrise.watch._track.weights import Tensors
 ACCELERATOR_BYTES = 2**30
 
 
+@typed
 def history(
     series: str | Path | Sequence[str | Path] | HistoryPlan,
     run: str | Path,

@@ -13,6 +13,7 @@ from torch import nn
 
 from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.foundations.record.shapes import LARGEST
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.model import Model, model_of
@@ -67,6 +68,7 @@ class HistoryPlan:
         }
 
 
+@typed
 def history_plan(
     series: str | Path | Sequence[str | Path],
     *,

@@ -10,6 +10,7 @@ import numpy as np
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.passed import typed
 from rankrise.foundations.record.names import STAGES
 from rankrise.foundations.record.shapes import COUNT, NUMBER, check_shape
 from rankrise.watch._stages.curves import Curve, curves_of
@@ -129,6 +130,7 @@ class StagesFound:
         return cls(stages, tuple(whole["searched"]), whole["until"])
 
 
+@typed
 def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: float = 0.9) -> StagesFound:
     """The stages of a tracked run, of its folder, or of curves, each at least as likely as `probability`.
 

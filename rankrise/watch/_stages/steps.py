@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.watch._stages.bins import binned, typical_noise
 from rankrise.watch._stages.posterior import draw_curves
 from rankrise.watch._stages.shape import LONGEST, Windows
@@ -55,6 +56,7 @@ class FoundStep:
         return cls(interval=(float(low), float(high)), extent=(float(begin), float(end)), **numbers)
 
 
+@typed
 def find_steps(
     times: Sequence[float] | np.ndarray,
     curve: Sequence[float] | np.ndarray,
@@ -82,6 +84,8 @@ def find_steps(
     >>> found.interval[0] <= 1000 <= found.interval[1], round(found.after / found.before, 1)
     (True, 0.7)
     """
+    if seed < 0:
+        raise RankriseError(f"seed is {seed}: pass a whole number of 0 or more.")
     times, values = _cleaned(times, curve, scale)
     if len(times) < FEWEST:
         return []

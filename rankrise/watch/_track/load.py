@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.notes import gathered
+from rankrise.foundations.passed import typed
 from rankrise.foundations.record.lines import LEFT_OUT, read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, read_run
@@ -308,6 +309,7 @@ class TrackedRun(RunInfo):
             raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
 
 
+@typed
 def load(folder: str | Path) -> TrackedRun:
     """Open the folder of a tracked run, or say in one sentence why it is not one.
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import shown
 from rankrise.foundations.record.lines import MOST
 
 
@@ -16,7 +17,7 @@ def _whole(number: Any, name: str, least: int) -> int:
         whole = least - 1
     if whole < least:
         raise RankriseError(
-            f"{name} is {number!r}: pass a whole number of {least} or more, a list of steps, or "
+            f"{name} is {shown(number)}: pass a whole number of {least} or more, a list of steps, or "
             "Spaced(points per doubling)."
         )
     return whole

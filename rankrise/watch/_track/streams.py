@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.passed import typed
 
 
 class Stream(Protocol):
@@ -124,6 +125,7 @@ class Trackio:
             self._run.finish()
 
 
+@typed
 def tensorboard(folder: str | Path) -> TensorBoard:
     """A stream for `RankTracker(streams=[...])`: event files for `tensorboard --logdir FOLDER`."""
     return TensorBoard(folder)
@@ -134,6 +136,7 @@ def wandb(**settings: Any) -> WeightsAndBiases:
     return WeightsAndBiases(**settings)
 
 
+@typed
 def trackio(project: str, **settings: Any) -> Trackio:
     """A stream to trackio; further settings are those of `trackio.init`, such as name and resume."""
     return Trackio(project=project, **settings)

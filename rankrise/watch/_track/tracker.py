@@ -13,6 +13,7 @@ import torch
 from torch import distributed, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.passed import typed
 from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
@@ -63,6 +64,7 @@ class RankTracker:
     removed. `note` and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
     """
 
+    @typed
     def __init__(
         self,
         model: nn.Module,

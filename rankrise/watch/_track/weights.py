@@ -36,6 +36,8 @@ class Choice:
             raise RankriseError(f"products is {self.products}: pass some of {', '.join(PRODUCTS)}.")
         if self.heads is not None and (not self.heads or list(self.heads) != sorted(set(self.heads))):
             raise RankriseError(f"heads is {list(self.heads)}: pass numbers of heads in ascending order.")
+        if self.layers == () and not self.matrices:
+            raise RankriseError("layers and matrices are empty: pass some of them, or layers=None for all.")
 
     @classmethod
     def of(cls, *asked: Any) -> "Choice":

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._matrices.networks.head_derivatives import HeadsAt
 from rankrise.predict._networks.checks import check_choice, check_sizes, take_data
 from rankrise.predict._networks.head import diagonal_head
@@ -79,6 +80,7 @@ def attend_full(inputs: Tensor, products: tuple[Tensor, ...]) -> Tensor:
     return outputs
 
 
+@typed
 def full_head(
     dimension: int = 6,
     tokens: int = 10,

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rankrise.foundations.passed import typed
 from rankrise.predict._networks.checks import check_sizes
 from rankrise.predict._networks.randomness import gaussian, generator
 
@@ -52,6 +53,7 @@ class LinearNetwork:
         return torch.kron(moments, unit)
 
 
+@typed
 def linear_network(
     inputs: int = 4,
     outputs: int | None = None,

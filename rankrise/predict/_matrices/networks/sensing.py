@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.predict._networks.checks import check_sizes
 from rankrise.predict._networks.randomness import gaussian, generator
 
@@ -54,6 +55,7 @@ class MatrixSensing:
         return measurements.T @ measurements / len(measurements)
 
 
+@typed
 def matrix_sensing(
     rows: int = 4,
     columns: int | None = None,
