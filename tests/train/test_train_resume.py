@@ -36,7 +36,7 @@ def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path)
         with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
             train(tiny, folder, progress=stop_at(step))
         assert latest_checkpoint(folder).name == f"step-{step:010d}"
-        assert snapshot(watch.load(folder), None).state == f"ended early: stopped by SIGTERM at step {step}"
+        assert snapshot(watch.load(folder), None).state == f"not finished: stopped by SIGTERM at step {step}"
     reached = train(tiny, folder)
     assert "stopped" not in watch.load(folder).info
     assert reached.step == 30
