@@ -1,4 +1,4 @@
-"""Arguments of another type, in every public function of `predict` and `watch`: one short sentence each."""
+"""Arguments of another type, in every public function of `predict`, `watch` and `use`: one sentence each."""
 
 import inspect
 import math
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from rankrise import RankriseError, predict, watch
+from rankrise import RankriseError, predict, runs, use, watch
 
 LONGEST = 400
 """The most characters of a sentence: what was passed is not printed whole."""
@@ -43,12 +43,20 @@ WRONG: dict[str, Any] = {
     "bytes": b"x",
     "complex": 1j,
 }
-A_FUNCTION = ("loss", "batch", "check", "family", "progress")
+A_FUNCTION = ("loss", "batch", "check", "evaluate", "family", "measured", "only", "progress")
 """What may be any function, whose own errors are the user's: a model is one."""
 
 
 def _no_family(module: Any) -> None:
     return None
+
+
+def _square(model: nn.Module) -> float:
+    return float(sum(weight.square().sum() for weight in model.parameters()))
+
+
+def _mean(model: nn.Module, batch: object) -> torch.Tensor:
+    return model(torch.ones(3, 5, 8)).square().mean()
 
 
 def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
@@ -110,6 +118,15 @@ def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "watch.load": (watch.load, {"folder": "run"}),
         "watch.overlap": (watch.overlap, {"before": MODEL, "first": others[0], "second": others[1]}),
         "watch.principal_angles": (watch.principal_angles, {"first": plane, "second": plane}),
+        "use.extract": (use.extract, {"base": MODEL, "tuned": others[0], "rank": 1}),
+        "use.advise": (use.advise, {"base": MODEL, "tuned": others[0]}),
+        "use.shrink": (use.shrink, {"adapter": "adapter", "rank": 1}),
+        "use.truncate": (
+            use.truncate,
+            {"base": MODEL, "tuned": others[0], "evaluate": _square, "groups": ["all"]},
+        ),
+        "use.moments": (use.moments, {"model": MODEL, "batches": [0], "loss": _mean}),
+        "runs.open": (runs.open, {"paths": "run"}),
     }
 
 
@@ -120,14 +137,15 @@ NOT_HERE = {
     "watch.linear",  # in a family, where Unreadable is what says that it is not this one
     *(f"watch.{name}" for name in ("huggingface_callback", "lightning_callback")),  # RankTracker's settings
     *(f"watch.{name}" for name in ("tensorboard", "trackio", "wandb")),  # other libraries
+    *(f"use.{name}" for name in ("Moments", "labelled", "sampled")),  # a result; losses, for moments
     *(f"predict.{name}" for name in ("Flow", "MatrixFlow", "MatrixStages", "Stages", "types")),  # results
 }
 
 
 def test_every_public_function_is_here() -> None:
-    fronts = {"predict": predict, "watch": watch}
+    fronts = {"predict": predict, "watch": watch, "use": use}
     public = {f"{front}.{name}" for front, module in fronts.items() for name in module.__all__}
-    assert public == CALLS.keys() | NOT_HERE
+    assert public == CALLS.keys() - {"runs.open"} | NOT_HERE
 
 
 @pytest.fixture
@@ -137,6 +155,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "series" / f"step{step}").mkdir(parents=True)
         weights = {"fc.weight": torch.eye(3) + step}
         save_file(weights, tmp_path / "series" / f"step{step}" / "model.safetensors")
+    use.extract(MODEL, nn.TransformerEncoderLayer(8, 2, 8), rank=2).save(tmp_path / "adapter")
     with watch.RankTracker(MODEL, tmp_path / "run") as tracker:
         tracker.step(1, loss=1.0)
     monkeypatch.chdir(tmp_path)

@@ -104,8 +104,7 @@ def _fits(value: Any, wanted: Any) -> bool:
         return whole and all(map(_fits, value, inner))
     if origin in (Sequence, Iterable):
         within = isinstance(value, Collection)
-        several = _is_several(value, origin) and (not within or all(_fits(one, inner[0]) for one in value))
-        return several or not _is_plain(inner[0])
+        return _is_several(value, origin) and (not within or all(_fits(one, inner[0]) for one in value))
     if wanted in _PLAIN:
         return _PLAIN[wanted](value)
     kind = origin or wanted

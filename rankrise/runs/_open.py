@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.foundations.record.names import RUN
 from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.weight_folders import checkpoints_below, named
@@ -13,6 +14,7 @@ from rankrise.watch import TrackedRun
 Run = ToyRun | TrackedRun
 
 
+@typed
 def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
     """The runs that folders name, each once; the folder of a sweep, or of any runs, stands for those in it.
 

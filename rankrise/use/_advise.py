@@ -5,6 +5,7 @@ from textwrap import wrap
 from typing import Any
 
 from rankrise.foundations.optional import require
+from rankrise.foundations.passed import typed
 from rankrise.use._adapter import Adapter
 from rankrise.use._extract import extract
 from rankrise.use._moments import Moments
@@ -97,6 +98,7 @@ class Advice:
         return {"config": self.config, "evidence": self.evidence, **self.adapter.to_dict()}
 
 
+@typed
 def advise(
     base: Source,
     tuned: Source,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.use._adapter import Adapter
 from rankrise.use._budget import Budget, ranks_for, refuse_beyond
 from rankrise.use._cut import Cut, cut_change
@@ -18,6 +19,7 @@ from rankrise.use._rest import rest_of
 from rankrise.use._weights import Matrix, Pair, Source, pair
 
 
+@typed
 def extract(
     base: Source,
     tuned: Source,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.foundations.reading import is_too_deep
 from rankrise.foundations.record.tensors import CHECKSUM, read_tensors, write_tensors
 from rankrise.use._fingerprint import fingerprint
@@ -170,6 +171,7 @@ class Moments:
         return loaded
 
 
+@typed
 def moments(
     model: nn.Module,
     batches: Iterable[Any],
@@ -211,7 +213,7 @@ def moments(
     inputs, outputs = gathered.means(examples)
     about = {"model": fingerprint(open_source(network)), "block": block, **(about or {})}
     found = Moments(inputs, outputs, examples, about, tokens)
-    _warn(found)
+    _warn(found, frames=4)  # past `typed`
     return found
 
 
@@ -242,10 +244,10 @@ def _differentiated(
     return examples
 
 
-def _warn(found: Moments) -> None:
-    """Warn the caller of `moments` or `Moments.load` where they are of too few tokens."""
+def _warn(found: Moments, frames: int = 3) -> None:
+    """Warn the caller of `moments` or `Moments.load`, so many frames above, of too few tokens."""
     if found.too_few is not None:
-        warnings.warn(found.too_few, stacklevel=3)
+        warnings.warn(found.too_few, stacklevel=frames)
 
 
 def _object(texts: Mapping[str, str], name: str, path: str | Path) -> dict[str, Any]:
@@ -262,7 +264,7 @@ def _object(texts: Mapping[str, str], name: str, path: str | Path) -> dict[str, 
 def _examples(batch: Any) -> int:
     """How many examples a batch has: the length of its first tensor."""
     if isinstance(batch, Tensor):
-        return len(batch)
+        return len(batch) if batch.ndim else 0
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
     for part in parts:
         found = _examples(part)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.foundations.record.shapes import check_shape
 from rankrise.use._adapter import Adapter
 from rankrise.use._budget import Budget, ranks_for
@@ -22,6 +23,7 @@ from rankrise.watch._heads import unwrap
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, StoredAdapter, read_adapter
 
 
+@typed
 def shrink(
     adapter: str | Path,
     *,

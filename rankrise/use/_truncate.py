@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import typed
 from rankrise.use._allocate import Spectrum, budget, kept_share, one_rank, parameters_of, ranks_within
 from rankrise.use._budget import check_share
 from rankrise.use._cut import Cut, cut_change
@@ -91,6 +92,7 @@ Families = dict[tuple[str, str], Callable[[], _Family]]
 """By group and method; their directions are found when they are asked for."""
 
 
+@typed
 def truncate(
     base: Source,
     tuned: Source,
