@@ -125,7 +125,7 @@ def _calls() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             use.truncate,
             {"base": MODEL, "tuned": others[0], "evaluate": _square, "groups": ["all"]},
         ),
-        "use.moments": (use.moments, {"model": MODEL, "batches": [0], "loss": _mean}),
+        "use.moments": (use.moments, {"model": MODEL, "batches": [torch.ones(3, 5, 8)], "loss": _mean}),
         "runs.open": (runs.open, {"paths": "run"}),
     }
 

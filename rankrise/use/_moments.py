@@ -198,6 +198,8 @@ def moments(
     (tensor([[ 5.,  7.],
             [ 7., 10.]]), tensor([[1.]]))
     """
+    if block < 1:
+        raise RankriseError(f"block is {block}: pass a whole number of 1 or more.")
     network = unwrap(model)
     layers = {matrix.name: matrix for matrix in linear_layers(network) if only(matrix.name)}
     gathered = Gathered(layers, block)
