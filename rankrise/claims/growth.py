@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rankrise.claims.claim import Measure, at_least, by_each_choice, noted
+from rankrise.claims.clocks import Clock, interpolated, linear, logarithmic
 from rankrise.claims.heads import heads_of, judged_at
 from rankrise.claims.ranks import OTHERS, STABLE, ranks_of
 from rankrise.claims.statistics import Estimate, Heads, spearman
@@ -17,13 +18,13 @@ EARLY = 0.01
 MOST_HEADS = 0.75
 TREND = 0.5
 FEWEST_STEPS = 8
-MOMENTS = 40
 CHANCE = (0.5, 0.0)
 """Of both thresholds, what heads without a trend would give."""
 STEP_1, FIRST_EPOCH, WARM_UP = "step 1", "the first epoch", "the end of the warm-up"
 """What may count as early."""
 CHOICES: dict[str, dict[str, Any]] = {
-    "a linear clock": {"linear": True},
+    "a linear clock": {"clock": linear},
+    "an interpolated clock": {"clock": interpolated},
     "a clock from step 1": {"since": STEP_1},
     "a clock from the end of the warm-up": {"since": WARM_UP},
     "the worst layer": {"over_layers": Heads.smallest_layer},
@@ -62,7 +63,7 @@ def _deciding(
     product: str,
     kind: str = STABLE,
     since: str = FIRST_EPOCH,
-    linear: bool = False,
+    clock: Clock = logarithmic,
     over_layers: Callable[[Heads], Estimate] = Heads.mean,
     thresholds: tuple[float, float] = (MOST_HEADS, TREND),
 ) -> list[Measure]:
@@ -78,9 +79,10 @@ def _deciding(
         ),
         at_least(
             "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
-            over_layers(trends(runs, product, since, linear, kind)),
+            over_layers(trends(runs, product, since, clock, kind)),
             thresholds[1],
-            "1 where it only rises, 0 without a trend, half-way between; on a logarithmic clock",
+            "1 where it only rises, 0 without a trend, half-way between; at up to 40 of the measurements, "
+            "spread over a logarithmic clock",
             part=product,
         ),
     ]
@@ -103,23 +105,17 @@ def trends(
     runs: Sequence[TrackedRun],
     product: str,
     since: str = FIRST_EPOCH,
-    linear: bool = False,
+    clock: Clock = logarithmic,
     kind: str = STABLE,
 ) -> Heads:
-    """Of each head: the rank correlation of its rank with the step.
-
-    By default on a logarithmic clock, on which training has its stages; on a linear one a long end, where the
-    rate has fallen and next to nothing moves, decides.
-    """
+    """Of each head: the rank correlation of its rank with the step, at the moments of a clock."""
 
     def trend(run: TrackedRun) -> list[np.ndarray]:
-        steps, ranks = _changed(run, product, since, kind)
-        spread = np.linspace if linear else np.geomspace
-        places = np.searchsorted(steps, spread(steps[0], steps[-1], MOMENTS))
-        moments = np.unique(places.clip(max=len(steps) - 1))
+        ranks = clock(*_changed(run, product, since, kind))
+        moments = np.arange(len(ranks))
         correlations = np.full(ranks.shape[1:], np.nan)
         for layer, head in zip(*np.isfinite(ranks[0]).nonzero(), strict=True):
-            correlations[layer, head] = spearman(moments, ranks[moments, layer, head])
+            correlations[layer, head] = spearman(moments, ranks[:, layer, head])
         return list(correlations)
 
     return heads_of(runs, trend, product)
