@@ -40,9 +40,10 @@ def full_weights(run: ToyRun) -> list[Measure]:
     curves = [run.full(seed) for seed in run.settings.seeds]
     if min(len(curve.times) for curve in curves) < 2:
         raise NotRecorded("training stopped before its second record: run with a smaller step.")
-    counts = [int(learned(curve).sum()) for curve in curves]
-    if min(counts) < 3:
-        few = f"only {min(counts)} singular values were learned by the end"
+    found = [in_transition(_values(curve)) for curve in curves]
+    fewest = min(count for _, count in found)
+    if fewest < 3:
+        few = f"only {fewest} singular values were learned by the end"
         raise NotRecorded(f"{few}, and an order takes three; raise full_until.")
     if max(map(late_fall, curves)) > LATE_FALL:
         raise NotRecorded("the loss is still falling fast at the end: raise full_until.")
@@ -50,7 +51,7 @@ def full_weights(run: ToyRun) -> list[Measure]:
         raise NotRecorded(
             "the loss goes up and down, so that its plateaus and drops mean nothing: run with a smaller step."
         )
-    together, count = max((in_transition(curve), int(learned(curve).sum())) for curve in curves)
+    together, count = max(found)
     measures = by_each_choice(partial(_deciding, curves), CHOICES)
     predicted = [error for curve in curves for error in prediction_errors(curve)]
     if predicted:
@@ -64,7 +65,26 @@ def full_weights(run: ToyRun) -> list[Measure]:
             "1: all at once",
             part="one after another",
         ),
-        noted("singular values learned", float(min(counts)), f"above {LEARNED:g} of the largest at the end"),
+        *_of_diagonal_weights(run),
+        noted("singular values learned", float(fewest), f"above {LEARNED:g} of the largest at the end"),
+    ]
+
+
+def _of_diagonal_weights(run: ToyRun) -> list[Measure]:
+    """How many entries are learned at the same time in the exact flow at the smallest scale, if recorded."""
+    alpha = run.settings.alphas[-1]
+    try:
+        flows = [run.flow(seed, alpha) for seed in run.settings.seeds]
+    except NotRecorded:
+        return []
+    together, count = max(in_transition(flow.values.abs().numpy()) for flow in flows)
+    return [
+        noted(
+            "for comparison, most entries of diagonal weights that are being learned at the same time",
+            float(together),
+            f"in the exact flow from {alpha}; of {count}, which were learned",
+            part="one after another",
+        )
     ]
 
 
@@ -80,11 +100,12 @@ def _deciding(
     )
     if stable:
         return [rank]
-    order, count = {"part": "one after another"}, max(int(learned(curve, least).sum()) for curve in curves)
+    order = {"part": "one after another"}
+    together, count = max(in_transition(_values(curve), least) for curve in curves)
     measures = [
         at_most(
             "most singular values that are being learned at the same time",
-            float(max(in_transition(curve, least) for curve in curves)),
+            float(together),
             tolerance * AT_ONCE,
             "between a tenth and nine tenths of their end; one after another leaves one, or two where one "
             f"ends as the next begins; all at once would be {count}, which were learned",
@@ -138,12 +159,14 @@ def prediction_errors(curve: FullWeights, least: float = LEARNED) -> list[float]
     return found
 
 
-def in_transition(curve: FullWeights, least: float = LEARNED) -> int:
-    """The most learned values that are at the same time between a tenth and nine tenths of their end."""
-    values = _values(curve)[:, learned(curve, least)]
+def in_transition(values: np.ndarray, least: float = LEARNED) -> tuple[int, int]:
+    """The most learned values of a curve (n, p) that are at the same time between a tenth and nine tenths of
+    their end, and the number of all that are learned.
+    """
+    values = values[:, learned(values, least)]
     begun, done = (values >= part * values[-1] for part in (0.1, 0.9))
     rising = np.logical_or.accumulate(begun) & ~np.logical_or.accumulate(done)
-    return int(rising.sum(axis=1).max())
+    return int(rising.sum(axis=1).max()), values.shape[1]
 
 
 def rise(curve: FullWeights) -> float:
@@ -159,15 +182,16 @@ def late_fall(curve: FullWeights) -> float:
     return float((late - losses[-1]) / max(losses[0] - losses[-1], 1e-300))
 
 
-def learned(curve: FullWeights, least: float = LEARNED) -> np.ndarray:
-    """Which singular values (of both products, in a row) are learned by the end."""
-    last = _values(curve)[-1]
+def learned(values: np.ndarray, least: float = LEARNED) -> np.ndarray:
+    """Which values of a curve (n, p) are learned by the end."""
+    last = values[-1]
     return (last > 0) & (last >= least * last.max())
 
 
 def overlap(curve: FullWeights, least: float = LEARNED) -> float:
     """The mean time a learned value takes from a tenth to nine tenths of its end, over that of all."""
-    values, times = _values(curve)[:, learned(curve, least)], curve.times.numpy()
+    values, times = _values(curve), curve.times.numpy()
+    values = values[:, learned(values, least)]
     reached = [times[(values >= part * values[-1]).argmax(0)] for part in (0.1, 0.9)]
     whole = reached[1].max() - reached[0].min()
     return float((reached[1] - reached[0]).mean() / whole) if whole > 0 else 1.0
@@ -215,4 +239,5 @@ def drops(curve: FullWeights) -> int:
 
 
 def _values(curve: FullWeights) -> np.ndarray:
+    """The singular values of both products, in a row."""
     return np.concatenate([curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy()], axis=1)

@@ -21,7 +21,6 @@ from rankrise.claims.full_weights import (
     early_stable_rank,
     in_transition,
     late_fall,
-    learned,
     overlap,
     rise,
 )
@@ -129,6 +128,21 @@ def test_full_weights_of_a_large_initialisation_are_learned_together(folder: Pat
     assert parts["one after another"].verdict == "does not hold"
 
 
+def test_diagonal_weights_stand_beside_full_ones_where_their_flow_is_recorded(
+    folder: Path, tiny: ToyRun
+) -> None:
+    name = "for comparison, most entries of diagonal weights that are being learned at the same time"
+    (beside,) = (
+        one for one in verdict(tiny.folder, "full weights", "one after another").beside if one.name == name
+    )
+    assert beside.value == in_transition(tiny.flow(6, "1e-32").values.abs().numpy())[0] <= 2
+    shutil.copytree(tiny.folder, folder)
+    (folder / "seed-6" / "flow-1e-32.safetensors").unlink()
+    alone = verdict(folder, "full weights", "one after another")
+    assert alone.verdict == "holds"
+    assert name not in [one.name for one in alone.measures]
+
+
 def test_full_weights_cannot_be_decided_before_they_are_learned(folder: Path, tiny: ToyRun) -> None:
     run_toy(folder, replace(tiny.settings, full_until=0.6, experiments=("full",)))
     assert verdict(folder, "full weights").verdict == "not decided"
@@ -231,26 +245,26 @@ def test_full_weight_measures_on_curves_known_by_hand() -> None:
     staircase = torch.sigmoid((times[:, None] - jumps) / 0.005)
     stagewise = curve(4 - staircase.sum(1), staircase)
     assert drops(stagewise) == 3
-    assert in_transition(stagewise) == 1
+    assert in_transition(staircase.numpy()) == (1, 3)
     # From a tenth to nine tenths a sigmoid of width w takes w log 81; first to last, 0.6 more.
     rising = 0.005 * math.log(81)
     assert overlap(stagewise) == pytest.approx(rising / (0.6 + rising), abs=0.002)
     assert early_rank(stagewise) == pytest.approx(2 / 3)
     heights = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
     uneven = curve(4 - staircase.sum(1), staircase * heights)
-    assert [int(learned(uneven, least).sum()) for least in (0.05, 0.2, 0.6)] == [3, 2, 1]
+    assert [in_transition((staircase * heights).numpy(), least)[1] for least in (0.05, 0.2, 0.6)] == [3, 2, 1]
     assert overlap(uneven, 0.2) == pytest.approx(rising / (0.3 + rising), abs=0.004)
     assert early_rank(uneven, 0.2) == 1.0
     assert early_stable_rank(stagewise) == pytest.approx(1.25 / 3, abs=0.01)  # the second is half-way up
     assert early_stable_rank(uneven) == pytest.approx((1 + 0.25**2) / (1 + 0.5**2 + 0.1**2), abs=0.01)
     underflowing = curve(stagewise.losses, torch.where(times[:, None] < 0.1, 0.0, staircase))
     assert early_stable_rank(underflowing) == early_stable_rank(stagewise)
-    assert not learned(curve(stagewise.losses, 0 * staircase)).any()
+    assert in_transition(0 * staircase.numpy()) == (0, 0)
     assert rise(stagewise) == 0.0
     together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
     assert drops(together) == 0
     rising = torch.stack([times, 2 * times, 3 * times], 1)
-    assert in_transition(curve(torch.exp(-times), rising)) == 3
+    assert in_transition(rising.numpy()) == (3, 3)
     assert early_rank(together) == 1.0
     assert late_fall(stagewise) < 1e-6
     assert late_fall(curve(1 - times, staircase)) == pytest.approx(0.1, abs=0.002)
