@@ -59,5 +59,5 @@ def draw_descent(source: ToySeed) -> Drawn:
         panel.set_xlim(0, source.until)
         panel.set_xlabel(r"rescaled time $t\,/\,\log(1/\alpha)$")
         mark_stages(panel, source.times, source.until)
-    figure.suptitle("Gradient descent beside the exact flow: it comes late in proportion to its step")
+    figure.suptitle("Gradient descent beside the exact flow")
     return figure, table(("quantity", "curve", "rescaled_time", "value"), rows)
