@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from rankrise.claims.claim import TOLERANCES, Measure, at_least, at_most, by_each_choice, noted
 from rankrise.runs import FullWeights, NotRecorded, ToyRun
@@ -22,6 +23,7 @@ PREDICTED = 5.0
 """In units of 1/log(1/scale): stages at a finite scale are late or early by a few of these."""
 
 PREDICTION = "error of a predicted stage time, as a fraction of that time"
+DIAGONAL = "most entries of diagonal weights that are being learned at the same time"
 CHOICES: dict[str, dict[str, Any]] = {
     **{f"values above {least:g} of the largest": {"least": least} for least in (0.01, 0.2)},
     **TOLERANCES,
@@ -71,21 +73,23 @@ def full_weights(run: ToyRun) -> list[Measure]:
 
 
 def _of_diagonal_weights(run: ToyRun) -> list[Measure]:
-    """How many entries are learned at the same time in the exact flow at the smallest scale, if recorded."""
-    alpha = run.settings.alphas[-1]
+    """How many entries are learned at the same time by the flow at the smallest scale, and by Algorithm 1."""
+    seeds, alpha = run.settings.seeds, run.settings.alphas[-1]
     try:
-        flows = [run.flow(seed, alpha) for seed in run.settings.seeds]
+        flows = [run.flow(seed, alpha).values for seed in seeds]
+        plateaus = [[stage.point for stage in run.stages(seed)] for seed in seeds]
     except NotRecorded:
         return []
-    together, count = max(in_transition(flow.values.abs().numpy()) for flow in flows)
-    return [
-        noted(
-            "for comparison, most entries of diagonal weights that are being learned at the same time",
-            float(together),
-            f"in the exact flow from {alpha}; of {count}, which were learned",
-            part="one after another",
-        )
-    ]
+    limits = [torch.stack([0 * flow[0], *points]) for flow, points in zip(flows, plateaus, strict=True)]
+    measures = []
+    for what, curves, more in (
+        (f"the exact flow from {alpha}", flows, ""),
+        ("Algorithm 1", limits, "; it adds one at a time, but those that are learned move on"),
+    ):
+        together, count = max(in_transition(curve.abs().numpy()) for curve in curves)
+        why = f"for comparison, of {count} that were learned{more}"
+        measures.append(noted(f"{DIAGONAL}, by {what}", float(together), why, part="one after another"))
+    return measures
 
 
 def _deciding(
