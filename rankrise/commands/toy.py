@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +47,7 @@ def toy(
     wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
     if has_run(run) and not (quick or recipe or settings):
         wanted = open_toy(run).settings  # to resume, the folder alone is enough
+        _tell_settings(run, wanted)
     wanted = wanted.changed(settings, "the command line")
     was_finished = has_run(run) and not open_toy(run).missing
     try:
@@ -70,3 +72,18 @@ def toy(
         print(to_json({"folder": str(done.folder), **done.info}))
     else:
         print(f"The run is in {run}: next 'rankrise figures {run}' and 'rankrise claims {run}'.")
+
+
+def _tell_settings(run: Path, settings: ToySettings) -> None:
+    """Say where a run that is taken up without flags has other settings than those that flags default to."""
+    paper = ToySettings()
+    others = [
+        f"{field.name} {getattr(settings, field.name)}, not {getattr(paper, field.name)}"
+        for field in fields(paper)
+        if getattr(settings, field.name) != getattr(paper, field.name)
+    ]
+    if others:
+        print(
+            f"{run} has settings of its own ({'; '.join(others)}): for the paper's, pass another folder.",
+            file=sys.stderr,
+        )

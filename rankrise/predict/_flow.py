@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
+from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.passed import typed
 from rankrise.predict._coordinates import Coordinates
@@ -212,6 +213,11 @@ def gradient_flow(
         )
     if max_steps < 1:
         raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of 1 or more.")
+    declared = getattr(loss, "size", None)
+    if declared not in (None, len(u)):
+        raise RankriseError(
+            f"u0 and v0 have {counted(len(u), 'coordinate')}, but the loss has {declared}: pass as many."
+        )
     checked = checked_loss(loss, len(u), u.device)
     coordinates, z = Coordinates.of_weights(u, v, scale * math.log(10))
     return follow(
@@ -291,6 +297,8 @@ def _checked_start(u0: Array, v0: Array, device: torch.device | str | None) -> t
 
 
 def _checked_scale(log10_alpha: float | Array, size: int, device: torch.device) -> Tensor:
+    if isinstance(log10_alpha, str):
+        raise RankriseError(f"log10_alpha is {log10_alpha!r}: pass a number below 0, or one per coordinate.")
     scale = as_tensor("log10_alpha", log10_alpha, device).double()
     if scale.ndim > 1 or (scale.ndim == 1 and len(scale) != size):
         raise RankriseError(

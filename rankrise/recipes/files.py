@@ -68,6 +68,13 @@ def settings_in(recipe: str | Path) -> dict[str, Any]:
     return {name: value for name, value in _read(find(recipe)).items() if name not in ("about", "choices")}
 
 
+def refuse_other_command(recipe: str | Path, toy: bool) -> None:
+    """Refuse a recipe of the package that is for toy runs where they are not run, and the reverse."""
+    said = about(recipe) if str(recipe) in names() else None
+    if said is not None and said.command.startswith("rankrise toy") is not toy:
+        raise RankriseError(f"the recipe {recipe} is for another command: run '{said.command}'.")
+
+
 def choices_in(recipe: str | Path) -> dict[str, dict[str, Any]]:
     """The runs that a recipe lists under `choices`: of each its name, and the settings that it has otherwise.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.foundations.settings import as_json, check, replaced, setting
-from rankrise.recipes.files import choices_in, settings_in
+from rankrise.recipes.files import choices_in, refuse_other_command, settings_in
 from rankrise.recipes.scale import log10_of, scale_name
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
@@ -102,6 +102,7 @@ def read_recipe(recipe: str | Path) -> ToySettings:
     >>> read_recipe("toy-limit").smallest_alpha
     '1e-1000'
     """
+    refuse_other_command(recipe, toy=True)
     if choices_in(recipe):
         raise RankriseError(f"the recipe {recipe} has choices, which are for training runs: leave them out.")
     return ToySettings().changed(settings_in(recipe), f"the recipe {recipe}")

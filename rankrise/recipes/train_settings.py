@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json, check, meanings, names_of, replaced, setting
-from rankrise.recipes.files import settings_in
+from rankrise.recipes.files import refuse_other_command, settings_in
 
 Data = Literal[
     "cifar10",
@@ -240,4 +240,5 @@ def read_recipe(recipe: str | Path) -> TrainSettings:
     >>> read_recipe("vit-digits").data
     'digits'
     """
+    refuse_other_command(recipe, toy=False)
     return TrainSettings().changed(settings_in(recipe), f"the recipe {recipe}")

@@ -92,7 +92,10 @@ def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_finished_run_says_that_nothing_is_left(tiny: ToyRun, capsys: pytest.CaptureFixture[str]) -> None:
     main(["toy", str(tiny.folder)])
-    assert f"{tiny.folder} is finished, nothing is left to compute." in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{tiny.folder} is finished, nothing is left to compute." in told
+    assert f"{tiny.folder} has settings of its own (dimension {tiny.settings.dimension}, not 50; " in told
+    assert "): for the paper's, pass another folder.\n" in told
 
 
 @pytest.mark.parametrize(
@@ -107,6 +110,8 @@ def test_a_finished_run_says_that_nothing_is_left(tiny: ToyRun, capsys: pytest.C
         (["toy", "NEW", "--quick", "--recipe", "x.yaml"], "pass one of them"),
         (["toy", "NEW", "--recipe", "no-such.yaml"], "'no-such.yaml' is not a recipe"),
         (["toy", "NEW", "--alphas", "1e5"], "alpha"),
+        (["toy", "NEW", "--recipe", "vit-digits"], "is for another command: run 'rankrise train vit-digits'"),
+        (["train", "toy-quick", "--run", "NEW"], "is for another command: run 'rankrise toy runs/toy-quick"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -273,6 +273,11 @@ one, half = double(1.0, 1.0), double(0.5, 0.5)
         ({"u0": None}, "u0 is None"),
         ({"tolerance": 0.0}, "tolerance"),
         ({"max_steps": 0}, "max_steps"),
+        ({"log10_alpha": "-50"}, "log10_alpha is '-50': pass a number below 0"),
+        (
+            {"loss": predict.diagonal_head(dimension=2, samples=5)},
+            "u0 and v0 have 2 coordinates, but the loss",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_the_argument(arguments, words):

@@ -84,10 +84,10 @@ class RankTracker:
         check: Batch | None = None,
         overwrite: bool = False,
     ) -> None:
-        if keep not in ("model", "cpu") or not 1 <= top <= LARGEST:
-            raise RankriseError(
-                f"keep is {keep!r} and top is {top}: pass 'model' or 'cpu', and a number from 1 to {LARGEST}."
-            )
+        if keep not in ("model", "cpu"):
+            raise RankriseError(f"keep is {keep!r}: pass 'model' or 'cpu'.")
+        if not 1 <= top <= LARGEST:
+            raise RankriseError(f"top is {top}: pass a whole number from 1 to {LARGEST}.")
         choice = Choice.of(products, layers, heads, matrices)
         self.folder = Path(folder)
         self._model, self._schedule, self._top = model, schedule, top
