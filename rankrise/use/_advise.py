@@ -9,7 +9,7 @@ from rankrise.foundations.passed import typed
 from rankrise.use._adapter import Adapter
 from rankrise.use._extract import extract
 from rankrise.use._moments import Moments
-from rankrise.use._peft import lora_config
+from rankrise.use._peft import lora_config, refuse_rank_zero
 from rankrise.use._weights import Source
 
 WEIGHTED = (
@@ -126,5 +126,6 @@ def advise(
     adapter = extract(
         base, tuned, rank=rank, moments=moments, uniform=one_for_all, **({"rest": "leave"} | others)
     )
+    refuse_rank_zero(adapter.ranks)
     evidence = UNIFORM if one_for_all else ENERGY if moments is None else WEIGHTED
     return Advice(adapter, NO_MOMENTS + evidence if moments is None and uniform is None else evidence)

@@ -59,15 +59,20 @@ def lora_config(ranks: dict[str, int], module_names: tuple[str, ...], padded: bo
     }
 
 
-def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dtype) -> Path:
-    """The whole folder under a temporary name, then renamed."""
-    if is_taken(folder):
-        raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
-    if not any(adapter.ranks.values()):
+def refuse_rank_zero(ranks: dict[str, int]) -> None:
+    """Refuse ranks of which all are 0, as where nothing changed."""
+    if not any(ranks.values()):
         raise RankriseError(
             "No direction of any matrix is kept, and PEFT loads no adapter of rank 0: ask for a higher rank, "
             "or check that the tuned model differs from the base by more than rounding."
         )
+
+
+def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dtype) -> Path:
+    """The whole folder under a temporary name, then renamed."""
+    if is_taken(folder):
+        raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
+    refuse_rank_zero(adapter.ranks)
     config = _config(adapter, padded)
     tensors = {
         PREFIX + name: tensor for name, tensor in _tensors(adapter, config["r"], padded, dtype).items()

@@ -1,11 +1,14 @@
 """Advice for training: a LoraConfig whose patterns mean what they say."""
 
+from copy import deepcopy
+
 import peft
+import pytest
 import torch
 import yaml
 from tiny_models import changed, inputs, made
 
-from rankrise import use
+from rankrise import RankriseError, use
 
 
 def test_the_config_gives_every_module_its_rank() -> None:
@@ -52,3 +55,9 @@ def test_without_moments_one_rank_for_all_that_changed() -> None:
     assert advice.evidence.startswith("Without data (moments) every matrix that changed gets the same rank")
     assert use.advise(base, tuned, rank=2, uniform=True).evidence.startswith("One rank for all")
     assert "energy" in use.advise(base, tuned, rank=2, uniform=False).evidence
+
+
+def test_there_is_no_advice_where_nothing_changed() -> None:
+    base = made("gpt2")
+    with pytest.raises(RankriseError, match="check that the tuned model differs from the base"):
+        use.advise(base, deepcopy(base))

@@ -380,6 +380,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "gpt2"], "gpt2 exists"),
         (["extract", "a", "b", "c", "--out", "a"], "3 models are given"),
         (["advise", "gpt2/base", "gpt2/tuned", "--out", "gpt2"], "gpt2 exists: pass a new folder"),
+        (["advise", "gpt2/base", "gpt2/base", "--out", "a"], "No direction of any matrix is kept"),
         (["extract", "gpt2/base", "bert/tuned", "--out", "a"], "different architectures: model_type is gpt2"),
         (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--data", "none.txt"], "There is no data"),
         (["extract", "bert/base", "bert/tuned", "--out", "a", "--data", "gpt2.txt"], "needs labels"),
