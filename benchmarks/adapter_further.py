@@ -118,7 +118,7 @@ def _trained(cutting: Cutting, adapter: Adapter, rate: float) -> Any:
     with torch.no_grad():
         for matrix in adapter.matrices:
             weights[f"{matrix.name}.weight"].copy_(before[f"{matrix.name}.weight"])
-    wrapped = peft.get_peft_model(made, Advice(adapter, "").lora_config())
+    wrapped = peft.get_peft_model(made, Advice(adapter, max(adapter.ranks.values()), "").lora_config())
     with torch.no_grad():
         for name, (left, right) in adapter.factors.items():
             layer = wrapped.base_model.model.get_submodule(name)

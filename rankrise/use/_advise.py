@@ -41,6 +41,8 @@ class Advice:
 
     adapter: Adapter
     """The change from which it was read, cut to these ranks."""
+    rank: int
+    """The budget: as many parameters as this rank takes in every matrix."""
     evidence: str
 
     @property
@@ -63,10 +65,10 @@ class Advice:
 
     @property
     def one_rank(self) -> int:
-        """The rank that gives the same modules, each at it, no more parameters than their own ranks do, but 1
-        at least."""
-        cost = self.adapter.parameters_at(1, only=self.ranks)
-        return max(1, self.adapter.parameters // max(1, cost))
+        """The highest rank that is within the budget where all these modules have it, and not above the
+        largest of their own ranks."""
+        within = self.adapter.parameters_at(self.rank) // self.adapter.parameters_at(1, only=self.ranks)
+        return min(within, max(self.ranks.values()))
 
     def yaml(self) -> str:
         """Keys for a configuration of Axolotl, which reads no patterns of ranks: they stand in a comment, and
@@ -88,8 +90,8 @@ class Advice:
             patterns = {name: config[name] for name in named}
             several, one = self.adapter.parameters, self.adapter.parameters_at(self.one_rank, only=self.ranks)
             text += (
-                f"# Axolotl knows one rank: at lora_r these modules have {one:,} parameters. Ranks of their "
-                f"own, with {several:,}, for PEFT itself:\n"
+                f"# Axolotl knows one rank: at lora_r these modules have {one:,} parameters. PEFT can give "
+                f"each module a rank of its own, with {several:,} parameters in all:\n"
             )
             text += "".join(f"# {line}\n" for line in yaml.safe_dump(patterns, width=1000).splitlines())
         return text
@@ -128,4 +130,4 @@ def advise(
     )
     refuse_rank_zero(adapter.ranks)
     evidence = UNIFORM if one_for_all else ENERGY if moments is None else WEIGHTED
-    return Advice(adapter, NO_MOMENTS + evidence if moments is None and uniform is None else evidence)
+    return Advice(adapter, rank, NO_MOMENTS + evidence if moments is None and uniform is None else evidence)

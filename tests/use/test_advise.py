@@ -30,12 +30,12 @@ def test_the_config_gives_every_module_its_rank() -> None:
     one, beyond = (
         peft.get_peft_model(made("llama"), each).get_nb_trainable_parameters()[0] for each in whole
     )
-    assert one <= advice.adapter.parameters < beyond
+    assert one <= advice.adapter.parameters_at(2) < beyond
     assert f"these modules have {one:,} parameters" in advice.yaml()
     assert min(advice.ranks.values()) <= fits < max(advice.ranks.values())
     assert read["lora_target_modules"] == list(advice.ranks)
     beside = [
-        line.removeprefix("# ") for line in advice.yaml().partition("for PEFT itself:\n")[2].splitlines()
+        line.removeprefix("# ") for line in advice.yaml().partition("parameters in all:\n")[2].splitlines()
     ]
     told = peft.LoraConfig(target_modules=read["lora_target_modules"], **yaml.safe_load("\n".join(beside)))
     theirs = peft.get_peft_model(made("llama"), told).get_nb_trainable_parameters()[0]
@@ -51,6 +51,7 @@ def test_without_moments_one_rank_for_all_that_changed() -> None:
     advice = use.advise(base, tuned, rank=2)
     assert set(advice.ranks.values()) == {2}
     assert "bert.pooler.dense" not in advice.ranks
+    assert advice.one_rank == 2, "what is left of the budget makes no rank higher than its own"
     assert advice.config["rank_pattern"] == {}
     assert advice.evidence.startswith("Without data (moments) every matrix that changed gets the same rank")
     assert use.advise(base, tuned, rank=2, uniform=True).evidence.startswith("One rank for all")
@@ -61,3 +62,21 @@ def test_there_is_no_advice_where_nothing_changed() -> None:
     base = made("gpt2")
     with pytest.raises(RankriseError, match="check that the tuned model differs from the base"):
         use.advise(base, deepcopy(base))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize("rank", [4, 8])
+@pytest.mark.parametrize("measured", [True, False])
+def test_one_rank_for_all_is_that_of_the_budget(name: str, rank: int, measured: bool) -> None:
+    """Though the ranks spend less than the budget, where a direction more would go beyond it, or a matrix is
+    too small for the rank, as the classifier of three classes."""
+    base = made(name)
+    tuned = changed(base)
+    moments = use.moments(tuned, [inputs(tuned, 16)], use.sampled) if measured else None
+    advice = use.advise(base, tuned, rank=rank, moments=moments)
+    if len(advice.ranks) == len(advice.adapter.ranks):
+        assert advice.one_rank == rank
+    assert advice.one_rank >= rank
+    assert advice.adapter.parameters_at(advice.one_rank, only=advice.ranks) <= (
+        advice.adapter.parameters_at(rank)
+    )
