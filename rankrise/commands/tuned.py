@@ -23,8 +23,9 @@ class Measuring:
     """What loss and moments are measured on; moments tell which directions matter for the loss."""
 
     data: str | None = None
-    """A text file, a .jsonl file with "text" (and "label" for a classifier), an image folder, or a recipe.
-    Half of your own data is held out to measure the loss on."""
+    """A .jsonl file with one example per line, its "text" (and "label" for a classifier); any other text
+    file, as running text that is cut into blocks of tokens; an image folder; or a recipe. Half of your own
+    data is held out to measure the loss on."""
     data_folder: str | None = None
     """Folder in which a recipe's data set lies."""
     examples: int = setting(1000, at_least=1, at_most=10**9)
@@ -229,9 +230,15 @@ def _data(model: Any, checkpoint: str, measuring: Measuring, judged: Judged) -> 
     import torch
 
     from rankrise import use
-    from rankrise.use._examples import batched, predictions, read_examples, unknown_share
+    from rankrise.use._examples import batched, is_running_text, predictions, read_examples, unknown_share
 
     own = read_examples(data, model, checkpoint, at_most=2 * examples, at_once=batch_size)
+    if is_running_text(data):
+        print(
+            f"{data} is read as running text, cut into {len(own)} examples of up to "
+            f"{len(own[0]['input_ids'])} tokens; a .jsonl file has one example per line.",
+            file=sys.stderr,
+        )
     unknown = unknown_share(own, checkpoint)
     if unknown > 0.5:
         print(

@@ -1,6 +1,7 @@
 """A user's own data as batches for a transformers model: a text, lines of JSON, or a folder of images."""
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -32,7 +33,8 @@ def read_examples(
     processor does; the model is tried on the first `at_once` of them.
 
     A `.jsonl` file has a "text" per line, and a "label" for a classifier: its number, or its name in the
-    model's config. Any other file is a text for a causal model. A folder has one folder of images per class.
+    model's config. Any other file is running text for a causal model, and is cut into blocks. A folder has
+    one folder of images per class.
     """
     path = Path(path)
     if not path.exists():
@@ -47,14 +49,19 @@ def read_examples(
                 '.jsonl file whose lines have a "text".'
             )
         found = list(_pictures(path, model, checkpoint, at_most))
-    elif path.suffix in (".jsonl", ".json"):
-        found = list(_lines(path, model, checkpoint, at_most))
-    else:
+    elif is_running_text(path):
         found = list(_blocks(path, model, checkpoint, at_most))
+    else:
+        found = list(_lines(path, model, checkpoint, at_most))
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {counted(len(found), 'example')}: pass at least 2.")
     _refuse_unusable(found, path, model, checkpoint, at_once)
     return found
+
+
+def is_running_text(path: str | Path) -> bool:
+    """Whether a file or folder is read as one text, whose lines are no examples."""
+    return Path(path).is_file() and Path(path).suffix not in (".jsonl", ".json")
 
 
 def _refuse_unusable(
@@ -154,7 +161,7 @@ def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Ite
         )
     length = _length(model)
     text = _text(path)[: at_most * length * 16]
-    encoded = _encoded(_tokenizer(checkpoint), checkpoint, text, add_special_tokens=False)
+    encoded = _encoded(_tokenizer(checkpoint), checkpoint, text, add_special_tokens=False, verbose=False)
     tokens = torch.tensor(encoded["input_ids"])
     for start in range(0, min(len(tokens) - 1, at_most * length), length):
         block = tokens[start : start + length]
@@ -166,6 +173,7 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
     classes = _named_classes(model)
     # not splitlines: JSON may hold the other signs that end a line
     lines = ((number, line) for number, line in enumerate(_text(path).split("\n"), 1) if line.strip())
+    count = cut = 0
     for number, line in islice(lines, at_most):
         try:
             row = json.loads(line)
@@ -188,6 +196,9 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
             raise RankriseError(
                 f"{str(path)!r} has a text {what} in line {number}, {text!r:.30}: give a longer one."
             )
+        count += 1
+        if len(encoded["input_ids"]) == length:
+            cut += len(_encoded(tokenizer, checkpoint, text, verbose=False)["input_ids"]) > length
         example = {name: torch.tensor(value) for name, value in encoded.items()}
         if not is_causal(model):
             label = row.get("label")
@@ -199,6 +210,12 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
                 )
             example["labels"] = torch.tensor(found)
         yield example
+    if cut:
+        warnings.warn(
+            f"{cut} of {counted(count, 'text')} in {str(path)!r} {'is' if cut == 1 else 'are'} longer than "
+            f"{length} tokens, and cut to that length.",
+            stacklevel=2,
+        )
 
 
 def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:

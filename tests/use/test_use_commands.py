@@ -245,6 +245,29 @@ def test_a_text_of_unknown_words_is_told(folders, capsys) -> None:
         assert ("86% of the tokens" in capsys.readouterr().err) == told
 
 
+def test_it_is_said_what_a_text_file_is_read_as(folders, capsys) -> None:
+    here, words = folders["here"], [str(folders["gpt2"] / part) for part in ("base", "tuned")]
+    path = folders["gpt2"] / "tuned/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 12}))
+    main(["advise", *words, "--rank", "1", "--data", str(here / "gpt2.txt")])
+    said = capsys.readouterr().err
+    assert "gpt2.txt is read as running text, cut into 27 examples of up to 12 tokens; a .jsonl file" in said
+    assert "Token indices" not in said, "they are never given to the model as one"
+
+
+def test_texts_that_are_cut_are_counted(folders, capsys) -> None:
+    here, words = folders["here"], [str(folders["bert"] / part) for part in ("base", "tuned")]
+    rows = [{"text": "w1 " * count, "label": 0} for count in (3, 12, 13, 40, 5)]
+    (here / "long.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for data, told in (("long.jsonl", True), ("bert.jsonl", False)):
+        main(["advise", *words, "--rank", "1", "--data", str(here / data)])
+        said = capsys.readouterr().err
+        assert (
+            f"2 of 5 texts in {str(here / data)!r} are longer than 12 tokens, and cut to that length." in said
+        ) == told
+        assert ("cut to that" in said) == told
+
+
 def test_a_tokenizer_of_another_model_is_told(folders, tmp_path, capsys) -> None:
     for part in ("base", "tuned"):
         shutil.copytree(folders["gpt2"] / part, tmp_path / part)
