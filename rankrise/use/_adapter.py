@@ -80,7 +80,8 @@ class Adapter:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the factors have."""
+        """How many numbers the factors have; not counted is what is kept whole beside them, which has
+        `rest.parameters`."""
         return parameters_of(self.spectra, self.ranks)
 
     def parameters_at(self, rank: int, only: Iterable[str] | None = None) -> int:
