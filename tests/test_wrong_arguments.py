@@ -212,3 +212,24 @@ def test_the_sentence_says_what_to_pass(
     with pytest.raises(RankriseError) as raised:
         function(*passed, **named)
     assert str(raised.value).startswith(told)
+
+
+@pytest.mark.parametrize("function", [use.truncate, use.extract, use.advise])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("x", "evaluate gave 'x' as the loss: let it return a number, or a dictionary of numbers"),
+        ("4", "evaluate gave '4' as the loss: let it return a number"),
+        (None, "evaluate gave None as the loss: let it return a number"),
+        ([1.0], "evaluate gave a list as the loss: let it return a number"),
+        (torch.ones(3), "evaluate gave a Tensor of shape [3] as the loss: let it return a number"),
+        ({"loss": 1.0, "accuracy": "x"}, "evaluate gave 'x' as the accuracy: let it return a number"),
+        ({1: 1.0}, "evaluate gave 1: it has to give a loss among its scores."),
+        ({}, "evaluate gave no score: it has to give a loss among its scores."),
+    ],
+)
+def test_what_evaluate_gives_is_a_number_or_told(function: Callable[..., Any], given: Any, told: str) -> None:
+    budget = {"rank": 2} if function is not use.truncate else {}
+    with pytest.raises(RankriseError) as raised:
+        function(MODEL, nn.TransformerEncoderLayer(8, 2, 8), evaluate=lambda model: given, **budget)
+    assert str(raised.value).startswith(told)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.passed import shown
 from rankrise.use._adapter import Adapter, Measured
 from rankrise.use._allocate import budget, one_rank, ranks_within
 from rankrise.use._budget import Budget
@@ -40,9 +41,10 @@ class Bench:
         finally:
             self.model.train(training)
         given = found if isinstance(found, Mapping) else {"loss": found}
-        scores = {name: float(value) for name, value in given.items()}
+        scores = {str(name): _number(name, value) for name, value in given.items()}
         if "loss" not in scores:
-            raise RankriseError(f"evaluate gave {', '.join(scores)}: it has to give a loss among its scores.")
+            said = ", ".join(scores) or "no score"
+            raise RankriseError(f"evaluate gave {said}: it has to give a loss among its scores.")
         if scores["loss"] != scores["loss"]:
             raise RankriseError("evaluate gave a loss that is not a number: check the data and the model.")
         return scores
@@ -92,6 +94,19 @@ class Bench:
             with torch.no_grad():
                 for name, tensor in kept.items():
                     self._parameters[name].copy_(tensor)
+
+
+def _number(name: object, value: Any) -> float:
+    """A score that `evaluate` gave: a number, or a tensor or array of one."""
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise RankriseError(
+        f"evaluate gave {shown(value)} as the {name}: let it return a number, or a dictionary of numbers of "
+        'which "loss" is one.'
+    )
 
 
 def measured_at(adapter: Adapter, both: Pair, tuned: Source, evaluate: Evaluate, asked: Budget) -> Adapter:
