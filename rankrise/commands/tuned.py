@@ -190,12 +190,12 @@ def _run(run: str, measuring: Measuring, judged: Judged) -> Tuned:
 
     if not has_run(run):
         raise RankriseError(f"{run!r} is not a run: pass BASE and TUNED, or the folder of a run.")
-    if measuring.data is not None:
-        raise RankriseError("A run brings its own data: leave --data out.")
     from rankrise.train._begun import initial_model, last_checkpoint, settings_of
     from rankrise.use._models import load_model
 
     settings = settings_of(run)
+    if measuring.data is not None:
+        raise RankriseError("A run brings its own data: leave --data out.")
     _refuse_regression(settings, run)
     model = load_model(last_checkpoint(run))
     base = initial_model(run).to(next(model.parameters()).device)

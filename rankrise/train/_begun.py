@@ -33,7 +33,10 @@ def settings_of(folder: str | Path) -> TrainSettings:
     """The settings that a run was made with."""
     recipe = watch.TrackedRun(Path(folder), read_run(folder, "tracked")).recipe
     if not recipe:
-        raise RankriseError(f"{folder} has no recipe: pass a run of 'rankrise train'.")
+        raise RankriseError(
+            f"{folder} is not a run of 'rankrise train', since it has no recipe: pass one, or the "
+            "checkpoints from before and after its training (BASE TUNED)."
+        )
     return TrainSettings().changed(settings_of_record(recipe), f"the run {folder}")
 
 

@@ -33,5 +33,7 @@ def test_a_run_from_before_a_setting_existed_has_what_was_usual_then(tmp_path: P
 @pytest.mark.parametrize("extra", [{}, {"recipe": None}, {"recipe": "vit-digits"}])
 def test_a_run_without_a_recipe_is_refused(tmp_path: Path, extra: dict[str, object]) -> None:
     write_record(tmp_path, extra)
-    with pytest.raises(RankriseError, match="has no recipe: pass a run of 'rankrise train'"):
+    with pytest.raises(
+        RankriseError, match="is not a run of 'rankrise train', since it has no recipe: pass one, or"
+    ):
         settings_of(tmp_path)

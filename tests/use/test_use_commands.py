@@ -19,6 +19,7 @@ from PIL import Image
 from tiny_models import changed, made
 from tiny_words import save_tokenizer, sentences
 
+from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations import files
 from rankrise.train import TrainSettings, train
@@ -445,6 +446,19 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, caps
         main(words)
     assert message in capsys.readouterr().err
     assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("data", [[], ["--data", "gpt2.txt"]])
+def test_a_run_of_another_script_is_told_at_once(data, folders, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(folders["here"])
+    with watch.RankTracker(made("gpt2"), "run") as tracker:
+        tracker.step(1, loss=1.0)
+    with pytest.raises(SystemExit):
+        main(["truncate", "run", *data])
+    said = capsys.readouterr().err
+    assert (
+        "run is not a run of 'rankrise train', since it has no recipe: pass one, or the checkpoints" in said
+    )
 
 
 @pytest.mark.parametrize("there", [True, False])
