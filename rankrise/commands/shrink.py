@@ -76,5 +76,5 @@ def shrink(
         )
     warn_of_no_gain(smaller.measured)
     smaller.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
-    default = "" if budget else "to keep at least 99 % of its change (--keep 0.99)"
+    default = "" if budget else "the least that keeps 99 % of its change (--keep 0.99)"
     print_adapter(smaller, place, kept.rank, on, json, what="adapter", default=default)

@@ -233,7 +233,7 @@ def test_the_budget_that_is_taken_where_none_is_given_is_told(folders, capsys) -
     smaller = ["shrink", place, "--out", str(folders["here"] / "b")]
     main(smaller)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "No budget is given, so it is to keep at least 99 % of its change (--keep 0.99): " in printed
+    assert "No budget is given, so it is the least that keeps 99 % of its change (--keep 0.99): " in printed
     main([*smaller[:-1], str(folders["here"] / "c"), "--rank", "2"])
     assert "No budget" not in capsys.readouterr().out
 
