@@ -14,6 +14,7 @@ from torch import Tensor
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
+from rankrise.foundations.passed import shown
 from rankrise.foundations.reading import PICTURES, refuse_special
 from rankrise.use._models import is_causal, is_classifier
 from rankrise.use._sampled import IGNORED, labelled
@@ -49,6 +50,11 @@ def read_examples(
                 '.jsonl file whose lines have a "text".'
             )
         found = list(_pictures(path, model, checkpoint, at_most))
+    elif model.main_input_name == "pixel_values":
+        raise RankriseError(
+            f"{str(path)!r} is a file, and {type(model).__name__} reads images: give a folder with one "
+            "folder of images per class, or the recipe that it was trained by."
+        )
     elif is_running_text(path):
         found = list(_blocks(path, model, checkpoint, at_most))
     else:
@@ -181,15 +187,16 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
             raise RankriseError(
                 f'{str(path)!r} is not JSON in line {number}: give one JSON object per line, with "text".'
             ) from error
-        try:
-            text = row["text"]
-            if not isinstance(text, str):
-                raise TypeError(f"the text is {text!r:.30}")
-            text.encode()  # JSON can hold half a character, which is no text
-        except (KeyError, TypeError, UnicodeEncodeError) as error:
+        if not isinstance(row, dict) or "text" not in row:
             raise RankriseError(
                 f'{str(path)!r} has no "text" in line {number}: give one JSON object per line, with "text".'
-            ) from error
+            )
+        text = row["text"]
+        if not _is_text(text):
+            raise RankriseError(
+                f'{str(path)!r} has {shown(text)} as the "text" in line {number}, which is not a text: give '
+                "one JSON string."
+            )
         encoded = _encoded(tokenizer, checkpoint, text, truncation=True, max_length=length)
         if len(encoded["input_ids"]) < (2 if is_causal(model) else 1):
             what = "without a token to predict" if is_causal(model) else "without a token"
@@ -216,6 +223,17 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iter
             f"{length} tokens, and cut to that length.",
             stacklevel=2,
         )
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a string of whole characters: JSON can hold half of one."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _pictures(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:

@@ -49,7 +49,7 @@ def shrink(
     asked = Budget.of(rank, parameters, keep, gain, one_for_all, evaluated=evaluate is not None)
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
-    stored = read_adapter(adapter)
+    stored = _read(adapter)
     model = None if base is None else unwrap(base)
     matrices = _matrices(stored) if model is None else _checked(stored, model)
     cuts: dict[str, Cut] = {}
@@ -79,10 +79,16 @@ def shrink(
 
 def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
     """A copy of the base with an adapter merged into it."""
-    stored = read_adapter(adapter)
+    stored = _read(adapter)
     model = unwrap(base)
     _checked(stored, model)
     return _with_adapter(model, stored, _rest(stored))
+
+
+def _read(adapter: str | Path) -> StoredAdapter:
+    if not Path(adapter).exists():
+        raise RankriseError(f"{str(adapter)!r} does not exist: pass the folder of a PEFT adapter.")
+    return read_adapter(adapter)
 
 
 def _matrices(stored: StoredAdapter) -> tuple[Matrix, ...]:

@@ -92,6 +92,23 @@ def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> Non
             examples(model, tmp_path, [{"text": "w1 w2", "label": label}])
 
 
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"text": 5}, 'has 5 as the "text" in line 2, which is not a text: give one JSON string'),
+        ({"text": ["w1"]}, 'has a list as the "text" in line 2, which is not a text'),
+        ({"text": "\ud800"}, 'as the "text" in line 2, which is not a text'),
+        ({"Text": "w1 w2"}, 'has no "text" in line 2'),
+        (["w1 w2"], 'has no "text" in line 2'),
+    ],
+)
+def test_a_text_that_is_missing_and_one_that_is_no_text_are_told_apart(tmp_path, row, told) -> None:
+    save_tokenizer(tmp_path)
+    (tmp_path / "data.jsonl").write_text(json.dumps({"text": "w1 w2"}) + "\n" + json.dumps(row))
+    with pytest.raises(RankriseError, match=told):
+        read_examples(tmp_path / "data.jsonl", made("gpt2"), tmp_path, 10, 2)
+
+
 @pytest.mark.parametrize("places", [-1, 0])
 def test_a_model_without_an_end_of_places_takes_texts_of_any_length(tmp_path: Path, places: int) -> None:
     model: Any = made("llama")

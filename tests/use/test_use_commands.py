@@ -420,7 +420,16 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         (["truncate", "lora", "gpt2/base", "--data", "gpt2.txt"], "from_pretrained(base, 'lora').merge_and"),
         (["truncate", "gpt2/base", "gpt2/tuned"], "pass --data"),
         (["truncate", "gpt2/base", "odd", "--data", "gpt2.txt"], "has no tokenizer that can be read"),
-        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"], 'has no "text" in line 1'),
+        (
+            ["truncate", "gpt2/base", "gpt2/tuned", "--data", "odd.jsonl"],
+            'odd.jsonl\' has None as the "text" in line 2, which is not a text: give',
+        ),
+        (["truncate", "gpt2/base", "gpt2/tuned", "--data", "none.jsonl"], 'has no "text" in line 1'),
+        (
+            ["extract", "vit/base", "vit/tuned", "--out", "a", "--data", "bert.jsonl"],
+            "is a file, and ViTForImageClassification reads images: give a folder with one folder of images",
+        ),
+        (["shrink", "nope", "--out", "a"], "'nope' does not exist: pass the folder of a PEFT adapter"),
         (["truncate", "gpt2/base", "gpt2/tuned", "--data", "prose.jsonl"], "is not JSON in line 2"),
         (
             ["truncate", "gpt2/base", "gpt2/tuned", "--data", "empty.jsonl"],
@@ -434,7 +443,8 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(words, message, folders, capsys, monkeypatch) -> None:
     monkeypatch.chdir(folders["here"])
-    Path("odd.jsonl").write_text('{"text": null}')
+    Path("odd.jsonl").write_text('{"text": "w1 w2"}\n{"text": null}')
+    Path("none.jsonl").write_text('{"words": "w1 w2"}')
     Path("prose.jsonl").write_text('{"text": "w1 w2"}\nw2 w3')
     Path("empty.jsonl").write_text('{"text": "w1 w2"}\n{"text": ""}')
     Path("lora").mkdir()
