@@ -104,7 +104,8 @@ def _fits(value: Any, wanted: Any) -> bool:
         return whole and all(map(_fits, value, inner))
     if origin in (Sequence, Iterable):
         within = isinstance(value, Collection)
-        return _is_several(value, origin) and (not within or all(_fits(one, inner[0]) for one in value))
+        several = _is_several(value, origin) and (not within or all(_fits(one, inner[0]) for one in value))
+        return several or _is_protocol(inner[0])  # one alone may be taken, too
     if wanted in _PLAIN:
         return _PLAIN[wanted](value)
     kind = origin or wanted
@@ -114,7 +115,11 @@ def _fits(value: Any, wanted: Any) -> bool:
 def _is_plain(wanted: Any) -> bool:
     """Whether a type says plainly what is of it: Any and a protocol do not."""
     kind = get_origin(wanted) or wanted
-    return kind not in (object, Any) and not getattr(kind, "_is_protocol", False)
+    return kind not in (object, Any) and not _is_protocol(kind)
+
+
+def _is_protocol(kind: Any) -> bool:
+    return getattr(kind, "_is_protocol", False)
 
 
 def _is_several(value: Any, wanted: Any) -> bool:
