@@ -263,7 +263,7 @@ def _table(
     products = list(dict.fromkeys(line.product for line in lines))
     found = {(line.layer, line.product): line for line in lines}
     now = {place: _now(line, spread) for place, line in found.items()}
-    energy = {place: f"{_last(line.energy_rank[ENERGY]):.1f}" for place, line in found.items()}
+    energy = {place: f"{_last(line, line.energy_rank[ENERGY]):.1f}" for place, line in found.items()}
     taken = max(map(len, [title, *names.values()])) + GAP
     taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
     more = len(products) * (max(map(len, ["energy", *energy.values()])) + GAP)
@@ -289,11 +289,15 @@ def _table(
 def _now(line: LayerRanks, spread: str) -> str:
     if not line.means:
         return ""
-    return f"{_last(line.means):.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread else "")
+    now = _last(line, line.means)
+    return f"{now:.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread and np.isfinite(now) else "")
 
 
-def _last(values: Sequence[float]) -> float:
-    """The last that is known: of a large matrix, its last full spectrum's."""
+def _last(line: LayerRanks, values: Sequence[float]) -> float:
+    """The last that is known: of a large matrix, its last full spectrum's; nan where the weights are nan now,
+    which the stable rank tells."""
+    if not np.isfinite(line.stds[-1:]).all():
+        return np.nan
     return next((value for value in reversed(values) if np.isfinite(value)), np.nan)
 
 

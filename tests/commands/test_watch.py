@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from tracked_runs import without_ranks, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.foundations.files import write_json
+from rankrise.foundations.record.lines import read_lines
 from rankrise.show.terminal import frame, snapshot, sparkline
 
 STEPS = 200
@@ -88,6 +91,21 @@ def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path
     assert all(len(line.rstrip()) <= width and line.count(".") >= 4 for line in rows)
     assert f"{STEPS} losses and {len(run.measured)} measurements" in printed
     assert "> 99 % sure" in printed
+
+
+def test_ranks_of_earlier_steps_are_not_those_of_now_where_weights_became_nan(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(folder, tmp_path / "run")
+    rows = read_lines(run / "ranks.jsonl")
+    since = without_ranks(rows, 150)
+    write_rows(run / "ranks.jsonl", rows)
+    main(["watch", str(run)])
+    printed = capsys.readouterr().out
+    first, *_ = (line for line in printed.splitlines() if "(layers.0)" in line)
+    assert first.split().count("nan") == 4
+    assert "±" not in first
+    assert f"note: ranks are nan from step {since} on, since weights are not finite" in printed
 
 
 @pytest.mark.parametrize("width", [30, 40, 50, 60])

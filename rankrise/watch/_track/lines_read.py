@@ -39,6 +39,20 @@ def missing_numbers(rows: list[dict[str, Any]], losses: NDArray[Any] | None) -> 
     return notes + ([f"loss is not finite {_at(not_finite)}"] if not_finite else [])
 
 
+def missing_ranks(measured: NDArray[Any], known: NDArray[Any]) -> list[str]:
+    """At which measured steps ranks are not `known`, as a sentence without a full stop.
+
+    >>> missing_ranks(numpy.array([0, 10, 20, 30]), numpy.array([True, True, False, False]))
+    ['ranks are nan from step 20 on, since weights are not finite']
+    """
+    steps = measured[~known].tolist()
+    if not steps:
+        return []
+    to_the_end = steps == measured[len(measured) - len(steps) :].tolist()
+    where = f"from step {steps[0]} on" if to_the_end else _at(steps)
+    return [f"ranks are nan {where}, since weights are not finite"]
+
+
 def _at(steps: list[int]) -> str:
     return f"at step {steps[0]}" if len(steps) == 1 else f"at {len(steps)} steps, first at step {steps[0]}"
 

@@ -18,7 +18,15 @@ from rankrise.foundations.record.lines import LEFT_OUT, read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.truncation import read_truncation
-from rankrise.watch._track.lines_read import longest, mean_over_heads, merged, missing_numbers, number, put
+from rankrise.watch._track.lines_read import (
+    longest,
+    mean_over_heads,
+    merged,
+    missing_numbers,
+    missing_ranks,
+    number,
+    put,
+)
 from rankrise.watch._track.measure import ENERGY_SHARES
 from rankrise.watch._track.run_info import RunInfo
 from rankrise.watch._track.spectra_read import read_spectra
@@ -60,6 +68,7 @@ class TrackedRun(RunInfo):
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
         missing = missing_numbers(self._step_rows, self.steps().get("loss"))
+        missing += missing_ranks(self.measured, self._known)
         return [*self.missing_rows, *missing, *self.left_notes, *self._noise_note, *of_layers]
 
     @property
@@ -92,12 +101,24 @@ class TrackedRun(RunInfo):
     def finite(self) -> NDArray[numpy.bool_]:
         """Which of them tell of training, bool [n]: not step 0, at which nothing has changed, nor those at
         which a head had weights that are not finite."""
+        return self._known_of_heads & (self.measured > 0)
+
+    @property
+    def _known(self) -> NDArray[numpy.bool_]:
+        """At which measured steps every head and every other matrix has a rank, bool [n]."""
+        known = self._known_of_heads.copy()
+        for matrix in self.matrices:
+            known &= numpy.isfinite(self.stable_rank(matrix))
+        return known
+
+    @cached_property
+    def _known_of_heads(self) -> NDArray[numpy.bool_]:
         counts = [len(layer["tracked_heads"]) for layer in self.layers]
         real = numpy.arange(max(counts, default=0)) < numpy.array(counts, int)[:, None]
-        whole = self.measured > 0
+        known = numpy.ones(len(self.measured), bool)
         for product in self.products:
-            whole &= numpy.isfinite(self.stable_rank(product)[:, real]).all(axis=1)
-        return whole
+            known &= numpy.isfinite(self.stable_rank(product)[:, real]).all(axis=1)
+        return known
 
     @cached_property
     def finite_steps(self) -> Array:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pages import Open, check_zoom, plain, table_of, ticks
 from torch import nn
-from tracked_runs import train, write_rows
+from tracked_runs import train, without_ranks, write_rows
 
 from rankrise import watch
 from rankrise.claims import check_claims
@@ -54,6 +54,22 @@ def test_it_opens_and_tells_the_story_of_the_record(
     assert "not finished" not in told
     verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_text_contents()]
     assert verdicts == [claim.verdict for claim in check_claims(open(tracked["unit"]))]
+
+
+def test_it_says_since_when_ranks_are_nan_and_to_which_step_they_go(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    rows = read_lines(run / "ranks.jsonl")
+    since = without_ranks(rows, 60)
+    write_rows(run / "ranks.jsonl", rows)
+    page = open_page(write_report(open(run), tmp_path / "page.html"))
+    told, last = page.locator(".story").inner_text(), f"epoch 6 (step {watch.load(run).last_finite_step})"
+    assert f"Note: ranks are nan from step {since} on, since weights are not finite." in told
+    assert " (mean over heads) by epoch 6, the last with ranks." in told
+    captions = page.locator("#glance-here figcaption, #ranks figcaption").all_inner_texts()
+    assert all(f"t {last}, the last with ranks:" in caption for caption in captions)
+    assert "the last step" not in " ".join(captions)
 
 
 def test_the_heads_follow_the_slider_and_keys_move_it(

@@ -125,10 +125,12 @@ def _came_out(study: Study) -> list[str]:
     sentences = [] if len(study.members) == 1 else [f"Of {escape(first.name)}:"]
     since = "" if first.since is None else f" since {escape(first.since)}"
 
+    last = "" if first.finite[-1] else f" by {moment(first, first.last_finite_step)}, the last with ranks"
+
     def goes(what: str, course: np.ndarray, over: str) -> str:
         clear = course[first.clear]
         ends = f"from {clear[0]:.2f}{_turning_points(first, clear)} to {clear[-1]:.2f}"
-        return f"The stable rank of what {what} learned{since} goes {ends}{over}."
+        return f"The stable rank of what {what} learned{since} goes {ends}{over}{last}."
 
     for name in first.products:
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)

@@ -80,7 +80,8 @@ function curves(run, product) {
 function summary(found, product) {
   const end = (run) => mean(curves(run, product).map((curve) => curve.at(-1)));
   const ends = found.map((run) => `${run.name} ${number(end(run), 3)}`).join(", ");
-  return `At the last step: ${ends}; mean over heads.${found.length === 2 ? apart(...found, product) : ""}`;
+  const same = found.every((run) => run.steps.at(-1) === run.last);
+  return `At ${same ? "the last step" : "the last step with ranks of each"}: ${ends}; mean over heads.${found.length === 2 ? apart(...found, product) : ""}`;
 }
 
 function apart(one, other, product) {

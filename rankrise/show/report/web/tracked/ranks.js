@@ -42,7 +42,7 @@ export function glance(runs) {
     const lines = ofHeads.length ? ofHeads : [ofMatrices];
     const members = ofHeads.length ? "heads" : MATRICES;
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
-    const when = runs.length > 1 ? `${run.name}, at the last step` : "At the last step";
+    const when = runs.length > 1 ? `${run.name}, at ${run.end}` : `At ${run.end}`;
     const greyed = run.noisy(run.products.length ? run.products : [MATRICES]);
     const told = `${when}: ${ends}${run.headCount === 1 ? "" : `; mean and standard deviation over ${members}`}.`;
     plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed, members)}` });
@@ -156,9 +156,9 @@ function rankSummary(run, product) {
   const [low, high] = [number(lowest, 3), number(highest, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
   const where = (value) => run.layerName(ends.indexOf(value));
-  const onAverage = `${name}: at the last step ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
-  const byLayer = `Mean over heads at the last step: lowest in ${where(lowest)} (${low}), highest in ${where(highest)} (${high})`;
-  const one = run.headCount === 1 ? `${low} at the last step` : `Mean over heads at the last step: ${low}`;
+  const onAverage = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
+  const byLayer = `Mean over heads at ${run.end}: lowest in ${where(lowest)} (${low}), highest in ${where(highest)} (${high})`;
+  const one = run.headCount === 1 ? `${low} at ${run.end}` : `Mean over heads at ${run.end}: ${low}`;
   const told = ends.length === 1 ? one : ofHeads ? onAverage : byLayer;
   return `${told}; a head’s size is ${size}.`;
 }

@@ -22,7 +22,7 @@ export function runList(runs) {
     return [...about, rank("KQ"), rank("VO"), ...["loss", ...scores].map((metric) => number(final(metric), 3)), pick];
   });
   const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", ...scores, ""];
-  const made = table("Stable ranks are means over all heads at the last measured step", head, rows);
+  const made = table("Stable ranks are means over all heads at the last step that has them", head, rows);
   place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, made));
   if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size < 2) return;
   const plots = ["KQ", "VO"].map((product) => scalePlot(runs, layersOf(product)));

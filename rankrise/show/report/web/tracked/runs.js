@@ -70,6 +70,12 @@ export class Run {
     return this.epoch_steps ? `epoch ${number(this.at(step), 3)} (step ${step})` : `step ${step}`;
   }
 
+  /** Where ranks end: "the last step", or which step, where training went on without ranks. */
+  get end() {
+    const last = this.steps.at(-1);
+    return last === this.last ? "the last step" : `${this.moment(last)}, the last with ranks`;
+  }
+
   /** The measured step nearest to a moment of the axis, as its place. */
   nearest(moment) {
     const distance = (step) => Math.abs(Math.log((this.at(step) + 1e-9) / (moment + 1e-9)));
