@@ -72,6 +72,20 @@ def test_it_says_since_when_ranks_are_nan_and_to_which_step_they_go(
     assert "the last step" not in " ".join(captions)
 
 
+def test_the_last_loss_is_the_record_s_though_points_are_means(
+    open_page: Open, tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    rows = ({"step": step, "loss": 2.0 + step % 2, "learning_rate": 0.015} for step in range(1, 1001))
+    write_rows(run / "steps.jsonl", rows)
+    page = open_page(write_report(open(run), tmp_path / "page.html"))
+    captions = page.locator("#training figcaption").all_inner_texts()
+    assert captions[0].startswith("From 3 to 2. Each point is the mean of 2 recorded.")
+    assert captions[1].startswith("0.015 throughout.")
+    place = page.locator("#runs th").all_inner_texts().index("last loss")
+    assert table_of(page, "#runs-here")[0][place] == "2"
+
+
 def test_the_heads_follow_the_slider_and_keys_move_it(
     open_page: Open, tracked_page: Path, tracked: dict[str, Path]
 ) -> None:

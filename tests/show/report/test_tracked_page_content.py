@@ -221,6 +221,26 @@ def test_a_record_without_a_loss_has_a_page_that_does_not_speak_of_one(
     assert chapter.answer.startswith(f"<strong>{told}")
 
 
+@pytest.mark.parametrize(
+    ("having", "told"),
+    [
+        ((), "Stages were found in none of the 3 runs."),
+        ((2,), "Stages were found in 1 of the 3 runs (run2)."),
+        ((0, 1, 2), "Stages were found in each of the 3 runs."),
+    ],
+)
+def test_the_page_says_in_how_many_of_several_runs_stages_were_found(
+    tracked: dict[str, Path], tmp_path: Path, having: tuple[int, ...], told: str
+) -> None:
+    stage = FoundStage(40, (30, 50), 0.97, {})
+    for place in range(3):
+        run = shutil.copytree(tracked["unit"], tmp_path / f"run{place}")
+        found = watch.StagesFound((stage,) if place in having else (), SEARCHED, 120)
+        (run / "stages.json").write_text(json.dumps(found.to_dict()))
+    (chapter,) = chapters(open(tmp_path))
+    assert chapter.answer.endswith(told)
+
+
 def test_a_loss_is_searched_where_ranks_were_measured_too_seldom(tmp_path: Path) -> None:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(often=100, seldom=100)) as tracker:

@@ -225,18 +225,20 @@ def _metrics(member: TrackedRun) -> list[str]:
 
 
 def _metric(member: TrackedRun, name: str) -> dict[str, Any] | None:
-    """A metric's finite values; where these are too many for the page, means over windows of them."""
+    """A metric's finite values; where these are too many for the page, means over windows of them, beside its
+    first and its last value."""
     if name not in member.steps():
         return None
     known = np.isfinite(member.steps()[name])
     steps, values = member.steps()["step"][known].astype(float), member.steps()[name][known]
     if not len(steps):
         return None
+    ends = {"first": significant(float(values[0]), 5), "last": significant(float(values[-1]), 5)}
     window = -(-len(steps) // METRIC_POINTS)
     starts = np.arange(0, len(steps), window)
     counts = np.diff(np.append(starts, len(steps)))
     steps, values = (np.add.reduceat(one, starts) / counts for one in (steps, values))
-    return {"steps": _short(steps, 7), "values": _short(values, 5), "window": window}
+    return {"steps": _short(steps, 7), "values": _short(values, 5), "window": window} | ends
 
 
 def _truncation(member: TrackedRun) -> list[dict[str, Any]] | None:

@@ -32,6 +32,8 @@ lowest where the lower of them is so many times that."""
 
 STEPS_NAMED = 6
 """Up to so many stages are told with their steps."""
+RUNS_NAMED = 4
+"""Up to so many runs with stages are named."""
 
 
 def chapters(runs: Sequence[TrackedRun]) -> list[Chapter]:
@@ -56,7 +58,19 @@ def _answer(study: Study, named: bool) -> str:
     if named and study.data:
         of = f"{escape(study.label)}, {run}: "
     told, *caveat = stage_sentences(first)
-    return " ".join([f"{of}<strong>{told}</strong>", *caveat])
+    return " ".join([f"{of}<strong>{told}</strong>", *caveat, *_of_the_others(study)])
+
+
+def _of_the_others(study: Study) -> list[str]:
+    """In how many of several runs stages were found, and in which, up to `RUNS_NAMED`."""
+    if len(study.members) == 1:
+        return []
+    having = [one.name for one in study.members if one.last_finite_step and len(found_stages(one))]
+    of = f"of the {len(study.members)} runs"
+    if not having or len(having) == len(study.members):
+        return [f"Stages were found in {'each' if having else 'none'} {of}."]
+    names = f" ({escape(', '.join(having))})" if len(having) <= RUNS_NAMED else ""
+    return [f"Stages were found in {len(having)} {of}{names}."]
 
 
 def _trained(study: Study) -> str:

@@ -15,13 +15,13 @@ export function runList(runs) {
     const last = run.steps.length - 1;
     const ends = (product) => run.kinds.stable[product].flat().map((curve) => curve[last]);
     const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(ends(product)), 3));
-    const final = (metric) => run.training[metric]?.values.at(-1);
+    const final = (metric) => run.training[metric]?.last;
     const pick = h("button", { type: "button", onclick: () => choose({ run: index, place: Math.max(0, last), layer: -1, head: -1 }) }, "show");
     const scale = run.scale === null ? "–" : number(run.scale);
     const about = [run.name, run.study, scale, run.seed ?? "–", run.finished ? "yes" : "no", run.last];
     return [...about, rank("KQ"), rank("VO"), ...["loss", ...scores].map((metric) => number(final(metric), 3)), pick];
   });
-  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "loss", ...scores, ""];
+  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "last loss", ...scores, ""];
   const made = table("Stable ranks are means over all heads at the last step that has them", head, rows);
   place.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" }, made));
   if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size < 2) return;

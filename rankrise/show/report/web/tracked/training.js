@@ -53,11 +53,16 @@ function metricPlot(metric) {
     const line = { name: title[0].toLowerCase() + title.slice(1), style: "main", xs: record.steps.map((step) => run.at(step)), ys };
     const windowed = record.window > 1 ? ` Each point is the mean of ${record.window} recorded.` : "";
     const alone = `${number(ys[0])} at ${run.moment(record.steps[0])}, the only one recorded.`;
-    const values = ys.length > 1 ? `From ${number(ys[0])} to ${number(ys[ys.length - 1])}.` : alone;
+    const values = ys.length > 1 ? course(record) : alone;
     plot.show({ lines: [line], rules: run.rules, summary: `${values}${windowed}${run.ruleNote}` });
   });
   follow(plot);
   return plot;
+}
+
+/** "From 3.4 to 1.06.", of the recorded values themselves. */
+function course({ first, last, values }) {
+  return [last, ...values].every((value) => value === first) ? `${number(first)} throughout.` : `From ${number(first)} to ${number(last)}.`;
 }
 
 /** Every stage found: when, how sure, and in which curves. */
