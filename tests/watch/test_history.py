@@ -201,7 +201,7 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     assert f"stages: cannot be told, since {few}" in shown
     (chapter,) = chapters([run])
     assert "has learned since checkpoint-10 (step 10) goes from" in " ".join(chapter.came_out)
-    assert chapter.answer == f"<strong>Whether there are stages cannot be told: {few}.</strong>"
+    assert chapter.answer == f"<strong>We cannot tell whether there are stages: {few}.</strong>"
     with pytest.raises(RankriseError, match="checkpoints hold none"):
         draw_course(runs.studies([run])[0])
 

@@ -62,7 +62,9 @@ def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) ->
     if path.is_dir():
         raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
     if path.suffix.lower() not in (".html", ".htm"):
-        raise RankriseError(f"{path} would not open as a page: pass a name that ends in .html.")
+        raise RankriseError(
+            f"{path} does not end in .html, so no browser would open it as a page: pass a name that does."
+        )
     pages: list[Page] = []
     for runs in by_kind(opened):
         kind = KINDS[type(runs[0])]

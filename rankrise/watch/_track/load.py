@@ -68,8 +68,14 @@ class TrackedRun(RunInfo):
             (layer["name"], note) for layer in self.layers for note in layer.get("notes", ())
         )
         missing = missing_numbers(self._step_rows, self.steps().get("loss"))
-        missing += missing_ranks(self.measured, self._known)
-        return [*self.missing_rows, *missing, *self.left_notes, *self._noise_note, *of_layers]
+        return [
+            *self.missing_rows,
+            *missing,
+            *self.missing_ranks,
+            *self.left_notes,
+            *self._noise_note,
+            *of_layers,
+        ]
 
     @property
     def missing_rows(self) -> list[str]:
@@ -104,12 +110,12 @@ class TrackedRun(RunInfo):
         return self._known_of_heads & (self.measured > 0)
 
     @property
-    def _known(self) -> NDArray[numpy.bool_]:
-        """At which measured steps every head and every other matrix has a rank, bool [n]."""
+    def missing_ranks(self) -> list[str]:
+        """At which measured steps a head or another matrix has no rank, as a sentence without a full stop."""
         known = self._known_of_heads.copy()
         for matrix in self.matrices:
             known &= numpy.isfinite(self.stable_rank(matrix))
-        return known
+        return missing_ranks(self.measured, known)
 
     @cached_property
     def _known_of_heads(self) -> NDArray[numpy.bool_]:

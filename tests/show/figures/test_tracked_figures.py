@@ -307,7 +307,10 @@ def test_a_run_that_has_only_begun_is_said_to_be(tracked: dict[str, Path], tmp_p
         path.unlink()
     figures, skipped = draw_figures(open(tmp_path / "run"), tmp_path)
     assert list(figures) == ["training"]
-    assert "no full spectra yet" in skipped["11"]
+    assert "is finished and has no full spectra: restore its folder spectra" in skipped["11"]
+    (tmp_path / "unfinished").mkdir()
+    unfinished = changed(tmp_path / "run", tmp_path / "unfinished" / "run", finished=None)
+    assert "no full spectra yet: run this again when" in draw_figures(open(unfinished), tmp_path)[1]["11"]
     with pytest.raises(RankriseError, match="no measured step with finite weights yet"):
         draw_figures(open(tmp_path / "run"), tmp_path, ["12"])
 

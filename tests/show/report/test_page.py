@@ -301,7 +301,8 @@ def test_a_run_with_pieces_missing_opens_and_says_so(visit: Open, copy_of: Any) 
     assert len(table_of(page, "#table-here")) == len(partial.stages(0))
     for file in (partial.folder / "seed-0").glob("*"):
         file.unlink()
-    assert "Nothing has come out" in visit(partial).locator(".story").inner_text()
+    assert "Nothing has been computed" in (page := visit(partial)).locator(".story").inner_text()
+    assert page.locator("#descent-here figcaption").first.inner_text() == "Not computed yet."
 
 
 def test_on_paper_there_are_no_controls_and_no_dark_ground(visit: Open, run: ToyRun) -> None:

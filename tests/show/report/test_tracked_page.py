@@ -86,6 +86,17 @@ def test_the_last_loss_is_the_record_s_though_points_are_means(
     assert table_of(page, "#runs-here")[0][place] == "2"
 
 
+def test_weights_that_did_not_change_have_no_lowest_and_highest_rank(open_page: Open, tmp_path: Path) -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    with watch.RankTracker(model, tmp_path / "run") as tracker:
+        for step in (1, 2):
+            tracker.step(step)
+            tracker.flush()
+    page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
+    captions = page.locator("#ranks figcaption").all_inner_texts()
+    assert captions == ["Nothing has changed by the last step."] * 2
+
+
 def test_the_heads_follow_the_slider_and_keys_move_it(
     open_page: Open, tracked_page: Path, tracked: dict[str, Path]
 ) -> None:
@@ -359,8 +370,9 @@ def test_a_run_that_has_only_begun_has_a_page_too(
     for name in ("ranks.jsonl", "steps.jsonl", "stages.json"):
         (tmp_path / "begun" / name).unlink()
     page = open_page(write_report(open(tmp_path / "begun"), tmp_path / "page.html"))
-    assert "Nothing has been measured" in page.locator(".story").inner_text()
-    assert "no full spectra yet" in page.locator("#spectra-here").inner_text()
+    assert "ROWS ARE MISSING" in page.locator(".story strong").first.inner_text()
+    assert "ROWS ARE MISSING" in page.locator("#glance-here figcaption").inner_text()
+    assert "no full spectra." in page.locator("#spectra-here").inner_text()
 
 
 def test_stages_are_marked_with_their_intervals_and_listed(

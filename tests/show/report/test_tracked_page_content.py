@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from torch import nn
-from tracked_runs import write_rows
+from tracked_runs import changed, without_ranks, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.claims import Claim, Verdict, check_claims
@@ -40,6 +40,54 @@ def test_the_story_tells_of_a_rank_that_rises_and_falls(
     write_rows(run / "ranks.jsonl", rows)
     (chapter,) = chapters(open(run))
     assert f"goes from 2.00{told}" in " ".join(chapter.came_out)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_weights_that_have_not_changed_and_one_measurement_have_no_course(
+    tmp_path: Path, moved: bool
+) -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
+    with watch.RankTracker(model, tmp_path) as tracker:
+        for step in range(1, 2 if moved else 4):
+            if moved:
+                model.layers[0].self_attn.in_proj_weight.data[:, 0] += 1
+                model.layers[0].self_attn.out_proj.weight.data[:, 0] += 1
+            tracker.step(step)
+            tracker.flush()
+    (chapter,) = chapters(open(tmp_path))
+    told = " ".join(chapter.came_out)
+    if moved:
+        assert told.count("(mean over heads) at step 1, the only measurement.") == 2
+    else:
+        assert told.count("</sup> has not changed.") == 2
+    assert "goes from" not in told
+    assert ("energy" in told) == moved
+
+
+def test_what_broke_a_run_off_ends_with_one_full_stop(tracked: dict[str, Path], tmp_path: Path) -> None:
+    stopped = {"finished": None, "stopped": "mend it, and run the command again."}
+    (chapter,) = chapters(open(changed(tracked["unit"], tmp_path / "run", **stopped)))
+    (sentence,) = chapter.unfinished
+    assert "run the command again. Its last" in sentence
+
+
+def test_a_finished_run_without_its_ranks_begins_with_what_is_missing(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(tracked["unit"], tmp_path / "run")
+    (run / "ranks.jsonl").unlink()
+    (chapter,) = chapters(open(run))
+    assert chapter.answer.startswith("<strong>ROWS ARE MISSING: ranks.jsonl has 0 of the ")
+    rows = read_lines(tracked["unit"] / "ranks.jsonl")
+    since = without_ranks(rows, 0)
+    write_rows(run / "ranks.jsonl", rows)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"sizes": {}}))
+    (chapter,) = chapters(open(run))
+    assert (
+        f"<strong>Ranks are nan from step {since} on, since weights are not finite.</strong>"
+        in chapter.answer
+    )
 
 
 def test_the_data_set_is_named_once(tracked: dict[str, Path]) -> None:
@@ -115,7 +163,7 @@ def test_a_large_model_s_page_stays_small(tracked: dict[str, Path], monkeypatch:
 
 def test_a_page_replaces_nothing_but_a_page(tracked: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(RankriseError, match=r"run.json would not open as a page: pass a name that ends in"):
+    with pytest.raises(RankriseError, match=r"run.json does not end in .html, so no browser would open it"):
         write_report(open(tracked["unit"]), tmp_path / "run.json")
     assert (tmp_path / "run.json").read_text() == "{}"
 
@@ -206,7 +254,7 @@ def test_where_no_stage_was_found_the_story_says_what_would_be_missed(
             ("all KQ stable rank",),
             "The ranks show no stage; the ranks alone were searched: no loss was recorded.",
         ),
-        ((), "Whether there are stages cannot be told: no loss was recorded, and "),
+        ((), "We cannot tell whether there are stages: no loss was recorded, and "),
     ],
 )
 def test_a_record_without_a_loss_has_a_page_that_does_not_speak_of_one(

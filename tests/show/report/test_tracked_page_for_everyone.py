@@ -107,5 +107,5 @@ def test_the_numbers_of_many_heads_fit_their_cells_on_a_small_screen(open_page: 
 
 def test_a_record_without_spectra_has_a_page_that_says_so(open_page: Open, tmp_path: Path) -> None:
     page = open_page(write_report(open([tracked(tmp_path / "run", seed=0)]), tmp_path / "page.html"))
-    assert "This run has no full spectra yet." in page.inner_text("#spectra-here")
+    assert "This run has no full spectra." in page.inner_text("#spectra-here")
     assert page.locator(PLOTS).count()

@@ -154,7 +154,7 @@ def test_a_run_that_has_only_begun_has_a_page_too(run: ToyRun, tmp_path: Path) -
     (tmp_path / "begun").mkdir()
     shutil.copy(run.folder / "run.json", tmp_path / "begun" / "run.json")
     text = write_report(open(tmp_path / "begun"), tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Nothing has come out" in text
+    assert "Nothing has been computed yet" in text
 
 
 def test_the_page_names_no_other_address(run: ToyRun, tmp_path: Path) -> None:

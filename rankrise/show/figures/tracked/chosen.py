@@ -103,11 +103,24 @@ def epochs_of(member: TrackedRun) -> list[float] | list[str]:
     return member.at(steps).tolist() if member.epoch_steps else [""] * len(steps)
 
 
+def steps_with_spectra(member: TrackedRun) -> np.ndarray:
+    """The steps with full spectra; refused where there is none."""
+    steps = member.finite_spectra_steps
+    if not len(steps) and member.finished:
+        raise NotRecorded(
+            f"{member.folder} is finished and has no full spectra: restore its folder spectra, or train "
+            "again with a schedule that takes some."
+        )
+    if not len(steps):
+        raise NotRecorded(
+            f"{member.folder} has no full spectra yet: run this again when its schedule has taken some."
+        )
+    return steps
+
+
 def spread_steps(member: TrackedRun) -> list[int]:
     """Five steps with full spectra, evenly on a logarithmic clock, ends of epochs where there are enough."""
-    steps, count = member.finite_spectra_steps, 5
-    if not len(steps):
-        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some.")
+    steps, count = steps_with_spectra(member), 5
     epoch = member.epoch_steps or 1
     for preferred in (steps[steps % epoch == 0], steps[steps >= epoch]):
         if len(preferred) >= count:

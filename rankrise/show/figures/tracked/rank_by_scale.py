@@ -16,7 +16,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
     scales = study.scales
     if len(scales) < 2:
         raise NotRecorded(
-            f"{study.label} was trained at one initialisation scale: pass runs at several, alike otherwise."
+            f"{study.label} was trained at one initialisation scale: pass runs that differ in it alone."
         )
     first = next(iter(scales.values()))[0]
     layers = paper_layers(len(first.layers))

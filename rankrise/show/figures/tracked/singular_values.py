@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rankrise.runs import NotRecorded, Study, TrackedRun
+from rankrise.runs import Study, TrackedRun
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import new_figure, plain, sequence
 from rankrise.show.figures.tracked.chosen import (
@@ -14,6 +14,7 @@ from rankrise.show.figures.tracked.chosen import (
     noise_note,
     shade_noise,
     stage_note,
+    steps_with_spectra,
 )
 from rankrise.show.figures.tracked.normalised_spectra import ALONE
 from rankrise.show.moments import moment
@@ -95,9 +96,7 @@ def singular_value_curves(
 
     The leading ones are there at every measured step; the others only where full spectra were taken.
     """
-    steps = member.finite_spectra_steps
-    if not len(steps):
-        raise NotRecorded(f"{member.folder} has no full spectra yet: let its schedule come to some.")
+    steps = steps_with_spectra(member)
     spectra = np.stack([member.spectrum(name, int(step))[layer][head] for step in steps])
     top = member.top(name)[member.finite, layer, head]
     dense, sparse = (np.concatenate([[0.0], member.at(times)]) for times in (member.finite_steps, steps))

@@ -67,7 +67,7 @@ def _unfinished(run: ToyRun) -> str:
 def _stages(run: ToyRun) -> str:
     seed = run.settings.seeds[0]
     if not run.has(Piece("stages", seed)):
-        return "Nothing has come out yet."
+        return "Nothing has been computed yet."
     which = f" for seed {seed}" if len(run.settings.seeds) > 1 else ""
     count = len(run.stages(seed))
     stages = counted(count, "stage") + (", one coordinate after another," if count > 1 else "")

@@ -18,10 +18,10 @@ from rankrise.watch import StagesFound
 
 FINDING = """Take what training has changed in an attention head’s products
 <var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
-initialisation. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) found that its rank is low, and
+it began. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) found that its rank is low, and
 rises gradually as training goes on. The <em>stable rank</em>,
-‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², is 1 if there is a single direction, and the
-higher, the more others are about as large."""
+‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², is 1 if there is a single direction, and
+higher the more directions are about as large as the largest."""
 
 ENERGY = "95 % energy"
 """The rank that is told beside the stable rank."""
@@ -125,7 +125,7 @@ def _going_on(member: TrackedRun) -> str:
     of = f" of {member.total_steps}" if member.total_steps else ""
     stopped = member.info.get("stopped")
     going_on = {True: "it goes on", False: PROCESS_ENDED, None: "it goes on, or was cut off"}
-    why = escape(str(stopped)) if stopped else going_on[member.going_on]
+    why = escape(str(stopped).rstrip(".")) if stopped else going_on[member.going_on]
     return (
         f"{escape(member.name)} is not finished: {why}. Its last measured step is "
         f"{member.last_finite_step}{of}, and everything here is as of then."
@@ -141,19 +141,25 @@ def _came_out(study: Study) -> list[str]:
 
     last = "" if first.finite[-1] else f" by {moment(first, first.last_finite_step)}, the last with ranks"
 
-    def goes(what: str, course: np.ndarray, over: str) -> str:
+    only = f"at {moment(first, int(first.finite_steps[first.clear][0]))}, the only measurement"
+
+    def goes(what: str, has: str, course: np.ndarray, over: str) -> str:
         clear = course[first.clear]
+        if not clear.any():
+            return f"{what[0].upper()}{what[1:]} {has} not changed{since}{last}."
+        if len(clear) == 1:
+            return f"The stable rank of what {what} {has} learned{since} is {clear[0]:.2f}{over} {only}."
         ends = f"from {clear[0]:.2f}{_turning_points(first, clear)} to {clear[-1]:.2f}"
-        return f"The stable rank of what {what} learned{since} goes {ends}{over}{last}."
+        return f"The stable rank of what {what} {has} learned{since} goes {ends}{over}{last}."
 
     for name in first.products:
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         course = np.nanmean(first.ranks[name], axis=(1, 2))
-        said = goes(f"<var>{product}</var><sup>⊤</sup> has", course, _over_heads(first))
-        sentences.append(said + _energy(first, name))
+        said = goes(f"<var>{product}</var><sup>⊤</sup>", "has", course, _over_heads(first))
+        sentences.append(said + (_energy(first, name) if course.any() else ""))
     if not first.products:
         course = np.mean([first.stable_rank(name)[first.finite] for name in first.matrices], axis=0)
-        sentences.append(goes("the matrices have", course, " (mean over matrices)"))
+        sentences.append(goes("the matrices", "have", course, " (mean over matrices)"))
     for metric, written in (("accuracy", "{:.1%}"), ("perplexity", "{:.4g}")):
         values = first.steps().get(metric, np.array([]))
         known = values[np.isfinite(values)]
@@ -185,14 +191,15 @@ def _energy(member: TrackedRun, product: str) -> str:
 def stage_sentences(run: TrackedRun) -> list[str]:
     """How many stages were found, and when; where none was, how many the search would overlook."""
     if not run.last_finite_step:
-        return ["Nothing has been measured yet."]
+        why, *_ = [*run.missing_rows, *run.missing_ranks, "nothing has been measured yet"]
+        return [f"{why[0].upper()}{why[1:]}."]
     if not run.clear.any():
         return ["At all measured steps, the change is rounding noise."]
     found = found_stages(run)
     losses = run.steps().get("loss", np.zeros(0))
     part = searched(found, losses.tolist(), len(run.measured), _head_count(run))
     if not part.what:
-        return [f"Whether there are stages cannot be told: {part.because}."]
+        return [f"We cannot tell whether there are stages: {part.because}."]
     shown = _many(len(found), "stage") + _when(found) if len(found) else "no stage"
     what = f"the {part.what}" if part.alone else part.what
     alone = f"; the {part.what} {part.alone}" if part.alone else ""

@@ -152,6 +152,7 @@ function threeWays(run, what, withDescents = true) {
   });
   const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1])} (${line.name})`);
   const none = withDescents && !descents.length ? `This run has no gradient descent at α = ${scaleText(state.alpha)}. ` : "";
+  if (!lines.length) return { lines, rules, summary: "Not computed yet." };
   const messages = [...new Set(descents.map((path) => path.message))].join(" ");
   return { lines, rules, summary: `${none}At the end: ${ends.join(", ")}. ${messages}` };
 }

@@ -87,7 +87,7 @@ function stepChoice() {
   slider.addEventListener("input", () => choose({ place: Number(slider.value), playing: false }));
   watch(["run"], () => (slider.max = Math.max(0, here().steps.length - 1)));
   watch(["run", "place"], () => {
-    const words = here().empty ? "not measured yet" : here().moment(here().steps[state.place]);
+    const words = here().empty ? "no ranks" : here().moment(here().steps[state.place]);
     slider.value = state.place;
     slider.setAttribute("aria-valuetext", words);
     shown.replaceChildren(words);

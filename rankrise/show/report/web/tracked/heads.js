@@ -14,7 +14,7 @@ export function heads() {
     const run = here();
     document.getElementById("heads-note").hidden = run.headCount < 2;
     if (!run.layers.length) return holder.replaceChildren(absent("This run has no heads."));
-    if (run.empty) return holder.replaceChildren(absent("Nothing has been measured yet."));
+    if (run.empty) return holder.replaceChildren(absent(run.about_stages));
     if (run.headCount === 1) return holder.replaceChildren(h("p", {}, onlyHead(run)));
     const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
     holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));

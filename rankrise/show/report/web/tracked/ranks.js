@@ -31,7 +31,7 @@ export function glance(runs) {
     const all = run.headCount === 1 ? "the only head" : `all ${run.products.length ? "heads" : MATRICES}`;
     const title = `${run.rankTitle} of what was learned, ${all}`;
     plot.rename(`${run.rankTitle} of the change, ${all}`, runs.length > 1 ? `${run.name}: ${title[0].toLowerCase()}${title.slice(1)}` : title);
-    if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: "Nothing has been measured yet." });
+    if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: run.about_stages });
     const ofHeads = run.products.map((product) => ({
       name: `change of ${product}`,
       product,
@@ -113,7 +113,7 @@ function rankPlot(product) {
     const run = here();
     plot.options.xLabel = run.clock;
     plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of `, ...changeOf(product)]);
-    if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: "Nothing has been measured yet." });
+    if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: run.about_stages });
     const lines = state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer);
     const greyed = run.noisy([product], state.layer);
     plot.show({ lines, rules: run.rules, greyed, summary: `${rankSummary(run, product)}${run.ruleNote}${run.greyNote(greyed)}` });
@@ -153,6 +153,7 @@ function rankSummary(run, product) {
     : run.layers.map((_, layer) => run.layerMean(product, layer, last));
   const lowest = ends.reduce((a, b) => Math.min(a, b));
   const highest = ends.reduce((a, b) => Math.max(a, b));
+  if (highest === 0) return `Nothing has changed by ${run.end}.`;
   const [low, high] = [number(lowest, 3), number(highest, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
   const where = (value) => run.layerName(ends.indexOf(value));

@@ -16,7 +16,7 @@ export function spectra() {
   watch(["run"], () => {
     const ofHeads = here().spectra.steps.length ? here().products.map((product) => plots.get(product).figure) : [];
     const found = [...ofHeads, ...(here().matrix_spectra.steps.length ? [matrices.figure] : [])];
-    holder.replaceChildren(...(found.length ? found : [absent("This run has no full spectra yet.")]));
+    holder.replaceChildren(...(found.length ? found : [absent(`This run has no full spectra${here().finished ? "" : " yet"}.`)]));
   });
   document.getElementById("spectra-here").append(h("div", { class: "run" }, holder));
 }
