@@ -105,10 +105,15 @@ class Record:
         if self._place is not None:
             os.close(self._place)
 
-    def _look(self) -> None:
-        """Make sure that what is written next becomes a part of the record."""
+    def look_for_folder(self) -> str:
+        """Why the record is `gone`, if its folder is not there; a write that failed may have found that."""
         if not self.gone and self._place is not None and not is_at(self.folder, self._place):
             self.gone = f"{self.folder} was removed, renamed or replaced by another program."
+        return self.gone
+
+    def _look(self) -> None:
+        """Make sure that what is written next becomes a part of the record."""
+        self.look_for_folder()
         try:
             if not self.gone:
                 self._lock.renew()

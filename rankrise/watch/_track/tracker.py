@@ -323,8 +323,10 @@ class RankTracker:
                 self._lose("writing to disk", error)
 
     def _lose(self, doing: str, error: BaseException) -> None:
-        gone = "nothing more of this run is recorded" if self._record.gone else ""
-        self._troubles.lose(doing, error, gone)
+        gone = self._record.look_for_folder()
+        if gone and isinstance(error, OSError):
+            error = RankriseError(gone)
+        self._troubles.lose(doing, error, "nothing more of this run is recorded" if gone else "")
 
     def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:

@@ -80,6 +80,21 @@ def test_without_its_folder_a_run_is_turned_off(tmp_path, caplog, how):
             assert not run.finished
 
 
+def test_a_folder_that_goes_while_it_is_written_into_is_told_as_such(tmp_path, monkeypatch):
+    def write(path, tensors):
+        shutil.rmtree(tmp_path / "run")
+        path.write_bytes(b"")
+
+    model = tiny()
+    monkeypatch.setattr("rankrise.watch._track.record.write_tensors", write)
+    tracker = watch.RankTracker(model, tmp_path / "run", schedule=EVERY)
+    train(model, [1], after=tracker.step)
+    tracker.flush()
+    assert "run was removed, renamed or replaced by another program" in tracker.lost
+    assert "Errno" not in tracker.lost
+    tracker.close()
+
+
 def test_a_file_that_another_program_cuts(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
