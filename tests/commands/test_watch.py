@@ -93,6 +93,13 @@ def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path
     assert "> 99 % sure" in printed
 
 
+def test_of_a_file_in_a_run_its_folder_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["watch", str(folder / "run.json")])
+    said = f"{folder / 'run.json'} is a file: pass the folder that it is in, {folder}."
+    assert said in capsys.readouterr().err
+
+
 def test_ranks_of_earlier_steps_are_not_those_of_now_where_weights_became_nan(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

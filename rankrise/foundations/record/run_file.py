@@ -66,6 +66,9 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
     if not path.is_file():
         if not Path(folder).exists():
             raise RankriseError(f"{folder} does not exist: pass a folder written by {makers}.")
+        if Path(folder).is_file():
+            where = f"the folder that it is in, {Path(folder).parent}" if has_run(Path(folder).parent) else ""
+            raise RankriseError(f"{folder} is a file: pass {where or f'a folder written by {makers}'}.")
         raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
     info = read_json(path)
     found = info.get("format"), info.get("kind")
