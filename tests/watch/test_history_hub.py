@@ -156,6 +156,14 @@ def test_an_unknown_repository_is_one_sentence(hub):
         watch.history_plan("someone/other")
 
 
+def test_without_a_way_to_the_hub_a_path_may_have_been_meant(hub, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(
+        RankriseError, match=r"could not be fetched .*: pass another path if a folder was meant"
+    ):
+        watch.history_plan("someone/other")
+
+
 def test_one_revision_as_the_base(hub, series, tmp_path):
     plan = watch.history_plan("someone/tiny", base="someone/tiny@step20", last=10)
     run = watch.history(plan, tmp_path / "run")

@@ -132,6 +132,21 @@ def test_other_heads_that_share_their_keys_are_refused(tmp_path, heads, told):
     assert watch.load(tmp_path / "run").measured.tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("choices", [{}, {"matrices": "*"}])
+def test_a_series_of_adapters_is_refused_at_once_with_what_to_do(tmp_path, choices):
+    for step in (50, 100):
+        folder = tmp_path / "series" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        save_file({"h.lora_A.weight": torch.ones(1, 16)}, folder / "adapter_model.safetensors")
+        torch.save({}, folder / "optimizer.pt")
+        (folder / "adapter_config.json").write_text("{}")
+    told = (
+        r"series holds PEFT adapters, which a history does not read: merge .*compare BASE \S+checkpoint-100'"
+    )
+    with pytest.raises(RankriseError, match=told):
+        watch.history_plan(tmp_path / "series", **choices)
+
+
 @pytest.mark.parametrize("kind", ["alone", "beside", "inside", "wrapped"])
 def test_adapters_that_come_in_between_are_refused_and_it_goes_on_without_them(series, tmp_path, kind):
     shutil.copytree(series, tmp_path / "series")

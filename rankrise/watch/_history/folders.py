@@ -33,6 +33,10 @@ class LocalCheckpoint:
     path: Path
 
     @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
     def name(self) -> str:
         if not self.path.is_file():
             return self.path.resolve().name
@@ -46,8 +50,7 @@ class LocalCheckpoint:
         return Checkpoint.open(self.path)
 
     def config(self, into: Path) -> Path | None:
-        folder = self.path if self.path.is_dir() else self.path.parent
-        return folder / CONFIG if (folder / CONFIG).is_file() else None
+        return self.folder / CONFIG if (self.folder / CONFIG).is_file() else None
 
     def size(self, wanted: Wanted) -> int:
         header = self.header()
@@ -87,6 +90,15 @@ def _refuse_series_below(folder: Path) -> None:
         raise RankriseError(
             f"{folder} has no checkpoints in it, but folders that have some ({named(folder, below)}): pass "
             f"one of those, such as {str(below[0])!r}."
+        )
+
+
+def refuse_adapters(described: str, found: Sequence[LocalCheckpoint]) -> None:
+    """Refuse a series of adapters, as a Trainer with PEFT leaves them, before it is asked what they hold."""
+    if found and all((one.folder / ADAPTER_CONFIG).is_file() for one in found):
+        raise RankriseError(
+            f"{described} holds PEFT adapters, which a history does not read: merge each into its base and "
+            f"pass the merged models, or see one with 'rankrise compare BASE {found[-1].folder}'."
         )
 
 

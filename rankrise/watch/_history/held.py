@@ -27,8 +27,8 @@ def steps_held(plan: HistoryPlan, folder: Path) -> set[int]:
     check_shape(folder / RUN, about, shape, "restore it, or pass another folder", "extra.history")
     if about["base"] != described_base(plan):
         raise RankriseError(
-            f"{folder} holds changes since {_name(about['base'])}, not since {_name(described_base(plan))}: "
-            "pass another folder."
+            f"{folder} holds changes since {_name(about['base'])}, not since "
+            f"{_name(described_base(plan), (plan.base or plan.checkpoints[0]).name)}: pass another folder."
         )
     rows = {row["step"]: row for row in read_lines(folder / RANKS, has_checksums(info))}
     for entry in plan.checkpoints:
@@ -103,6 +103,7 @@ def described_base(plan: HistoryPlan) -> dict[str, str]:
     return {"name": begun.name if plan.base else "previous", "key": begun.source.key()}
 
 
-def _name(described: Mapping[str, str]) -> str:
+def _name(described: Mapping[str, str], first: str = "the one") -> str:
+    """The base; of changes since the checkpoint before each, the `first` of them, whose name no run keeps."""
     name, key = described["name"], f"({described.get('key', '')[:24]})"
-    return f"the checkpoint before each, from {key} on" if name == "previous" else f"{name} {key}"
+    return f"the checkpoint before each, from {first} {key} on" if name == "previous" else f"{name} {key}"

@@ -36,6 +36,8 @@ WAITS = (1.0, 2.0, 4.0, 8.0)
 LONGEST_WAIT = 300.0
 """Seconds, where it does."""
 
+LATER = "run the same command again later: it goes on where it stopped"
+
 
 class NotFetched(RankriseError):
     """The Hub, or the way to it, refused."""
@@ -246,7 +248,8 @@ def is_hub_name(text: str) -> bool:
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; of a name that is both, the branch."""
     what = f"{repository}, which is not a folder here{meant(Path(repository))},"
-    refs = _patiently(what, lambda: _hub().HfApi().list_repo_refs(repository))
+    advice = "pass another path if a folder was meant; otherwise run the same command again later"
+    refs = _patiently(what, lambda: _hub().HfApi().list_repo_refs(repository), advice)
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 
@@ -273,10 +276,10 @@ def _requests(places: Sequence[StoredTensor]) -> Iterator[tuple[int, int, list[t
         yield begin, end, parts
 
 
-def _patiently(what: str, ask: Callable[[], Any]) -> Any:
+def _patiently(what: str, ask: Callable[[], Any], advice: str = LATER) -> Any:
     """An answer of the Hub's interface, asked for again where it is busy: the library does so for files
     alone."""
-    with _asking(what):
+    with _asking(what, advice):
         for wait in (*WAITS, None):
             try:
                 return ask()
@@ -289,7 +292,7 @@ def _patiently(what: str, ask: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _asking(what: str) -> Iterator[None]:
+def _asking(what: str, otherwise: str = LATER) -> Iterator[None]:
     """One sentence for whatever the Hub or the way to it refuses; the library's own text may show addresses
     that are signed, and stays out."""
     try:
@@ -303,7 +306,7 @@ def _asking(what: str) -> Iterator[None]:
             "RevisionNotFoundError": "check the revision",
             "RemoteEntryNotFoundError": "leave this revision out",
             "EntryNotFoundError": "leave this revision out",
-        }.get(kind, "run the same command again later: it goes on where it stopped")
+        }.get(kind, otherwise)
         told = f"{kind}, status {status}" if status else kind
         raise NotFetched(
             f"{what} could not be fetched from the Hugging Face Hub ({told}): {advice}."

@@ -14,7 +14,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.lines import MOST
 from rankrise.foundations.weight_folders import weights_in
 from rankrise.watch._checkpoint import Checkpoint, Wanted
-from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant
+from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant, refuse_adapters
 from rankrise.watch._history.hub import NotFetched, hub_revisions, is_hub_name
 from rankrise.watch._history.names import reader_of, table_of
 
@@ -62,7 +62,8 @@ def told_of(entry: Entry) -> Iterator[None]:
     except RankriseError as error:
         raise RankriseError(
             f"{entry.name} (step {entry.step}) cannot be measured: {error} What was measured is kept: mend "
-            "it or leave it out (--steps, --last), and run the command again."
+            "it, or leave it out with --steps TABLE, a CSV file with lines name,step for the others, and "
+            "run the command again."
         ) from error
 
 
@@ -89,6 +90,7 @@ def find_series(
     else:
         found = [source_of(one) for one in series]
         described = ", ".join(str(one) for one in series)
+    refuse_adapters(described, [source for source in found if isinstance(source, LocalCheckpoint)])
     step_of = reader_of(steps)
     told = [(_whole(step_of(source.name), source.name), source) for source in found]
     entries = sorted(
