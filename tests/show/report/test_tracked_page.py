@@ -93,8 +93,8 @@ def test_weights_that_did_not_change_have_no_lowest_and_highest_rank(open_page: 
             tracker.step(step)
             tracker.flush()
     page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
-    captions = page.locator("#ranks figcaption").all_inner_texts()
-    assert captions == ["Nothing has changed by the last step."] * 2
+    captions = page.locator("#glance-here figcaption, #ranks figcaption").all_inner_texts()
+    assert captions == ["At the last step, nothing has changed."] * 3
 
 
 def test_the_heads_follow_the_slider_and_keys_move_it(

@@ -44,7 +44,9 @@ export function glance(runs) {
     const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
     const when = runs.length > 1 ? `${run.name}, at ${run.end}` : `At ${run.end}`;
     const greyed = run.noisy(run.products.length ? run.products : [MATRICES]);
-    const told = `${when}: ${ends}${run.headCount === 1 ? "" : `; mean and standard deviation over ${members}`}.`;
+    const over = run.headCount === 1 ? "" : `; mean and standard deviation over ${members}`;
+    const unchanged = lines.every(({ ys }) => ys[ys.length - 1] === 0);
+    const told = unchanged ? `${when}, nothing has changed.` : `${when}: ${ends}${over}.`;
     plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed, members)}` });
   });
   follow(plot);
@@ -153,7 +155,7 @@ function rankSummary(run, product) {
     : run.layers.map((_, layer) => run.layerMean(product, layer, last));
   const lowest = ends.reduce((a, b) => Math.min(a, b));
   const highest = ends.reduce((a, b) => Math.max(a, b));
-  if (highest === 0) return `Nothing has changed by ${run.end}.`;
+  if (highest === 0) return `At ${run.end}, nothing has changed.`;
   const [low, high] = [number(lowest, 3), number(highest, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
   const where = (value) => run.layerName(ends.indexOf(value));
