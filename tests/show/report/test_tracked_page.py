@@ -63,7 +63,11 @@ def test_it_says_since_when_ranks_are_nan_and_to_which_step_they_go(
     rows = read_lines(run / "ranks.jsonl")
     since = without_ranks(rows, 60)
     write_rows(run / "ranks.jsonl", rows)
+    losses = ({"step": step, "loss": 1.5 / step if step < 70 else float("nan")} for step in range(1, 121))
+    write_rows(run / "steps.jsonl", losses)
     page = open_page(write_report(open(run), tmp_path / "page.html"))
+    assert "to 0.02174 (epoch 6.9 (step 69))." in page.locator("#training figcaption").first.inner_text()
+    assert "0.0217 (epoch 6.9 (step 69))" in table_of(page, "#runs-here")[0]
     told, last = page.locator(".story").inner_text(), f"epoch 6 (step {watch.load(run).last_finite_step})"
     assert f"Note: ranks are nan from step {since} on, since weights are not finite." in told
     assert " (mean over heads) by epoch 6, the last with ranks." in told

@@ -226,7 +226,7 @@ def _metrics(member: TrackedRun) -> list[str]:
 
 def _metric(member: TrackedRun, name: str) -> dict[str, Any] | None:
     """A metric's finite values; where these are too many for the page, means over windows of them, beside its
-    first and its last value."""
+    first and its last value, and the step `until` which there are some."""
     if name not in member.steps():
         return None
     known = np.isfinite(member.steps()[name])
@@ -234,6 +234,7 @@ def _metric(member: TrackedRun, name: str) -> dict[str, Any] | None:
     if not len(steps):
         return None
     ends = {"first": significant(float(values[0]), 5), "last": significant(float(values[-1]), 5)}
+    ends["until"] = int(steps[-1])
     window = -(-len(steps) // METRIC_POINTS)
     starts = np.arange(0, len(steps), window)
     counts = np.diff(np.append(starts, len(steps)))

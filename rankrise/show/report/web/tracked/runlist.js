@@ -15,11 +15,14 @@ export function runList(runs) {
     const last = run.steps.length - 1;
     const ends = (product) => run.kinds.stable[product].flat().map((curve) => curve[last]);
     const rank = (product) => (run.empty || !run.products.includes(product) ? "–" : number(mean(ends(product)), 3));
-    const final = (metric) => run.training[metric]?.last;
+    const final = (metric) => {
+      const record = run.training[metric];
+      return `${number(record?.last, 3)}${record && metric === "loss" ? run.whenLast(record) : ""}`;
+    };
     const pick = h("button", { type: "button", onclick: () => choose({ run: index, place: Math.max(0, last), layer: -1, head: -1 }) }, "show");
     const scale = run.scale === null ? "–" : number(run.scale);
     const about = [run.name, run.study, scale, run.seed ?? "–", run.finished ? "yes" : "no", run.last];
-    return [...about, rank("KQ"), rank("VO"), ...["loss", ...scores].map((metric) => number(final(metric), 3)), pick];
+    return [...about, rank("KQ"), rank("VO"), ...["loss", ...scores].map(final), pick];
   });
   const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "last loss", ...scores, ""];
   const made = table("Stable ranks are means over all heads at the last step that has them", head, rows);

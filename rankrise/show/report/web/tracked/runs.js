@@ -76,6 +76,11 @@ export class Run {
     return last === this.last ? "the last step" : `${this.moment(last)}, the last with ranks`;
   }
 
+  /** " (step 20)", where training went on after the last finite value of a metric. */
+  whenLast({ until }) {
+    return until < this.last ? ` (${this.moment(until)})` : "";
+  }
+
   /** The measured step nearest to a moment of the axis, as its place. */
   nearest(moment) {
     const distance = (step) => Math.abs(Math.log((this.at(step) + 1e-9) / (moment + 1e-9)));

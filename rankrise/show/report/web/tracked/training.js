@@ -53,7 +53,7 @@ function metricPlot(metric) {
     const line = { name: title[0].toLowerCase() + title.slice(1), style: "main", xs: record.steps.map((step) => run.at(step)), ys };
     const windowed = record.window > 1 ? ` Each point is the mean of ${record.window} recorded.` : "";
     const alone = `${number(ys[0])} at ${run.moment(record.steps[0])}, the only one recorded.`;
-    const values = ys.length > 1 ? course(record) : alone;
+    const values = ys.length > 1 ? course(run, record) : alone;
     plot.show({ lines: [line], rules: run.rules, summary: `${values}${windowed}${run.ruleNote}` });
   });
   follow(plot);
@@ -61,8 +61,10 @@ function metricPlot(metric) {
 }
 
 /** "From 3.4 to 1.06.", of the recorded values themselves. */
-function course({ first, last, values }) {
-  return [last, ...values].every((value) => value === first) ? `${number(first)} throughout.` : `From ${number(first)} to ${number(last)}.`;
+function course(run, record) {
+  const { first, last, values } = record;
+  if ([last, ...values].every((value) => value === first)) return `${number(first)} throughout.`;
+  return `From ${number(first)} to ${number(last)}${run.whenLast(record)}.`;
 }
 
 /** Every stage found: when, how sure, and in which curves. */
