@@ -19,7 +19,7 @@ def not_trained_for_it(runs: Sequence[Run]) -> str:
     if not all(run.recipe for run in tracked):
         return (
             "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
-            "from random weights. If yours began there, pass --judge for a verdict."
+            "from random weights. If yours began there, run 'rankrise claims --judge' for a verdict."
         )
     if any(run.recipe.get("data") == "regression" for run in tracked):
         return (

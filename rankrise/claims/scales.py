@@ -34,7 +34,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 def falls_with_scale(study: Study) -> list[Measure]:
     """Heads of the same layer at two scales, every pair: does the smaller scale have the lower rank?"""
     if len(study.scales) < 2:
-        raise NotRecorded("there is one initialisation scale: pass runs at several, alike otherwise.")
+        raise NotRecorded("there is one initialisation scale: pass runs that differ only in it.")
     measures: list[Measure] = []
     for product in study.main[0].products:
         ends = _ends(study, product)
