@@ -42,11 +42,15 @@ def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = 
 
 def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, and its texts, one of them the checksum; `advice` says what to do where it is
-    damaged. Where files are `checked`, one without a checksum is damaged."""
+    damaged. Where files are `checked`, one without a checksum is damaged.
+
+    The tensors are copies: those that safetensors gives are mapped from the file, and change with it, or end
+    the process when it is emptied.
+    """
     refuse_special(path)
     try:
         with safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
             texts = dict(opened.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error

@@ -228,9 +228,10 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
     info = begin(folder, units, weights, about).info
     del weights
     shutil.rmtree(folder / FETCHED / "base", ignore_errors=True)
+    kept = read_initial(folder, units)  # a copy, so that the checkpoint itself can go
     placed = {
-        name: {role: _in_columns(tensor.to(plan.device)) for role, tensor in one.items()}
-        for name, one in read_initial(folder, units).items()  # mapped, so that the checkpoint itself can go
+        unit.name: {role: _in_columns(tensor.to(plan.device)) for role, tensor in kept.pop(unit.name).items()}
+        for unit in units
     }
     return info, placed
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
-from rankrise.foundations.reading import DEEPEST, is_too_deep, refuse_special
+from rankrise.foundations.reading import DEEPEST, is_too_deep
 from rankrise.foundations.record.lines import read_lines
 from rankrise.foundations.record.names import (
     INITIAL,
@@ -25,7 +24,7 @@ from rankrise.foundations.record.names import (
     spectra_steps,
 )
 from rankrise.foundations.record.run_file import has_run, read_run, write_run
-from rankrise.foundations.record.tensors import checksum, sha256, write_tensors
+from rankrise.foundations.record.tensors import checksum, read_tensors, sha256, write_tensors
 from rankrise.watch._track.troubles import log
 from rankrise.watch._track.weights import Tensors, Unit, named
 
@@ -158,15 +157,15 @@ def _with_ceilings(layer: dict[str, Any], of: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:
-    """The weights of a run's beginning by unit and role, mapped from their file."""
+    """The weights of a run's beginning by unit and role, copied from their file: whatever becomes of that,
+    changes are measured against what was verified."""
     path = folder / INITIAL
     try:
-        refuse_special(path)
-        with safe_open(path, framework="pt") as opened:
-            return {
-                unit.name: {role: opened.get_tensor(unit.key(role)) for role in unit.roles} for unit in units
-            }
-    except (SafetensorError, OSError) as error:
+        tensors, _ = read_tensors(path, "pass another folder")
+        return {unit.name: {role: tensors[unit.key(role)] for role in unit.roles} for unit in units}
+    except KeyError as error:
+        raise RankriseError(f"{path} is damaged (it has no {error.args[0]}): pass another folder.") from error
+    except OSError as error:
         raise RankriseError(f"{path} cannot be read ({error}): pass another folder.") from error
 
 

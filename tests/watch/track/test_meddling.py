@@ -194,6 +194,41 @@ def test_a_folder_in_place_of_what_tells_of_the_run(tmp_path):
     assert "writing run.json failed" in tracker.lost
 
 
+@pytest.mark.parametrize("how", ["overwritten", "emptied"])
+def test_a_resumed_run_measures_from_what_was_verified(tmp_path, how):
+    """A mapped file changes what is measured, or ends the process by a signal."""
+    model = tiny()
+    with watch.RankTracker(model, tmp_path / "whole", schedule=EVERY) as tracker:
+        train(model, [1], after=tracker.step)
+        train(model, [2, 3], after=tracker.step)
+    model, folder = tiny(), tmp_path / "run"
+    tracker = watch.RankTracker(model, folder, schedule=EVERY)
+    train(model, [1], after=tracker.step)
+    tracker.close(finished=False)
+    tracker = watch.RankTracker(model, folder, schedule=EVERY)
+    path = folder / "initial.safetensors"
+    with path.open("r+b") as file:  # in place, as cp does
+        if how == "overwritten":
+            file.seek(path.stat().st_size // 2)
+            file.write(bytes(path.stat().st_size // 2))
+        else:
+            file.truncate()
+    train(model, [2, 3], after=tracker.step)
+    tracker.close()
+    expected = watch.load(tmp_path / "whole").norm("KQ")
+    assert watch.load(folder).norm("KQ").tolist() == expected.tolist()
+
+
+def test_spectra_that_were_read_do_not_change_with_their_file(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(2)
+    (found, *_), path = watch.load(tmp_path).spectrum("KQ"), tmp_path / "spectra" / "initial.safetensors"
+    before = found.tolist()
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert found.tolist() == before
+
+
 def test_spectra_that_are_removed(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
