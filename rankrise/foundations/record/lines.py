@@ -39,8 +39,8 @@ class Lines:
         """The step that was appended last, since it was opened or cut."""
         self.size = 0
         """The bytes of whole rows."""
-        self._tells_changes = True
-        """Whether the times of the file's changes are those of what was written to it."""
+        self.suspect = False
+        """Whether the file has been touched by another program since its rows were last verified."""
         self._open()
 
     def append(self, step: int, row: dict[str, Any]) -> None:
@@ -48,17 +48,19 @@ class Lines:
             raise RankriseError(f"{_CHECKSUM} is the name of a row's checksum: pass another name.")
         text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)[:-1]
         data = f'{text},"{_CHECKSUM}":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+        self._suspect_touched()
         try:
             written = os.write(self._handle, data)
             if written < len(data):
                 raise OSError(f"only {written} of {len(data)} bytes fit into {self.path}: is the disk full?")
             self.size += written
+            self._sum = zlib.crc32(data, self._sum)
             self.last = step
         except OSError:
             os.ftruncate(self._handle, self.size)
             raise
         finally:
-            self._changed = self._time_of_change()
+            self._touched = self._time_of_change()
 
     @property
     def in_place(self) -> bool:
@@ -70,20 +72,23 @@ class Lines:
         """Whether the open file ends where the last row that was written here ends."""
         return os.fstat(self._handle).st_size == self.size
 
-    def row_changed_in_place(self) -> int | None:
-        """The number of the first row that another program has damaged since the last write, if the file has
-        changed since; rows of before are not looked at again."""
-        changed = self._time_of_change()
-        if changed == self._changed or not self._tells_changes:
-            return None
-        self._changed = changed
+    def changed_in_place(self) -> str:
+        """What another program has changed in the rows since they were written, or last looked at; empty
+        where they are as they were. It reads them all."""
+        self.suspect, self._touched, found = False, self._time_of_change(), self._sum_of_rows()
+        if found == self._sum:
+            return ""
+        self._sum = found
+        number = self.damaged_row()
+        return "its rows are not those that were written" if number is None else f"line {number} is damaged"
+
+    def damaged_row(self, checked: bool = False) -> int | None:
+        """The number of the first row that is damaged, or has no checksum where rows are `checked`."""
         for number, line in enumerate(_whole_lines(self.path), start=1):
             try:
-                _row(line.rstrip(b"\n"), checked=False)
+                _row(line.rstrip(b"\n"), checked)
             except NOT_A_ROW:
                 return number
-        # Some file systems set the times later, and rows would be read again and again.
-        self._tells_changes = False
         return None
 
     def go_on(self) -> None:
@@ -118,10 +123,11 @@ class Lines:
         dropped = {_step_of(line, self.path) for line in _whole_lines(self.path, size)}
         os.ftruncate(self._handle, size)
         self.size, self.last = size, None
-        self._changed = self._time_of_change()
+        self._remember()
         return len(dropped)
 
     def sync(self) -> None:
+        self._suspect_touched()
         os.fsync(self._handle)
 
     def close(self) -> None:
@@ -134,7 +140,23 @@ class Lines:
         self.size = _end_of_rows(self.path)
         if not self.untouched:  # a last line that was torn by a kill; else the file is not even touched
             os.ftruncate(self._handle, self.size)
-        self._changed = self._time_of_change()
+        self._remember()
+
+    def _remember(self) -> None:
+        """Take the rows as they are for those that were written."""
+        self.suspect, self._touched, self._sum = False, self._time_of_change(), self._sum_of_rows()
+
+    def _suspect_touched(self) -> None:
+        self.suspect = self.suspect or self._time_of_change() != self._touched
+
+    def _sum_of_rows(self) -> int:
+        """The CRC-32 of the rows that the file is to have."""
+        found = size = 0
+        for line in _whole_lines(self.path):
+            found, size = zlib.crc32(line, found), size + len(line)
+            if size >= self.size:
+                break
+        return found
 
     def _time_of_change(self) -> int:
         return os.fstat(self._handle).st_mtime_ns

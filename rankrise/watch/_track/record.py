@@ -72,6 +72,7 @@ class Record:
     def cut(self, step: int) -> int:
         """Drop what was recorded at `step` and later, because it is run again. Returns how many rows."""
         self._look()
+        self._look_into_rows(all_files=True)
         for taken in spectra_steps(self.folder):
             if taken >= step:
                 path = spectra_path(self.folder, taken)
@@ -79,13 +80,15 @@ class Record:
                 self._spectra = [one for one in self._spectra if one != path]
         return self.steps.cut(step) + self.ranks.cut(step)
 
-    def sync(self) -> None:
-        """Everything that was written is on the disk, not only in the system's hands."""
+    def sync(self, last: bool = False) -> None:
+        """Everything that was written is on the disk, not only in the system's hands. The `last` time, all
+        rows are read once more; until then, only those of files that others have touched."""
         self._look()
         self._look_for([*self._initial, *self._spectra])
         self._look_at_about()
         self.steps.sync()
         self.ranks.sync()
+        self._look_into_rows(all_files=last)
         sync(self.folder)
 
     @property
@@ -131,8 +134,12 @@ class Record:
                 lines.go_on()
                 foreign = lines.size != before  # rows of ours are gone, or there are others'
                 self._tell(f"{lines.path} was changed by another program, and goes on as it is", foreign)
-            elif (number := lines.row_changed_in_place()) is not None:
-                self._tell(f"{lines.path} was changed by another program, and line {number} is damaged", True)
+
+    def _look_into_rows(self, all_files: bool) -> None:
+        """Tell of rows that another program changed in place; where not in `all_files`, in those touched."""
+        for lines in (self.steps, self.ranks):
+            if (all_files or lines.suspect) and (what := lines.changed_in_place()):
+                self._tell(f"{lines.path} was changed by another program, and {what}", True)
 
     def _look_at_about(self) -> None:
         """Tell of a run.json that another program removed or changed: it is written anew at the end."""

@@ -315,10 +315,10 @@ class RankTracker:
         else:
             self._troubles.note(doing, error, "nothing of this run is recorded")
 
-    def _sync(self) -> None:
+    def _sync(self, last: bool = False) -> None:
         if not self._record.gone:
             try:
-                self._record.sync()
+                self._record.sync(last)
             except Exception as error:
                 self._lose("writing to disk", error)
 
@@ -356,7 +356,7 @@ class RankTracker:
         self._on = False
         atexit.unregister(self._leave)
         self._worker.close()
-        self._sync()
+        self._sync(last=True)
         if finished is not None and self._begun and not self._record.gone:
             lost, whole = self._troubles.lost, finished and not self._troubles.lost
             info = self._beginning.info | {"finished": now() if whole else None}

@@ -153,6 +153,40 @@ def test_a_file_that_is_only_touched(tmp_path, caplog):
     assert watch.load(tmp_path).finished
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_row_that_is_changed_after_a_touch(tmp_path, caplog, flushed):
+    model, path = tiny(), tmp_path / "steps.jsonl"
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        for place in (0, 1):
+            train(model, [2 * place + 1, 2 * place + 2], after=lambda step, loss: tracker.step(step, loss))
+            tracker.flush()
+            os.utime(path, (place, place))
+        if not flushed:
+            train(model, [5], after=lambda step, loss: tracker.step(step, loss))
+            tracker.wait()
+        rows = path.read_bytes().splitlines(keepends=True)
+        with path.open("r+b") as file:
+            file.write(rows[0].replace(b"loss", b"lost"))
+        os.utime(path, (7, 7))
+    assert "steps.jsonl was changed by another program, and line 1 is damaged" in caplog.text
+    assert len(caplog.messages) == 1
+    assert not watch.load(tmp_path).finished
+
+
+def test_rows_that_are_exchanged(tmp_path, caplog):
+    """Each is whole."""
+    path = tmp_path / "steps.jsonl"
+    with watch.RankTracker(tiny(), tmp_path, schedule=watch.Schedule([1], [])) as tracker:
+        for step in (1, 2, 3):
+            tracker.step(step, loss=1.0)
+        tracker.flush()
+        rows = path.read_bytes().splitlines(keepends=True)
+        with path.open("r+b") as file:
+            file.write(b"".join(reversed(rows)))
+    assert "steps.jsonl was changed by another program, and its rows are not those that were" in caplog.text
+    assert not watch.load(tmp_path).finished
+
+
 def test_initial_weights_that_are_removed(tmp_path, caplog):
     with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
         tracker.step(1)
