@@ -41,6 +41,8 @@ class Lines:
         """The bytes of whole rows."""
         self.suspect = False
         """Whether the file has been touched by another program since its rows were last verified."""
+        self._sum = 0
+        """The CRC-32 of those rows, as they were written."""
         self._open()
 
     def append(self, step: int, row: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The rows and spectra of a tracked run, open for writing."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from rankrise.foundations.record.names import (
 )
 from rankrise.foundations.record.run_file import write_run
 from rankrise.foundations.record.tensors import write_tensors
+from rankrise.watch._track.written_once import WrittenOnce
 
 
 class Record:
@@ -39,9 +41,9 @@ class Record:
         self.last_weights = ""
         """The checksum of the tracked weights at the end, once they are measured."""
         self._lock, self._tell = lock, tell
-        self._spectra: list[Path] = []
-        self._initial = [self.folder / INITIAL]
         self._about = (self.folder / RUN).read_bytes()
+        self._once = WrittenOnce()
+        self._once.add(self.folder / INITIAL, json.loads(self._about)["initial_sha256"])
         remove_unfinished(self.folder)
         self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
         # Held open, so that the system gives its number to no other folder.
@@ -62,8 +64,9 @@ class Record:
         self._look()
         path = spectra_path(self.folder, step)
         write_tensors(path, spectra)
-        self._look_for(self._spectra[-1:])
-        self._spectra.append(path)
+        self._once.leave(path)
+        self._look_at_files(self._once.newest)
+        self._once.add(path)
 
     def has_before(self, step: int) -> bool:
         """Whether there is a row of an earlier step."""
@@ -77,14 +80,14 @@ class Record:
             if taken >= step:
                 path = spectra_path(self.folder, taken)
                 path.unlink(missing_ok=True)
-                self._spectra = [one for one in self._spectra if one != path]
+                self._once.leave(path)
         return self.steps.cut(step) + self.ranks.cut(step)
 
     def sync(self, last: bool = False) -> None:
         """Everything that was written is on the disk, not only in the system's hands. The `last` time, all
         rows are read once more; until then, only those of files that others have touched."""
         self._look()
-        self._look_for([*self._initial, *self._spectra])
+        self._look_at_files()
         self._look_at_about()
         self.steps.sync()
         self.ranks.sync()
@@ -154,9 +157,6 @@ class Record:
             kept = f"; what lies there is kept as {aside.name}"
         self._tell(f"{path} was removed or changed, and is written anew at the end{kept}", False)
 
-    def _look_for(self, spectra: list[Path]) -> None:
-        missing = [path for path in spectra if not path.is_file()]
-        if missing:
-            self._spectra = [path for path in self._spectra if path not in missing]
-            self._initial = [path for path in self._initial if path not in missing]
-            self._tell(f"{missing[0]} was removed by another program, one of {len(missing)}", True)
+    def _look_at_files(self, paths: list[Path] | None = None) -> None:
+        for sentence in self._once.meddled(paths):
+            self._tell(sentence, True)

@@ -263,6 +263,30 @@ def test_spectra_that_were_read_do_not_change_with_their_file(tmp_path):
     assert found.tolist() == before
 
 
+@pytest.mark.parametrize("name", ["initial.safetensors", "spectra/step-0000000002.safetensors"])
+@pytest.mark.parametrize("how", ["emptied", "replaced", "changed", "touched", "copied back"])
+def test_a_file_that_is_written_once_and_then_meddled_with(tmp_path, caplog, name, how):
+    model, path = tiny(), tmp_path / name
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        data = path.read_bytes()
+        other = data[:-1] + bytes([data[-1] ^ 1])
+        if how in ("replaced", "copied back"):
+            path.unlink()
+        if how != "touched":
+            path.write_bytes({"emptied": b"", "copied back": data}.get(how, other))
+        os.utime(path, (5, 5))
+        train(model, [3], after=tracker.step)
+        for _ in range(2):
+            tracker.flush()
+    harmless = how in ("touched", "copied back")
+    assert caplog.text.count(f"{path.name} was changed by another program") == (not harmless)
+    assert len(caplog.messages) == (not harmless)
+    run = watch.load(tmp_path)
+    assert (run.finished, "stopped" in run.info) == (harmless, not harmless)
+
+
 def test_spectra_that_are_removed(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
