@@ -18,11 +18,14 @@ from rankrise.foundations.reading import refuse_special
 CHECKSUM = "sha256"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], texts: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with `texts` and the tensors' checksum as its metadata."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], texts: dict[str, str] | None = None, of: str = ""
+) -> None:
+    """Write a safetensors file with `texts` and the checksum of the tensors as its metadata; the checksum is
+    also over what they are `of`."""
     plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save(temporary, plain, {**(texts or {}), CHECKSUM: checksum(plain)})
+        save(temporary, plain, {**(texts or {}), CHECKSUM: checksum(plain, of)})
 
 
 def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = None) -> None:
@@ -40,9 +43,12 @@ def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = 
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: Path, advice: str, checked: bool = False, of: str = ""
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of a file, and its texts, one of them the checksum; `advice` says what to do where it is
-    damaged. Where files are `checked`, one without a checksum is damaged.
+    damaged. Where files are `checked`, one without a checksum is damaged. Tensors that were written as those
+    `of` something else have another checksum, if they were written as those of anything.
 
     The tensors are copies: those that safetensors gives are mapped from the file, and change with it, or end
     the process when it is emptied.
@@ -56,18 +62,21 @@ def read_tensors(path: Path, advice: str, checked: bool = False) -> tuple[dict[s
         raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
     if checked and CHECKSUM not in texts:
         raise RankriseError(f"{path} is damaged (it has no checksum): {advice}.")
-    if texts.get(CHECKSUM) not in (None, checksum(tensors)):  # files of earlier versions have none
-        raise RankriseError(f"{path} is damaged (its checksum differs): {advice}.")
+    found = texts.get(CHECKSUM)  # files of earlier versions have none, or one over the tensors alone
+    if found not in (None, checksum(tensors, of)) and (not of or found != checksum(tensors)):
+        perhaps = f", or it is not of {of}" if of else ""
+        raise RankriseError(f"{path} is damaged (its checksum differs{perhaps}): {advice}.")
     return tensors, texts
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over all tensors, by name: a line "name type sizes", then the values.
+def checksum(tensors: Mapping[str, Tensor], of: str = "") -> str:
+    """SHA-256 over a line that says what the tensors are `of`, if it is said, and over all of them, by name:
+    a line "name type sizes", then the values.
 
     >>> checksum({"a": torch.zeros(2)})[:8], checksum({"a": torch.zeros(2, 1)})[:8]
     ('d783eb36', '2711e314')
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(f"{of}\n".encode() if of else b"")
     for name, tensor in sorted(tensors.items()):
         kind = str(tensor.dtype).removeprefix("torch.")
         digest.update(f"{name} {kind} {list(tensor.shape)}\n".encode())

@@ -293,7 +293,7 @@ class TrackedRun(RunInfo):
                 heads |= dict.fromkeys(names, (len(layer["tracked_heads"]),))
             like = next((one for at, one in self._spectra.items() if None not in (at, step)), {})
             finite = step is None or step in self.finite_spectra_steps
-            self._spectra[step] = read_spectra(path, has_checksums(self.info), heads, like, finite)
+            self._spectra[step] = read_spectra(path, step, has_checksums(self.info), heads, like, finite)
         return self._spectra[step]
 
     @cached_property

@@ -23,6 +23,7 @@ from rankrise.foundations.record.names import (
 )
 from rankrise.foundations.record.run_file import write_run
 from rankrise.foundations.record.tensors import write_tensors
+from rankrise.watch._track.spectra_read import of_step
 from rankrise.watch._track.written_once import WrittenOnce
 
 
@@ -63,7 +64,7 @@ class Record:
         """A file of full spectra; None for those of the initial products."""
         self._look()
         path = spectra_path(self.folder, step)
-        write_tensors(path, spectra)
+        write_tensors(path, spectra, of=of_step(step))
         self._once.leave(path)
         self._look_at_files(self._once.newest)
         self._once.add(path)

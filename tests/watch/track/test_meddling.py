@@ -12,6 +12,7 @@ from tiny_model import tiny, train
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.record.lines import read_lines
+from rankrise.foundations.record.tensors import read_tensors, write_tensors
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
@@ -411,10 +412,32 @@ def test_a_flipped_bit_in_spectra_is_noticed(tmp_path):
     data[-3] ^= 4
     path.write_bytes(data)
     with pytest.raises(
-        RankriseError, match=r"step-0000000002\.safetensors is damaged \(its checksum differs\)"
+        RankriseError, match=r"step-0000000002\.safetensors is damaged \(its checksum differs"
     ):
         watch.load(tmp_path).spectrum("KQ", 2)
     assert len(read_lines(tmp_path / "ranks.jsonl")) == 1
+
+
+@pytest.mark.parametrize("other", ["initial", "step-0000000004"])
+def test_spectra_under_the_name_of_others_are_refused(tmp_path, other):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(2)
+        tracker.step(4)
+    path = tmp_path / "spectra" / "step-0000000002.safetensors"
+    path.write_bytes(path.with_name(f"{other}.safetensors").read_bytes())
+    with pytest.raises(
+        RankriseError, match=r"0002\.safetensors is damaged \(its checksum differs, or it is not of step 2\)"
+    ):
+        watch.load(tmp_path).spectrum("KQ", 2)
+
+
+def test_spectra_of_an_earlier_version_do_not_say_their_step(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(2)
+    path = tmp_path / "spectra" / "step-0000000002.safetensors"
+    before = watch.load(tmp_path).spectrum("KQ", 2)[0].tolist()
+    write_tensors(path, read_tensors(path, "", of="step 2")[0])
+    assert watch.load(tmp_path).spectrum("KQ", 2)[0].tolist() == before
 
 
 @pytest.mark.parametrize("name", ["ranks.jsonl", "steps.jsonl"])
