@@ -17,7 +17,7 @@ def open_and_tell(folders: Sequence[str], taken: str) -> "list[Run]":
 
     opened = runs.open(folders)
     for run in opened:
-        lost = [] if isinstance(run, runs.ToyRun) else run.missing_rows
+        lost = [] if isinstance(run, runs.ToyRun) else [*run.missing_rows, *run.missing_spectra]
         for what in (*([] if run.finished else ["it is not finished"]), *lost):
             print(f"Note: {run.folder} is {taken} as it stands: {what}.", file=sys.stderr)
     return opened

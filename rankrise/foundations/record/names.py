@@ -40,11 +40,22 @@ def spectra_path(folder: Path, step: int | None) -> Path:
     return folder / "spectra" / f"{'initial' if step is None else f'step-{step:010d}'}.safetensors"
 
 
+def spectra_step(path: Path) -> int | None:
+    """The step of such a file; None for one with another name, as that of the initial products.
+
+    >>> spectra_step(Path("spectra/step-0000000100.safetensors")), spectra_step(Path("spectra/step-1.csv"))
+    (100, None)
+    """
+    number = path.name.removeprefix("step-").removesuffix(".safetensors")
+    step = int(number) if number.isdecimal() and number.isascii() and len(number) < 20 else None
+    named = step is not None and step < MOST and spectra_path(Path(), step).name == path.name
+    return step if named else None
+
+
 def spectra_steps(folder: Path) -> list[int]:
     """The steps that have such a file, in order; files with other names are ignored."""
-    numbers = (path.stem.removeprefix("step-") for path in folder.glob("spectra/step-*.safetensors"))
-    steps = sorted({int(number) for number in numbers if number.isdecimal() and number.isascii()})
-    return [step for step in steps if step < MOST and spectra_path(folder, step).is_file()]
+    files = (path for path in folder.glob("spectra/step-*.safetensors") if path.is_file())
+    return sorted(step for path in files if (step := spectra_step(path)) is not None)
 
 
 def tensor_name(layer: str, part: str) -> str:

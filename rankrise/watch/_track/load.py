@@ -70,6 +70,7 @@ class TrackedRun(RunInfo):
         missing = missing_numbers(self._step_rows, self.steps().get("loss"))
         return [
             *self.missing_rows,
+            *self.missing_spectra,
             *missing,
             *self.missing_ranks,
             *self.left_notes,
@@ -88,6 +89,16 @@ class TrackedRun(RunInfo):
             for name, size in found.items()
             if size < kept[name]
         ]
+
+    @property
+    def missing_spectra(self) -> list[str]:
+        """Whether files of spectra are not as long as when the run finished, as such a sentence."""
+        kept = self.info.get("sizes", {}) if self.finished else {}
+        files = sorted(name for name in kept if name.startswith("spectra/"))
+        found = {name: self.folder / name for name in files if (self.folder / name).is_file()}
+        lost = [name for name in files if name not in found or found[name].stat().st_size < kept[name]]
+        told = f"SPECTRA ARE MISSING: {len(lost)} of the {len(files)} files that there were at the run's end"
+        return [f"{told}, the first {lost[0]}"] if lost else []
 
     @property
     def _noise_note(self) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_at, sync
-from rankrise.foundations.record.lines import Lines, free_name
+from rankrise.foundations.record.lines import Lines, free_name, read_lines
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import (
     INITIAL,
@@ -19,11 +20,12 @@ from rankrise.foundations.record.names import (
     STEPS,
     remove_unfinished,
     spectra_path,
+    spectra_step,
     spectra_steps,
 )
-from rankrise.foundations.record.run_file import write_run
+from rankrise.foundations.record.run_file import has_checksums, write_run
 from rankrise.foundations.record.tensors import write_tensors
-from rankrise.watch._track.spectra_read import of_step
+from rankrise.watch._track.spectra_read import of_step, spectra_tensors
 from rankrise.watch._track.written_once import WrittenOnce
 
 
@@ -43,10 +45,17 @@ class Record:
         """The checksum of the tracked weights at the end, once they are measured."""
         self._lock, self._tell = lock, tell
         self._about = (self.folder / RUN).read_bytes()
+        info = json.loads(self._about)
+        left = info.get("sizes", {})
+        self._left = {
+            step: size for name, size in left.items() if (step := spectra_step(Path(name))) is not None
+        }
+        self._checked = has_checksums(info)
         self._once = WrittenOnce()
-        self._once.add(self.folder / INITIAL, json.loads(self._about)["initial_sha256"])
+        self._once.add(self.folder / INITIAL, info["initial_sha256"])
         remove_unfinished(self.folder)
         self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
+        self._short = [one for one in (self.steps, self.ranks) if one.size < left.get(one.path.name, 0)]
         # Held open, so that the system gives its number to no other folder.
         self._place = None if os.name == "nt" else os.open(self.folder, os.O_RDONLY)
 
@@ -82,7 +91,38 @@ class Record:
                 path = spectra_path(self.folder, taken)
                 path.unlink(missing_ok=True)
                 self._once.leave(path)
+        self._left = {taken: size for taken, size in self._left.items() if taken < step}
         return self.steps.cut(step) + self.ranks.cut(step)
+
+    def check_kept(self) -> None:
+        """Read all that is kept of a run which is continued, and tell what is damaged, or not there any more:
+        `sizes` say what there was when it was left, and a step with spectra has ranks."""
+        for lines in self._short:
+            if lines.size:
+                self._tell(f"{lines.path} has fewer rows than when the run was left", True)
+        steps = spectra_steps(self.folder)
+        for step in sorted({*self._left} - {*steps}):
+            self._tell(f"{spectra_path(self.folder, step)} is not there any more", True)
+        for step in steps:
+            self._tell_damage(partial(self._take_spectra, step))
+        self._tell_damage(partial(read_lines, self.steps.path, self._checked))
+        self._tell_damage(partial(self._match_ranks, steps))
+
+    def _take_spectra(self, step: int) -> None:
+        path = spectra_path(self.folder, step)
+        spectra_tensors(path, step, self._checked)
+        self._once.add(path)
+
+    def _match_ranks(self, steps: list[int]) -> None:
+        lacking = {*steps} - {row["step"] for row in read_lines(self.ranks.path, self._checked)}
+        if lacking:
+            raise RankriseError(f"{self.ranks.path} lacks step {min(lacking)}, of which there are spectra.")
+
+    def _tell_damage(self, read: Callable[[], object]) -> None:
+        try:
+            read()
+        except RankriseError as error:
+            self._tell(str(error).rstrip("."), True)
 
     def sync(self, last: bool = False) -> None:
         """Everything that was written is on the disk, not only in the system's hands. The `last` time, all
@@ -97,8 +137,14 @@ class Record:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The bytes of rows in each file: fewer, later, are rows that were lost."""
-        return {lines.path.name: lines.size for lines in (self.steps, self.ranks)}
+        """The bytes of rows in each file, and of each file of spectra, also of those that are lost already:
+        fewer, later, are what was lost."""
+        rows = {lines.path.name: lines.size for lines in (self.steps, self.ranks)}
+        spectra: dict[int | None, int] = {**self._left}
+        for step in (None, *spectra_steps(self.folder)):
+            path = spectra_path(self.folder, step)
+            spectra |= {step: path.stat().st_size} if path.is_file() else {}
+        return rows | {spectra_path(Path(), step).as_posix(): size for step, size in spectra.items()}
 
     def write_about(self, info: dict[str, Any]) -> None:
         """Write run.json anew."""

@@ -281,6 +281,8 @@ class RankTracker:
                 "Tracking: the finished run in %s goes on at step %d: %d rows from there on are dropped.",
                 *(self.folder, step, dropped),
             )
+        if last is None and self._beginning.resumed:
+            self._attempt("reading what is kept of the run", self._record.check_kept)
         if last is None and not spectra_path(self.folder, None).exists():
             self._worker.put("measuring the initial weights", self._jobs.write_initial)
 

@@ -454,3 +454,22 @@ def test_rows_that_a_finished_run_has_lost_are_told(tmp_path, name, left):
     else:
         path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:4]) if left == "half" else left)
     assert f"ROWS ARE MISSING: {name} has " in repr(watch.load(tmp_path))
+
+
+@pytest.mark.parametrize("left", [None, b"", "all gone"])
+def test_spectra_that_a_finished_run_has_lost_are_told(tmp_path, left):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2, 3, 4], after=tracker.step)
+    path = tmp_path / "spectra" / "step-0000000002.safetensors"
+    assert not watch.load(tmp_path).missing_spectra
+    if left is None:
+        path.unlink()
+    elif left == "all gone":
+        shutil.rmtree(path.parent)
+    else:
+        path.write_bytes(left)
+    first = "initial" if left == "all gone" else "step-0000000002"
+    lost = 3 if left == "all gone" else 1
+    told = f"SPECTRA ARE MISSING: {lost} of the 3 files that there were at the run's end"
+    assert f"{told}, the first spectra/{first}.safetensors" in repr(watch.load(tmp_path))

@@ -186,6 +186,69 @@ def test_rows_whose_run_json_was_removed_are_not_dropped(tmp_path):
     assert contents(tmp_path) == before
 
 
+def _damaged(folder, how):
+    """A run of 8 steps that was broken off, and then lost something of its steps up to 4."""
+    model = tiny()
+    tracker = watch.RankTracker(model, folder, schedule=EVERY)
+    train(model, range(1, 9), after=lambda step, loss: tracker.step(step, loss))
+    tracker.close(finished=False)
+    spectra, ranks = folder / "spectra" / "step-0000000002.safetensors", folder / "ranks.jsonl"
+    rows = ranks.read_bytes().splitlines(keepends=True)
+    data = bytearray(spectra.read_bytes())
+    data[-2] ^= 8
+    if how == "a row removed":
+        ranks.write_bytes(b"".join(rows[:2] + rows[3:]))
+    if how == "a row removed after a kill":
+        about = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(about | {"sizes": {}}))
+        ranks.write_bytes(b"".join(rows[:1] + rows[2:]))
+    if how == "a flipped bit in a row":
+        ranks.write_bytes(rows[0].replace(b"KQ", b"KR") + b"".join(rows[1:]))
+    if how == "a flipped bit in spectra":
+        spectra.write_bytes(data)
+    if how == "spectra removed":
+        spectra.unlink()
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("a row removed", "ranks.jsonl has fewer rows than when the run was left"),
+        ("a row removed after a kill", "ranks.jsonl lacks step 2, of which there are spectra"),
+        ("a flipped bit in a row", "ranks.jsonl is damaged in line 1"),
+        ("a flipped bit in spectra", "step-0000000002.safetensors is damaged (its checksum differs"),
+        ("spectra removed", "step-0000000002.safetensors is not there any more"),
+        ("nothing", ""),
+    ],
+)
+def test_a_run_that_has_lost_something_goes_on_but_is_not_finished(tmp_path, caplog, how, told):
+    _damaged(tmp_path, how)
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(7)
+    assert [told in one for one in caplog.messages] == ([] if how == "nothing" else [True])
+    assert told in tracker.lost
+    assert bool(watch.load(tmp_path).finished) == (how == "nothing")
+
+
+@pytest.mark.parametrize("how", ["a row removed", "a flipped bit in a row", "spectra removed"])
+def test_what_was_lost_of_steps_that_are_run_again_does_not_matter(tmp_path, caplog, how):
+    _damaged(tmp_path, how)
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(1)
+    assert not caplog.messages
+    assert watch.load(tmp_path).finished
+    assert not watch.load(tmp_path).missing_spectra
+
+
+def test_spectra_of_before_are_watched_by_a_run_that_goes_on(tmp_path, caplog):
+    _damaged(tmp_path, "nothing")
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(7)
+        (tmp_path / "spectra" / "step-0000000002.safetensors").write_bytes(b"")
+    assert "step-0000000002.safetensors was changed by another program" in caplog.text
+    assert not watch.load(tmp_path).finished
+
+
 def test_a_stray_file_among_spectra_does_not_stop_the_cut(tmp_path, caplog):
     with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
         for step in range(1, 7):
