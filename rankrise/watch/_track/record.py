@@ -140,7 +140,7 @@ class Record:
         """The bytes of rows in each file, and of each file of spectra, also of those that are lost already:
         fewer, later, are what was lost."""
         rows = {lines.path.name: lines.size for lines in (self.steps, self.ranks)}
-        spectra: dict[int | None, int] = {**self._left}
+        spectra: dict[int | None, int] = dict(self._left.items())
         for step in (None, *spectra_steps(self.folder)):
             path = spectra_path(self.folder, step)
             spectra |= {step: path.stat().st_size} if path.is_file() else {}

@@ -38,9 +38,7 @@ class WrittenOnce:
             if how := self._how(path):
                 found.setdefault(how, []).append(path)
                 self.leave(path)
-        return [
-            f"{paths[0]} was {how} by another program, one of {len(paths)}" for how, paths in found.items()
-        ]
+        return [_sentence(how, paths) for how, paths in found.items()]
 
     def _how(self, path: Path) -> str:
         look, content = self._kept[path]
@@ -52,6 +50,15 @@ class WrittenOnce:
                 return "changed"
             self._kept[path] = now, content
         return ""
+
+
+def _sentence(how: str, paths: list[Path]) -> str:
+    """What became of files, by the first of them.
+
+    >>> _sentence("changed", [Path("a"), Path("b")])
+    'a was changed by another program, one of 2'
+    """
+    return f"{paths[0]} was {how} by another program" + (f", one of {len(paths)}" if paths[1:] else "")
 
 
 def _look(path: Path) -> _Look | None:
