@@ -82,7 +82,7 @@ def test_without_its_folder_a_run_is_turned_off(tmp_path, caplog, how):
 
 
 def test_a_folder_that_goes_while_it_is_written_into_is_told_as_such(tmp_path, monkeypatch):
-    def write(path, tensors):
+    def write(path, tensors, of=""):
         shutil.rmtree(tmp_path / "run")
         path.write_bytes(b"")
 
