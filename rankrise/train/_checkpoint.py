@@ -65,7 +65,6 @@ def save_checkpoint(
             save(temporary / STATE, _contiguous(state))
             write_json(temporary / CONFIG, configuration_of(accelerator.unwrap_model(model)))
             write_about(temporary, folder, step)
-            shutil.rmtree(final, ignore_errors=True)  # one without a state.json, which does not count
         for other in final.parent.iterdir():
             if other != final and _OURS.fullmatch(other.name):
                 shutil.rmtree(other, ignore_errors=True)

@@ -215,6 +215,7 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
             (partial(_cut, sums=False), "cannot be read"),
             (lambda one: (one / "state.json").write_text("[" * 100_000), "state.json is damaged"),
             (lambda one: (one / "optimiser.safetensors").unlink(), "cannot be read"),
+            (lambda one: (one / "state.json").unlink(), "state.json is damaged ([Errno 2] No such file"),
             (
                 partial(_say, sha256={}),
                 "has model.safetensors, whose checksum is not in state.json: restore",

@@ -18,7 +18,7 @@ CHECKPOINTS = "checkpoint"
 WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
 """The tensors of a checkpoint: of the model, of its optimiser, and of all else that a run goes on with."""
 ABOUT = "state.json"
-"""A checkpoint's step and checksums, written last: without it, the folder does not count as a checkpoint."""
+"""A checkpoint's step and checksums, written last: a checkpoint without it is damaged."""
 CONFIG = "config.json"
 """Beside the weights of a model: what it is, as transformers writes it."""
 SERIES = "series"
@@ -74,9 +74,10 @@ def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint of a run; what was being written when the run was killed does not count."""
-    found = sorted((Path(folder) / CHECKPOINTS).glob(f"step-*/{ABOUT}"))
-    return found[-1].parent if found else None
+    """The newest checkpoint of a run, be it damaged; what was being written when the run was killed does not
+    count, and has another name."""
+    found = (Path(folder) / CHECKPOINTS).glob("step-[0-9]*/*")
+    return max((path.parent for path in found), default=None)
 
 
 def toy_piece(seed: int, kind: str, alpha: str = "", step: float | None = None) -> str:
