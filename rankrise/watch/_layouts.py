@@ -94,24 +94,23 @@ def _in_one(inputs: list[Source], heads: str, number: int, inside: int) -> Itera
         if not (0 < groups < number and number % groups == 0 and one.gives == (number + 2 * groups) * size):
             continue
         per = number // groups
-        yield _Reading(
-            (
-                f"query, key, value = {one.code}.cut({groups}).split({per * size}, {size}, {size})",
-                f"query = query.cut({per})",
-            ),
-            (one,),
-            ("fused",),
-        )
-        for further in ("", _turned(number, groups)):
-            yield _Reading(
-                (
-                    f"query, key, value = {one.code}.split({inside}, {groups * size}, {groups * size})",
-                    f"query, key, value = query.cut({heads}), key.cut({groups}), value.cut({groups})",
-                ),
-                (one,),
-                ("fused",),
-                further,
-            )
+        shares = {"query": per * size, "key": size, "value": size}
+        for order in itertools.permutations(ROLES):
+            names, in_group = ", ".join(order), ", ".join(str(shares[role]) for role in order)
+            of_all = ", ".join(str(groups * shares[role]) for role in order)
+            if groups > 1:
+                whole = f"{names} = {one.code}.cut({groups}).split({in_group})"
+                yield _Reading((whole, f"query = query.cut({per})"), (one,), ("fused",))
+            for further in ("", _turned(number, groups)) if groups > 1 else ("",):
+                yield _Reading(
+                    (
+                        f"{names} = {one.code}.split({of_all})",
+                        f"query, key, value = query.cut({heads}), key.cut({groups}), value.cut({groups})",
+                    ),
+                    (one,),
+                    ("fused",),
+                    further,
+                )
     for one in inputs:
         narrow, rest = divmod(one.gives - inside, 2 * number)
         if not rest and narrow > 0 and narrow != size:

@@ -41,7 +41,7 @@ HEADS = (
     "num_head",
 )
 _GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_query_groups", "num_query_groups")
-_SIZES = (
+SIZES = (
     "head_dim",
     "attention_head_size",
     "head_size",
@@ -98,7 +98,7 @@ def groups_of(module: Any) -> int | None:
 
 def head_size(module: Any) -> int | None:
     """The size of a query that the module says it has; None if it does not say."""
-    return number(module, _SIZES)
+    return number(module, SIZES)
 
 
 def scale_of(module: Any) -> float | None:

@@ -79,9 +79,10 @@ def outputs(found: list[Source]) -> list[Source]:
 
 
 def counts(module: nn.Module, inside: int) -> list[tuple[str, int]]:
-    """Where the module says how many heads it has, and how many; where no name says so, the lengths of its
-    lists and every number of its own that the width of all heads can be cut into."""
-    said = [name for name in vars(module) if "head" in name and name.isidentifier()]
+    """Where the module says how many heads it has, and how many; where no name says so, what follows from the
+    size of a head, the lengths of its lists and every number of its own that cuts the width of all heads."""
+    own = [name for name in vars(module) if name.isidentifier() and name not in roles.SIZES]
+    said = [name for name in own if "head" in name]
     for name in (*roles.HEADS, *said):
         for above in ("", "config.", "cfg.", "args."):
             owner = getattr(module, above[:-1], None) if above else module
@@ -92,14 +93,15 @@ def counts(module: nn.Module, inside: int) -> list[tuple[str, int]]:
         for name, child in _module_lists(module)
         if getattr(child[0], "out_features", None) != inside  # of all heads, in each of its layers
     ]
-    numbers = [
-        (f"module.{name}", roles.number(module, (name,)) or 0) for name in vars(module) if name.isidentifier()
-    ]
+    numbers = [(f"module.{name}", roles.number(module, (name,)) or 0) for name in own]
     several = {number: (code, number) for code, number in reversed([*lists, *numbers])}
     sizes = {
         weight.shape[0] for weight in module._parameters.values() if weight is not None and weight.ndim == 3
     }
     several |= {number: (str(number), number) for number in sizes if number not in several}
+    if size := roles.head_size(module):
+        number = inside // size
+        several[number] = several.pop(number, (str(number), number))
     return [one for one in reversed(several.values()) if 0 < one[1] < inside and inside % one[1] == 0]
 
 

@@ -124,6 +124,50 @@ class SharedKeyAndValueInOne(nn.Module):
         return [blocks(weight(self.wq)), key, value, blocks(weight(self.wo).T)]
 
 
+class SharedKeyAndValueFirst(nn.Module):
+    """One layer, in it a key and a value for all heads, and then their queries."""
+
+    groups = 1
+
+    def __init__(self):
+        super().__init__()
+        self.n_heads, self.n_kv_heads = HEADS, self.groups
+        self.qkv, self.proj = linear(WIDTH, INSIDE + 2 * self.groups * SIZE), linear(INSIDE, WIDTH)
+
+    def apart(self, columns):
+        per = HEADS // self.groups
+        *shared, query = columns.unflatten(-1, (self.groups, -1)).split([SIZE, SIZE, per * SIZE], -1)
+        return [
+            query.flatten(-2).unflatten(-1, (HEADS, SIZE)),
+            *(one.repeat_interleave(per, -2) for one in shared),
+        ]
+
+    def forward(self, x):
+        return self.proj(attend(*(one.transpose(1, 2) for one in self.apart(self.qkv(x)))))
+
+    def heads(self):
+        inputs = (list(one.movedim(-2, 0)) for one in self.apart(weight(self.qkv)))
+        return [*inputs, blocks(weight(self.proj).T)]
+
+
+class SharedKeyAndValueFirstInGroups(SharedKeyAndValueFirst):
+    groups = 2
+
+
+class OnlyTheSizeOfHeads(nn.Module):
+    """It does not say how many there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.head_dim, self.in_proj, self.out_proj = SIZE, linear(WIDTH, 3 * INSIDE), linear(INSIDE, WIDTH)
+
+    def forward(self, x):
+        return self.out_proj(attend(*map(cut, self.in_proj(x).chunk(3, -1))))
+
+    def heads(self):
+        return [*map(blocks, weight(self.in_proj).chunk(3, -1)), blocks(weight(self.out_proj).T)]
+
+
 class WiderValuesInOne(nn.Module):
     key_size = 2
 
@@ -225,6 +269,7 @@ SETTLED = [
     OneForQueryAndKey,
     ShapedInSequential,
     SharedKeyAndValueInOne,
+    OnlyTheSizeOfHeads,
     WiderValuesInOne,
     OneParameterAttention,
     ListOfFusedHeads,

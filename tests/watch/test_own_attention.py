@@ -45,6 +45,8 @@ PLAIN = [
     own.WithDropout,
     own.KeysFromLatent,
     own.KeysFromWideLatent,
+    settled.SharedKeyAndValueFirst,
+    settled.SharedKeyAndValueFirstInGroups,
     *settled.SETTLED,
 ]
 REFUTED = {
