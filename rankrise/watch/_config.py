@@ -47,6 +47,10 @@ _COUNTS = re.compile(
     r"|attention_types"
 )
 _MANY = 2048
+_MOST_PAIRS = 20_000_000
+"""Pairs of patches in all layers: LeViT goes through them one by one while it is built."""
+_WIDEST_WINDOW = 64
+"""Patches along a side of a window of timm's models, of which some go through all pairs too."""
 _CLASSES = ("num_labels", "num_classes")
 _MOST = 100_000
 """Classes, and names or numbers in a list: libraries make a name of each, or a layer."""
@@ -81,6 +85,7 @@ def _plain(path: Path, value: Any, where: str) -> Any:
         return [_plain(path, item, where) for item in value]
     if not isinstance(value, dict):
         return value
+    _refuse_pairs(path, where, value)
     kept = {}
     for key, item in value.items():
         name = f"{where}.{key}".lstrip(".")
@@ -119,6 +124,23 @@ def _refuse_too_many(path: Path, key: str, name: str, item: Any) -> None:
         )
 
 
+def _refuse_pairs(path: Path, where: str, described: dict[str, Any]) -> None:
+    """Refuse a LeViT of more pairs of patches than can be gone through."""
+    if described.get("model_type") != "levit":
+        return
+    values = {"image_size": 224, "patch_size": 16, "depths": [4, 4, 4]} | described
+    size, patch = values["image_size"], values["patch_size"]
+    if not (type(size) is int and type(patch) is int and patch):
+        return  # transformers says so
+    layers = sum(one for one in _flat(values["depths"]) if type(one) is int)
+    if max(1, layers) * (size // patch) ** 4 > _MOST_PAIRS:
+        name = f"{where}.image_size".lstrip(".")
+        raise RankriseError(
+            f"{str(path)!r} has {name} {size!r:.60} in patches of {patch!r:.60} and {layers!r:.60} layers, "
+            "more than the pairs of patches that LeViT can go through: restore it."
+        )
+
+
 def _flat(item: Any) -> list[Any]:
     """What is in lists within lists: GPT-Neo's layers are [[["global", "local"], 12]]."""
     return [one for part in item for one in _flat(part)] if isinstance(item, list) else [item]
@@ -131,6 +153,11 @@ def _refuse_beyond_timm(path: Path, where: str, arguments: Any) -> None:
         parts = value if isinstance(value, list) else [value]
         if name not in _TIMM_ARGUMENTS or any(isinstance(part, dict | list) for part in parts):
             raise _refused(path, f"{where}.{name}", value)
+        if name == "window_size" and any(isinstance(part, int) and part > _WIDEST_WINDOW for part in parts):
+            raise RankriseError(
+                f"{str(path)!r} has {where}.{name} {value!r:.60}, more than the {_WIDEST_WINDOW} that are "
+                "built: restore it."
+            )
 
 
 def _refused(path: Path, name: str, value: Any) -> RankriseError:

@@ -148,6 +148,32 @@ def test_modules_are_bounded_under_any_name(checkpoint: Path, monkeypatch: pytes
         watch.heads(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"model_type": "levit", "image_size": 2000},
+            "image_size 2000 in patches of 16 and 12 layers, more than",
+        ),
+        (
+            {"encoder": {"model_type": "levit", "patch_size": 1}},
+            "encoder.image_size 224 in patches of 1 and 12 layers",
+        ),
+        ({"model_type": "levit", "depths": [2000]}, "image_size 224 in patches of 16 and 2000 layers"),
+        (
+            {"model_args": {"window_size": [7, 500]}},
+            r"model_args.window_size \[7, 500\], more than the 64 that",
+        ),
+    ],
+    ids=["image", "patch", "layers", "window"],
+)
+def test_pairs_of_patches_are_bounded(checkpoint: Path, values: dict[str, Any], sentence: str) -> None:
+    """Some models go through them one by one, which would take hours."""
+    change(checkpoint, **values)
+    with pytest.raises(RankriseError, match=sentence):
+        watch.heads(checkpoint)
+
+
 def test_nesting_is_bounded(checkpoint: Path) -> None:
     deep: Any = {}
     for _ in range(110):
