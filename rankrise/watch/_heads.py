@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rankrise.foundations.counted import and_more, counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
+from rankrise.foundations.text import printable
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import FAMILIES, Attention
 from rankrise.watch._linear import is_linear, plain_name, shapes_only
@@ -72,7 +73,7 @@ class Layer:
     def __repr__(self) -> str:
         heads, width, size = self.query.shape
         parts = [f"{counted(heads, 'head')} of size {size} on {width}", *self.notes]
-        return f"Layer({self.name}: {'; '.join(parts)})"
+        return printable(f"Layer({self.name}: {'; '.join(parts)})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ class Layers(Sequence[Layer]):
                 attention = recognise(module)
             assert attention is not None
             notes += [(name, note) for note in attention.notes]
-        return f"Layers({'; '.join([', '.join(self.names), *gathered(notes)])})"
+        return printable(f"Layers({'; '.join([', '.join(self.names), *gathered(notes)])})")
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...
@@ -261,12 +262,12 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
     for (kind, guess), paths in guesses.items():
         _announced.add(kind)
         snippet = _another_layout(found[paths[0]])
-        more = and_more(len(paths) - 1)
+        layers = printable(plain_name(paths[0]) or kind.__name__) + and_more(len(paths) - 1)
         otherwise = (
             " Only if it works in another way, such as by this family, add that one, and prove it, too:\n\n"
         )
         warnings.warn(
-            f"The layout of {plain_name(paths[0]) or kind.__name__}{more} is a GUESS: {guess}. If that is "
+            f"The layout of {layers} is a GUESS: {printable(guess)}. If that is "
             "wrong, so is every rank. Prove it by a forward pass: watch.check(model, batch), or "
             f"RankTracker(..., check=batch).{otherwise + snippet if snippet else ''}",
             stacklevel=4,

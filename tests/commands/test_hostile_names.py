@@ -43,6 +43,34 @@ def test_no_name_steers_the_terminal(
         json.loads(captured.out)
 
 
+def test_no_name_steers_what_reads_a_page(run: Path) -> None:
+    main(["report", str(run)])
+    page = (run / "report.html").read_text()
+    assert not {"\x1b", "\x07", "\x9b"} & {*page}
+    assert r"run \x1b]0;title" in page
+
+
+class _Attention(nn.Module):
+    """Its layout can only be guessed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_heads, self.qkv, self.proj = 2, nn.Linear(8, 24), nn.Linear(8, 8)
+
+
+def test_no_name_steers_python(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.add_module(f"layer {ESCAPES}", _Attention())
+    with pytest.warns(UserWarning, match="is a GUESS") as caught:
+        layers = watch.heads(model)
+    with watch.RankTracker(model, tmp_path / f"run {ESCAPES}") as tracker:
+        tracker.step(1, loss=1.0)
+    run = watch.load(tracker.folder)
+    for text in (str(caught[0].message), repr(layers), repr(layers[0]), repr(tracker), repr(run)):
+        assert not {"\x1b", "\x07", "\x9b"} & {*text}
+        assert r"\x1b]0;title" in text
+
+
 def test_colours_are_still_shown(run: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     main(["watch", str(run), "--once"])

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +18,7 @@ from rankrise.claims import check_claims, has_claims
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
+from rankrise.foundations.text import printable
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
 from rankrise.show.report.claims_section import claims_section, tally
 from rankrise.show.report.kind import Kind, story
@@ -30,6 +32,9 @@ KINDS: dict[type, Kind[Any]] = {ToyRun: TOY, TrackedRun: TRACKED}
 
 NAMED = 4
 """So many runs are named in a heading or a sentence."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that names may have, that no page may, and that would steer a terminal which shows it."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
     sections = [*kind.sections, ("claims", "Claims"), ("settings", "Settings"), ("cite", "Cite")]
     links = [(f"#{name}", title) for name, title in sections]
     links += [(quote(other.path.name), f"{other.kind.title} →") for other in beside]
-    return Template(web_source("page.html")).substitute(
+    html = Template(web_source("page.html")).substitute(
         title=escape(f"Gradual rank increase: {', '.join(kind.subjects(runs))}"),
         heading=escape(kind.heading),
         subjects=escape(_several(kind.subjects(runs))),
@@ -101,6 +106,7 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
         script_hash=digest,
         script=script,
     )
+    return _CONTROLS.sub(lambda found: printable(found[0]), html)
 
 
 def _elsewhere(page: Page, other: Page) -> str:

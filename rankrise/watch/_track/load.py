@@ -18,6 +18,7 @@ from rankrise.foundations.record.lines import LEFT_OUT, read_lines
 from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
 from rankrise.foundations.record.run_file import has_checksums, read_run
 from rankrise.foundations.record.truncation import read_truncation
+from rankrise.foundations.text import printable
 from rankrise.watch._track.lines_read import (
     longest,
     mean_over_heads,
@@ -58,7 +59,7 @@ class TrackedRun(RunInfo):
             steps += f" up to {self.measured[-1]}"
         state = "finished" if self.finished else "unfinished"
         about = f"{self.folder}: {self.info['model']}, {counted(len(self.layers), 'layer')}, {steps}, {state}"
-        return f"TrackedRun({'; '.join([about, *self.notes])})"
+        return printable(f"TrackedRun({'; '.join([about, *self.notes])})")
 
     @property
     def notes(self) -> list[str]:

@@ -18,6 +18,7 @@ from rankrise.foundations.provenance import now
 from rankrise.foundations.record.lock import Lock
 from rankrise.foundations.record.names import RUN, spectra_path
 from rankrise.foundations.record.shapes import LARGEST
+from rankrise.foundations.text import printable
 from rankrise.watch._check import Batch, check_and_warn
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.described import described, in_words, notes_on
@@ -180,7 +181,7 @@ class RankTracker:
         off = self._off or (self._on and self._record.gone)
         state = f", off: {off}" if off else ", closed" * self._closed
         about = f"{in_words(self._model, self._units)}, in {self.folder}{state}"
-        return f"RankTracker({'; '.join([about, *notes_on(self._units)])})"
+        return printable(f"RankTracker({'; '.join([about, *notes_on(self._units)])})")
 
     def _open(self, reading: Reading, keep: str, about: dict[str, Any], overwrite: bool) -> None:
         """Everything that only the process which writes needs."""
