@@ -1,7 +1,12 @@
 """What layers are called where they are shown: their number, counted from 1, and the short name beside it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from rankrise.foundations.text import without_middle
+
+SHORTEST = 12
+"""Characters of a name that are shown at least."""
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -34,3 +39,17 @@ def layer_titles(names: Sequence[str]) -> list[str]:
         f"layer {number}" if alike else f"layer {number} ({short})"
         for number, short in enumerate(short_names(names), start=1)
     ]
+
+
+def fitted_names(names: Mapping[str, str], most: int, ascii_only: bool = False) -> dict[str, str] | None:
+    """The same names within so many characters, without their middle; None where that leaves too little of
+    them, or two that are alike.
+
+    >>> fitted_names({"a": "1 (decoder.0.self_attn)", "b": "2 (decoder.1.self_attn)"}, most=15)
+    {'a': '1 (deco…f_attn)', 'b': '2 (deco…f_attn)'}
+    >>> fitted_names({"a": "decoder.0.self_attn", "b": "decoder.1.self_attn"}, most=15)
+    """
+    cut = {name: without_middle(shown, most) if most >= SHORTEST else shown for name, shown in names.items()}
+    if len({*cut.values()}) < len(cut) or any(len(shown) > most for shown in cut.values()):
+        return None
+    return {name: shown.replace("…", "~") for name, shown in cut.items()} if ascii_only else cut

@@ -11,7 +11,7 @@ import numpy as np
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.show.ceilings import ceiling_words
-from rankrise.show.layer_names import short_names
+from rankrise.show.layer_names import fitted_names, short_names
 from rankrise.show.quantities import duration
 from rankrise.show.rank_kinds import BOUND
 from rankrise.show.searched import LOSS, searched
@@ -264,11 +264,13 @@ def _table(
     found = {(line.layer, line.product): line for line in lines}
     now = {place: _now(line, spread) for place, line in found.items()}
     energy = {place: f"{_last(line, line.energy_rank[ENERGY]):.1f}" for place, line in found.items()}
-    taken = max(map(len, [title, *names.values()])) + GAP
-    taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
+    taken = GAP + len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
     more = len(products) * (max(map(len, ["energy", *energy.values()])) + GAP)
-    has_energy = bool(beside) and _has_energy(lines) and taken + more + len(products) * NARROWEST <= room
-    taken += more if has_energy else 0
+    left = room - taken - more - len(products) * NARROWEST
+    short = fitted_names(names, left, bars == PLAIN_BARS) if beside and _has_energy(lines) else None
+    has_energy = short is not None
+    names = names if short is None else short
+    taken += max(map(len, [title, *names.values()])) + (more if has_energy else 0)
     width = max(NARROWEST, min(WIDEST, (room - taken) // max(1, len(products))))
     table = Table(box=None, padding=(0, GAP, 0, 0))
     table.add_column(title, no_wrap=True)

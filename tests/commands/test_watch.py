@@ -127,6 +127,26 @@ def test_on_a_narrow_terminal_nothing_is_cut_off(folder: Path, width: int) -> No
         assert f"{line.means[-1]:.2f} ± {line.stds[-1]:.2f}" in shown
 
 
+def test_long_names_leave_room_for_the_energy_rank(folder: Path) -> None:
+    run = watch.load(folder)
+    shot = snapshot(run, watch.find_stages(run))
+    longer = {
+        "layers.0.self_attn": "encoder.layers.0.self_attention",
+        "layers.1.self_attn": "decoder.cross_attention",
+    }
+    long = [replace(line, layer=longer[line.layer]) for line in shot.ranks]
+    written = io.StringIO()
+    console = Console(width=80, file=written, legacy_windows=False)
+    console.print(frame(replace(shot, ranks=long), console))
+    printed = written.getvalue()
+    assert "and its 95 % energy rank:" in printed
+    assert all(len(line.rstrip()) <= 80 for line in printed.splitlines())
+    assert "\n1 (encoder" in printed
+    assert "ttention)  " in printed
+    for line in long:
+        assert f" {line.energy_rank['95'][-1]:.1f}" in printed
+
+
 def test_one_head_has_no_spread_and_a_long_line_goes_on_indented(folder: Path) -> None:
     written = io.StringIO()
     console = Console(width=50, file=written, legacy_windows=False)
