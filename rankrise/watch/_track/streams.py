@@ -7,6 +7,7 @@ then on, and training goes on.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any, Protocol
 
 from rankrise.foundations.errors import RankriseError
@@ -50,9 +51,9 @@ class Streams:
     def _attempt(self, stream: Stream, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # SystemExit, and what ends tasks or threads of the stream's own
+            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+                raise  # the user's: on other threads it can only be the stream's own
             self._streams.remove(stream)
             name = type(stream).__name__
             self._on_error(

@@ -362,6 +362,30 @@ def test_a_stream_that_fails(tmp_path, caplog, error, told, when):
     assert run.finished
 
 
+def test_an_interrupt_within_a_stream_is_its_own(tmp_path, caplog):
+    """The user's arrives in the main thread, and streams are written to in another."""
+
+    class Interrupted:
+        def write(self, step, numbers):
+            raise KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    class Kept(Interrupted):
+        def write(self, step, numbers):
+            steps.add(step)
+
+    steps = set()
+
+    with watch.RankTracker(tiny(), tmp_path, streams=[Interrupted(), Kept()]) as tracker:
+        for step in (1, 2):
+            tracker.step(step, loss=1.0)
+    assert caplog.text.count("writing to Interrupted failed") == 1
+    assert steps == {1, 2}
+    assert watch.load(tmp_path).finished
+
+
 def test_a_job_that_wants_to_end_the_thread(tmp_path, monkeypatch, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
