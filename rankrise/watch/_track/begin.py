@@ -58,7 +58,7 @@ def begin(
         raise RankriseError(f"extra is nested deeper than {DEEPEST} levels: pass fewer lists within lists.")
     try:
         to_json(about["extra"])
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: of a number of too many digits
         raise RankriseError(
             f"extra cannot be written as JSON ({error}): pass numbers, strings and lists."
         ) from error

@@ -42,6 +42,7 @@ def test_choice_of_layers_heads_and_products(tmp_path):
         ({"top": 0}, "^top is 0: pass a whole number from 1 to 2147483647"),
         ({"top": 2**31}, "^top is 2147483648: pass a whole number"),
         ({"extra": {"model": object()}}, "extra cannot be written as JSON"),
+        ({"extra": {"model": 10**5000}}, "extra cannot be written as JSON"),
         ({"extra": {"lists": json.loads("[" * 99 + "]" * 99)}}, "extra is nested deeper than 100 levels"),
         ({"keep": "gpu"}, "pass 'model' or 'cpu'"),
     ],
