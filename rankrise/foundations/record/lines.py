@@ -27,6 +27,13 @@ NOT_A_ROW = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """What is raised on reading a line that is no row."""
 _START = b'{"step":'
 _CHECKSUM = "crc32"
+RESERVED = {
+    "step": "the step of a row",
+    "time": "the time of a row",
+    LEFT_OUT: "what a row leaves out",
+    _CHECKSUM: "a row's checksum",
+}
+"""Names that no metric can have, and of what they are."""
 _END = f',"{_CHECKSUM}":"00000000"}}'
 
 
@@ -47,7 +54,7 @@ class Lines:
 
     def append(self, step: int, row: dict[str, Any]) -> None:
         if _CHECKSUM in row:
-            raise RankriseError(f"{_CHECKSUM} is the name of a row's checksum: pass another name.")
+            raise RankriseError(f"{_CHECKSUM} is the name of {RESERVED[_CHECKSUM]}: pass another name.")
         text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)[:-1]
         data = f'{text},"{_CHECKSUM}":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
         self._suspect_touched()

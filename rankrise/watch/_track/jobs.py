@@ -34,7 +34,7 @@ class Jobs:
         if not self.record.gone:
             self.record.add_step(step, {"time": moment, **numbers, **left_out})
         if numbers:
-            self.streams.write(step, {name: number for name, number in numbers.items() if name != "time"})
+            self.streams.write(step, numbers)
 
     def write_initial(self) -> None:
         """Spectra of the initial products."""

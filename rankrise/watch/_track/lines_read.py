@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from rankrise.foundations.record.lines import LEFT_OUT
+from rankrise.foundations.record.lines import LEFT_OUT, RESERVED
 from rankrise.foundations.record.shapes import MOST
 
 
@@ -30,7 +30,7 @@ def missing_numbers(rows: list[dict[str, Any]], losses: NDArray[Any] | None) -> 
     reasons: dict[str, str] = {}
     for row in rows:
         for name, why in row.get(LEFT_OUT, {}).items():
-            if name not in row.keys() - {LEFT_OUT}:  # it may have been given again
+            if name not in row.keys() - RESERVED.keys():  # it may have been given again
                 steps.setdefault(name, []).append(row["step"])
                 reasons.setdefault(name, why)
     notes = [f"{name} was left out {_at(steps[name])} ({why})" for name, why in reasons.items()]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import LEFT_OUT
+from rankrise.foundations.record.lines import RESERVED
 from rankrise.foundations.text import without_middle
 
 Number = float | int | Tensor
@@ -56,8 +56,8 @@ class Scalars:
 
     def take(self, name: str, number: Number) -> Taken:
         """The number as it is now, without waiting for it; for `resolve`, later and on another thread."""
-        if name == LEFT_OUT:
-            raise RankriseError(f"{name!r} is the name of what a row leaves out: pass another name.")
+        if name in RESERVED:
+            raise RankriseError(f"{name!r} is the name of {RESERVED[name]}: pass another name.")
         if isinstance(number, Tensor):
             if number.is_complex():
                 raise RankriseError(f"{name} is complex: pass a real number.")

@@ -61,6 +61,18 @@ def test_a_loss_that_was_left_out_and_is_given_again_is_not_missing(tmp_path):
     assert second.startswith("left out was left out at 3 steps, first at step 1 ('left out' is the name of")
 
 
+@pytest.mark.parametrize("name", ["time", "crc32"])
+def test_a_metric_with_the_name_of_what_rows_have_is_left_out_alone(tmp_path, name):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        tracker.step(1, loss=0.5, **{name: 7.0})
+    run = watch.load(tmp_path)
+    assert [*run.steps()] == ["step", "time", "loss"]
+    assert run.steps()["time"][0] > 1e9, "the time itself"
+    assert run.steps()["loss"].tolist() == [0.5]
+    (note,) = run.notes
+    assert note.startswith(f"{name} was left out at step 1 ('{name}' is the name of")
+
+
 def test_losses_that_are_not_finite_are_told(tmp_path):
     with watch.RankTracker(tiny(), tmp_path) as tracker:
         for step, loss in enumerate([0.5, float("nan"), 0.25, float("inf")], start=1):
