@@ -95,7 +95,8 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         for name in (WEIGHTS, MOMENTS, STATE):
             refuse_special(path / name)
         weights: dict[str, Any] = load_file(path / WEIGHTS)
-        flat, state = load_file(path / MOMENTS), load_file(path / STATE)
+        flat = {name: value.clone() for name, value in load_file(path / MOMENTS).items()}  # not mapped: kept
+        state = load_file(path / STATE)
     except Exception as error:
         raise unusable(path, f"cannot be read ({error})") from error
     rates = [group["lr"] for group in optimiser.param_groups]
