@@ -60,13 +60,6 @@ def test_what_the_user_put_beside_the_checkpoints_stays(tmp_path: Path) -> None:
     assert {path.name for path in kept.parent.iterdir()} == {kept.name, "step-0000000030"}
 
 
-def test_a_checkpoint_without_its_state_is_written_anew(tmp_path: Path, whole_run: Path) -> None:
-    run = broken_off(tmp_path / "run", at=12)
-    (checkpoint_path(run, 8) / "state.json").unlink()
-    train(TINY, run)
-    same_run(run, whole_run)
-
-
 def test_a_link_that_is_switched_to_another_run(tmp_path: Path, whole_run: Path) -> None:
     run, other = broken_off(tmp_path / "run"), broken_off(tmp_path / "other", replace(TINY, seed=1))
     link = tmp_path / "link"

@@ -1,5 +1,6 @@
 """The files in the folder of a run. They are named here and nowhere else."""
 
+import re
 from pathlib import Path
 
 from rankrise.foundations.record.lines import MOST
@@ -77,7 +78,8 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     """The newest checkpoint of a run, be it damaged; what was being written when the run was killed does not
     count, and has another name."""
     found = (Path(folder) / CHECKPOINTS).glob("step-[0-9]*/*")
-    return max((path.parent for path in found), default=None)
+    ours = (path.parent for path in found if re.fullmatch(r"step-[0-9]+", path.parent.name))
+    return max(ours, default=None)
 
 
 def toy_piece(seed: int, kind: str, alpha: str = "", step: float | None = None) -> str:
