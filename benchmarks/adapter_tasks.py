@@ -14,7 +14,7 @@ import torch
 import transformers
 from adapter_training import Examples, fit
 
-from rankrise.foundations.record.run_file import has_run
+from rankrise.record.run_file import has_run
 from rankrise.train._begun import last_checkpoint
 from rankrise.train._data.cifar import read_cifar
 from rankrise.train._data.tokenizer import read_tokenizer

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from rankrise import watch
-from rankrise.foundations.record.names import INITIAL, latest_checkpoint
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.record.names import INITIAL, latest_checkpoint
 from rankrise.train._rate import decayed
 
 FACTORS = {"KQ": ("key", "query"), "VO": ("value", "output")}

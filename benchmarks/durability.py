@@ -37,10 +37,10 @@ from overhead import median_interval
 
 from rankrise.foundations import files
 from rankrise.foundations.files import sync, to_json
-from rankrise.foundations.record import checkpoint as checkpoint_file
-from rankrise.foundations.record import lines, tensors
-from rankrise.foundations.record.tensors import save, sha256
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
+from rankrise.record import checkpoint as checkpoint_file
+from rankrise.record import lines, tensors
+from rankrise.record.tensors import save, sha256
 from rankrise.train import train
 from rankrise.watch._track import begin, jobs
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rankrise.foundations.record.tensors import checksum, sha256
+from rankrise.record.tensors import checksum, sha256
 
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2**31, 2**63, 10**400, 0.5, -1e308, 1e-320, "", "nan", "inf", "text",

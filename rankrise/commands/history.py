@@ -57,9 +57,9 @@ def history(
     """
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
-    from rankrise.foundations.record.lines import read_lines
-    from rankrise.foundations.record.names import RANKS
-    from rankrise.foundations.record.run_file import has_run
+    from rankrise.record.lines import read_lines
+    from rankrise.record.names import RANKS
+    from rankrise.record.run_file import has_run
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history

@@ -36,8 +36,8 @@ def toy(
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.provenance import command_line
-    from rankrise.foundations.record.run_file import has_run
     from rankrise.recipes.toy_settings import QUICK, read_recipe
+    from rankrise.record.run_file import has_run
     from rankrise.runs import open_toy
     from rankrise.show.progress import bar
     from rankrise.toy import run_toy, work_of

@@ -32,8 +32,8 @@ def train(
 
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
-    from rankrise.foundations.record.names import latest_checkpoint
     from rankrise.recipes.train_settings import out_of_place, read_recipe
+    from rankrise.record.names import latest_checkpoint
     from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training

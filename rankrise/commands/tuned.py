@@ -186,7 +186,7 @@ def device_or_gpu(device: str | None) -> str | None:
 
 
 def _run(run: str, measuring: Measuring, judged: Judged) -> Tuned:
-    from rankrise.foundations.record.run_file import has_run
+    from rankrise.record.run_file import has_run
 
     if not has_run(run):
         raise RankriseError(f"{run!r} is not a run: pass BASE and TUNED, or the folder of a run.")

@@ -101,7 +101,7 @@ def _open(folder: Path) -> "TrackedRun":
     """The tracked run in a folder; a toy run, a sweep, and another folder of runs are refused by name."""
     from rankrise import runs
     from rankrise.foundations.errors import RankriseError
-    from rankrise.foundations.record.names import SWEEP
+    from rankrise.record.names import SWEEP
 
     is_sweep = (folder / SWEEP).is_file()
     inside = [str(run) for run in runs.folders_of(folder) if run != folder]

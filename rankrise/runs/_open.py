@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.passed import typed
-from rankrise.foundations.record.names import RUN
-from rankrise.foundations.record.run_file import has_run, read_run
-from rankrise.foundations.weight_folders import checkpoints_below, named
+from rankrise.record.names import RUN
+from rankrise.record.run_file import has_run, read_run
+from rankrise.record.weight_folders import checkpoints_below, named
 from rankrise.runs.toy.run import ToyRun, toy_run
 from rankrise.watch import TrackedRun
 

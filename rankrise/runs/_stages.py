@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
-from rankrise.foundations.record.names import STAGES
+from rankrise.record.names import STAGES
 from rankrise.watch import StagesFound, TrackedRun, find_stages
 
 _found: WeakKeyDictionary[TrackedRun, StagesFound] = WeakKeyDictionary()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rankrise.foundations.record.shapes import MOST
+from rankrise.record.shapes import MOST
 from rankrise.runs.toy.curves import ACTIVE, Descent
 from rankrise.toy.network import Network
 

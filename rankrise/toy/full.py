@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.foundations.record.shapes import MOST
 from rankrise.predict.types import DiagonalHead, FullHead
+from rankrise.record.shapes import MOST
 from rankrise.runs.toy.curves import FullWeights
 from rankrise.toy.network import Network
 

@@ -12,9 +12,9 @@ from typing import Any
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
-from rankrise.foundations.record.names import remove_unfinished
-from rankrise.foundations.record.run_file import has_run, write_run
 from rankrise.recipes.toy_settings import ToySettings
+from rankrise.record.names import remove_unfinished
+from rankrise.record.run_file import has_run, write_run
 from rankrise.runs import ToyRun, open_toy
 from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.toy.experiments import compute

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.foundations.record.checkpoint import verified_step
-from rankrise.foundations.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
-from rankrise.foundations.record.run_file import has_checksums, read_run
-from rankrise.foundations.record.tensors import read_tensors
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
+from rankrise.record.checkpoint import verified_step
+from rankrise.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
+from rankrise.record.run_file import has_checksums, read_run
+from rankrise.record.tensors import read_tensors
 from rankrise.train._language_model import language_model
 from rankrise.train._regression_model import regression_model
 from rankrise.train._task import Task

@@ -25,8 +25,8 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.files import whole_folder, write_json
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.checkpoint import unusable, verified_step, write_about
-from rankrise.foundations.record.names import (
+from rankrise.record.checkpoint import unusable, verified_step, write_about
+from rankrise.record.names import (
     CONFIG,
     MOMENTS,
     STATE,
@@ -34,7 +34,7 @@ from rankrise.foundations.record.names import (
     checkpoint_path,
     latest_checkpoint,
 )
-from rankrise.foundations.record.tensors import save
+from rankrise.record.tensors import save
 
 _OURS = re.compile(r"step-\d{10,}|\.(step|unfinished)-.*")
 """Checkpoints, and what a killed process left of some; others in their folder are the user's."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.names import BEGUN, CHECKPOINTS, RANKS, STEPS
-from rankrise.foundations.record.run_file import has_run, read_run
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.record.names import BEGUN, CHECKPOINTS, RANKS, STEPS
+from rankrise.record.run_file import has_run, read_run
 from rankrise.train._times import Times
 
 

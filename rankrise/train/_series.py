@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rankrise.foundations.files import whole_folder, write_json
-from rankrise.foundations.record.names import CONFIG, SERIES, WEIGHTS, checkpoint_path
-from rankrise.foundations.record.tensors import save
 from rankrise.recipes.train_settings import Precision
+from rankrise.record.names import CONFIG, SERIES, WEIGHTS, checkpoint_path
+from rankrise.record.tensors import save
 from rankrise.train._checkpoint import configuration_of, weights_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

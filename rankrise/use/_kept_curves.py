@@ -7,8 +7,8 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
-from rankrise.foundations.record.names import TRUNCATION
-from rankrise.foundations.record.truncation import AGAIN, read_truncation
+from rankrise.record.names import TRUNCATION
+from rankrise.record.truncation import AGAIN, read_truncation
 from rankrise.use._truncate import GainCurve, Point
 
 

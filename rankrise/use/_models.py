@@ -11,7 +11,7 @@ from torch import nn
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
-from rankrise.foundations.record.names import CONFIG
+from rankrise.record.names import CONFIG
 from rankrise.use._weights import refuse_adapter
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline

@@ -16,7 +16,7 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.passed import typed
 from rankrise.foundations.reading import is_too_deep
-from rankrise.foundations.record.tensors import CHECKSUM, read_tensors, write_tensors
+from rankrise.record.tensors import CHECKSUM, read_tensors, write_tensors
 from rankrise.use._fingerprint import fingerprint
 from rankrise.use._gathered import Gathered
 from rankrise.use._moment import DAMPING, Moment, Root

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
-from rankrise.foundations.record.tensors import save
+from rankrise.record.tensors import save
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
 
 if TYPE_CHECKING:

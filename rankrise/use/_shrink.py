@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.passed import typed
-from rankrise.foundations.record.shapes import check_shape
+from rankrise.record.shapes import check_shape
 from rankrise.use._adapter import Adapter
 from rankrise.use._budget import Budget, ranks_for
 from rankrise.use._cut import Cut, cut_product

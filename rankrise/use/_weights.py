@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.names import CONFIG
+from rankrise.record.names import CONFIG
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._factors import refuse_quantised
 from rankrise.watch._heads import unwrap

@@ -15,7 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.weight_folders import PICKLES, SUFFIXES, WHOLE, advice_below
+from rankrise.record.weight_folders import PICKLES, SUFFIXES, WHOLE, advice_below
 from rankrise.watch._lora import ADAPTER_CONFIG
 
 Home = tuple[Path, str] | Tensor

@@ -14,7 +14,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
-from rankrise.foundations.record.names import CONFIG
+from rankrise.record.names import CONFIG
 
 _TIMM_ARGUMENTS = (
     "act_layer", "attn_drop_rate", "attn_layer", "attn_type", "class_token", "depth", "depths", "dim",

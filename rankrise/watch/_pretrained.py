@@ -15,8 +15,8 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.foundations.record.names import CONFIG
-from rankrise.foundations.weight_folders import advice_below
+from rankrise.record.names import CONFIG
+from rankrise.record.weight_folders import advice_below
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline, read_config, transformers_config
 from rankrise.watch._lora import AdaptedWeights, read_adapter

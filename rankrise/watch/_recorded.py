@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.checkpoint import verified_step
-from rankrise.foundations.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_name
-from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
-from rankrise.foundations.record.tensors import read_tensors
+from rankrise.record.checkpoint import verified_step
+from rankrise.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_name
+from rankrise.record.run_file import has_checksums, has_run, read_run
+from rankrise.record.tensors import read_tensors
 from rankrise.watch._factors import FLOATS
 from rankrise.watch._families import ROLES
 from rankrise.watch._heads import Layer

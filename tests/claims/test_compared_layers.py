@@ -6,7 +6,7 @@ import pytest
 from tracked_runs import changed, freeze
 
 from rankrise.claims import Claim, check_claims
-from rankrise.foundations.record.tensors import read_tensors, write_tensors
+from rankrise.record.tensors import read_tensors, write_tensors
 from rankrise.runs import open
 
 

@@ -15,7 +15,7 @@ from rankrise.claims import STATEMENTS, Claim, Measure, Statement, check_claims,
 from rankrise.claims.claim import at_least, at_most
 from rankrise.claims.statements import each_study
 from rankrise.claims.statistics import Estimate, Heads, contrast, in_order, spearman
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.runs import open
 
 OF_A_STUDY = [statement.name for statement in STATEMENTS if statement.on is each_study]

@@ -13,8 +13,8 @@ from tiny_models import changed, made
 from tiny_training import TINY, recipe_file
 
 from rankrise.commands import main
-from rankrise.foundations.record.names import spectra_path
-from rankrise.foundations.record.tensors import write_tensors
+from rankrise.record.names import spectra_path
+from rankrise.record.tensors import write_tensors
 
 COMMANDS = ("claims", "report", "figures", "train")
 

@@ -10,8 +10,8 @@ from power_cut import Disk
 from tiny_models import changed, made
 
 from rankrise.commands import main
-from rankrise.foundations.record.names import spectra_path
-from rankrise.foundations.record.tensors import write_tensors
+from rankrise.record.names import spectra_path
+from rankrise.record.tensors import write_tensors
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the test's disk needs Linux")
 

@@ -23,7 +23,7 @@ from tracked_runs import without_ranks, write_rows
 from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.foundations.files import write_json
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.show.terminal import frame, snapshot, sparkline
 
 STEPS = 200

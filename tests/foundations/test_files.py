@@ -20,7 +20,7 @@ from rankrise.foundations.files import (
     write_json,
     write_text,
 )
-from rankrise.foundations.record.tensors import save
+from rankrise.record.tensors import save
 
 
 def test_a_text_that_is_not_utf_8_is_kept(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rankrise import RankriseError
-from rankrise.foundations.record import lines as lines_module
-from rankrise.foundations.record.lines import Lines, last_step, read_lines
+from rankrise.record import lines as lines_module
+from rankrise.record.lines import Lines, last_step, read_lines
 
 
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankrise import RankriseError
-from rankrise.foundations.record.run_file import read_run, write_run
+from rankrise.record.run_file import read_run, write_run
 from rankrise.watch import TrackedRun
 
 LAYER = {"name": "layers.0", "heads": 2, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4, "notes": ["one"]}

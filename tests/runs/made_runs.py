@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.foundations.record.lines import Lines
-from rankrise.foundations.record.names import RANKS, STEPS
-from rankrise.foundations.record.run_file import write_run
+from rankrise.record.lines import Lines
+from rankrise.record.names import RANKS, STEPS
+from rankrise.record.run_file import write_run
 
 HEADS = 2
 

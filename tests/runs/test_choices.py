@@ -12,7 +12,7 @@ from made_runs import tracked
 from rankrise import runs, watch
 from rankrise.claims import check_claims
 from rankrise.claims.choices import effects, learned
-from rankrise.foundations.record.names import RUN, STEPS
+from rankrise.record.names import RUN, STEPS
 from rankrise.show.figures import draw_figures
 
 RECIPES = {

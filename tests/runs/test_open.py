@@ -12,7 +12,7 @@ from made_runs import everything_in, tracked
 from tracked_runs import write_rows
 
 from rankrise import RankriseError, runs, watch
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.toy import ToySettings, run_toy
 
 SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
@@ -54,7 +54,7 @@ def test_each_file_is_read_once_and_nothing_is_written(
         ("rankrise.watch._track.load", "read_lines"),
         ("rankrise.runs.toy.run", "read_json"),
         ("rankrise.runs.toy.run", "read_tensors"),
-        ("rankrise.foundations.record.run_file", "read_json"),
+        ("rankrise.record.run_file", "read_json"),
     ):
         _counted(monkeypatch, f"{module}.{function}", read)
     toy, run = runs.open([tmp_path / "toy", tmp_path / "tracked"])

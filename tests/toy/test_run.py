@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from rankrise import RankriseError, predict
-from rankrise.foundations.record.tensors import read_tensors, write_tensors
+from rankrise.record.tensors import read_tensors, write_tensors
 from rankrise.runs import ToyRun, open_toy
 from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.runs.toy.write import write_full, write_perturbations

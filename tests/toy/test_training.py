@@ -7,7 +7,7 @@ import torch
 
 from rankrise import predict
 from rankrise.claims.full_weights import prediction_errors
-from rankrise.foundations.record.shapes import MOST
+from rankrise.record.shapes import MOST
 from rankrise.toy import ToySettings
 from rankrise.toy.descent import gradient_descent
 from rankrise.toy.full import full_loss, train_full_weights

@@ -6,7 +6,7 @@ import pytest
 from tiny_training import TINY
 
 from rankrise import RankriseError
-from rankrise.foundations.record.run_file import write_run
+from rankrise.record.run_file import write_run
 from rankrise.train._begun import settings_of
 
 

@@ -10,7 +10,7 @@ from tiny_training import TINY, same_run
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.names import checkpoint_path
+from rankrise.record.names import checkpoint_path
 from rankrise.train import Reached, TrainSettings, train
 from rankrise.train._begun import last_checkpoint
 

@@ -10,7 +10,7 @@ from tiny_training import same_run
 
 from rankrise import watch
 from rankrise.foundations.files import write_json
-from rankrise.foundations.record.names import checkpoint_path
+from rankrise.record.names import checkpoint_path
 from rankrise.train import TrainSettings, train
 from rankrise.train import _loop as loop
 from rankrise.train._checkpoint import latest_checkpoint

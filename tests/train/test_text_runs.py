@@ -15,7 +15,7 @@ from tiny_training import recipe_file, same_run, stop_at
 from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
-from rankrise.foundations.record.names import latest_checkpoint
+from rankrise.record.names import latest_checkpoint
 from rankrise.runs import open
 from rankrise.show.figures import draw_figures
 from rankrise.train import Interrupted, TrainSettings, train

@@ -23,8 +23,8 @@ from torch import Tensor
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.checkpoint import EARLIER
-from rankrise.foundations.record.names import latest_checkpoint
+from rankrise.record.checkpoint import EARLIER
+from rankrise.record.names import latest_checkpoint
 from rankrise.show.terminal import snapshot
 from rankrise.train import Interrupted, TrainSettings, _prepared, train
 from rankrise.watch._track import jobs, staging

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from safetensors.torch import load_file
 
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.train import Reached, TrainSettings
 
 TINY = TrainSettings(

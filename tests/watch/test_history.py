@@ -17,7 +17,7 @@ from tracked_runs import write_rows
 from rankrise import runs, watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 
 STEPS = [0, *range(1, 20)]
 

@@ -12,7 +12,7 @@ from tiny_models import changed, made
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.tensors import write_tensors
+from rankrise.record.tensors import write_tensors
 
 
 def tracked(folder: Path, model: Any, **settings: Any) -> Path:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rankrise.foundations.record.names import toy_piece
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
+from rankrise.record.names import toy_piece
 
 Kind = Literal[
     "stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"

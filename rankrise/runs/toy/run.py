@@ -14,13 +14,13 @@ from rankrise import predict
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.foundations.record.names import RUN
-from rankrise.foundations.record.run_file import has_checksums, read_run
-from rankrise.foundations.record.shapes import check_shape, check_tensors
-from rankrise.foundations.record.tensors import read_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
+from rankrise.record.names import RUN
+from rankrise.record.run_file import has_checksums, read_run
+from rankrise.record.shapes import check_shape, check_tensors
+from rankrise.record.tensors import read_tensors
 from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve, fine_times
 from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.runs.toy.shapes import SHAPES, sizes_of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from rankrise.foundations.record.shapes import NUMBER, Some
 from rankrise.predict.types import Coordinates
+from rankrise.record.shapes import NUMBER, Some
 from rankrise.runs.toy.pieces import Piece
 
 _ASSUMPTION = {"margin": NUMBER, "margins": Some(NUMBER)}

@@ -9,8 +9,8 @@ import torch
 
 from rankrise import predict
 from rankrise.foundations.files import write_json
-from rankrise.foundations.record.tensors import write_tensors
 from rankrise.predict.types import AttentionEntry, Coordinates
+from rankrise.record.tensors import write_tensors
 from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece
 

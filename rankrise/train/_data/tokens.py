@@ -18,7 +18,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.tensors import save
+from rankrise.record.tensors import save
 from rankrise.train._data.cache import cache_folder
 from rankrise.train._data.tokenizer import Tokenizer
 from rankrise.train._data.wikitext import RULES, detokenised, is_wikitext, words_in

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, read_json, to_json, write_json
-from rankrise.foundations.record.lines import NOT_A_ROW, last_step
-from rankrise.foundations.record.names import RANKS, RUN, STEPS, SWEEP
-from rankrise.foundations.record.run_file import has_run, read_run
-from rankrise.foundations.record.shapes import check_shape
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.record.lines import NOT_A_ROW, last_step
+from rankrise.record.names import RANKS, RUN, STEPS, SWEEP
+from rankrise.record.run_file import has_run, read_run
+from rankrise.record.shapes import check_shape
 from rankrise.train._resumable import run_in
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan
 from rankrise.watch import TrackedRun

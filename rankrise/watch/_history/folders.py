@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import refuse_special
-from rankrise.foundations.record.names import CHECKPOINTS, CONFIG, SERIES
-from rankrise.foundations.record.run_file import has_run
 from rankrise.foundations.spelling import nearest
-from rankrise.foundations.weight_folders import (
+from rankrise.record.names import CHECKPOINTS, CONFIG, SERIES
+from rankrise.record.run_file import has_run
+from rankrise.record.weight_folders import (
     WHOLE,
     checkpoints_below,
     folders_with_weights,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import read_lines
-from rankrise.foundations.record.names import RANKS, RUN
-from rankrise.foundations.record.run_file import has_checksums, has_run, read_run
-from rankrise.foundations.record.shapes import check_shape
+from rankrise.record.lines import read_lines
+from rankrise.record.names import RANKS, RUN
+from rankrise.record.run_file import has_checksums, has_run, read_run
+from rankrise.record.shapes import check_shape
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._history.series import Entry
 

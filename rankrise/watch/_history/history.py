@@ -13,11 +13,11 @@ from rankrise.foundations.files import write_text
 from rankrise.foundations.passed import typed
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
-from rankrise.foundations.record.lines import read_lines
-from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import INITIAL, RANKS, spectra_path
-from rankrise.foundations.record.run_file import has_run
-from rankrise.foundations.weight_folders import weights_in
+from rankrise.record.lines import read_lines
+from rankrise.record.lock import Lock
+from rankrise.record.names import INITIAL, RANKS, spectra_path
+from rankrise.record.run_file import has_run
+from rankrise.record.weight_folders import weights_in
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.held import described_base, products_of, rows_of, steps_held, told_since
 from rankrise.watch._history.hub import NotFetched

@@ -18,8 +18,8 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.foundations.record.names import CONFIG
-from rankrise.foundations.weight_folders import WHOLE
+from rankrise.record.names import CONFIG
+from rankrise.record.weight_folders import WHOLE
 from rankrise.watch._checkpoint import Checkpoint, Form, Home, Wanted, form_of
 from rankrise.watch._history.folders import meant, refuse_adapter
 

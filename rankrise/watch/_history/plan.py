@@ -14,7 +14,7 @@ from torch import nn
 from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.passed import typed
-from rankrise.foundations.record.shapes import LARGEST
+from rankrise.record.shapes import LARGEST
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.model import Model, model_of
 from rankrise.watch._history.parts import CheckpointPart, parts_of

@@ -11,8 +11,8 @@ import numpy
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import MOST
-from rankrise.foundations.weight_folders import weights_in
+from rankrise.record.lines import MOST
+from rankrise.record.weight_folders import weights_in
 from rankrise.watch._checkpoint import Checkpoint, Wanted
 from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints, meant, refuse_adapters
 from rankrise.watch._history.hub import NotFetched, hub_revisions, is_hub_name

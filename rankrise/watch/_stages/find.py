@@ -11,8 +11,8 @@ import numpy as np
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.foundations.passed import typed
-from rankrise.foundations.record.names import STAGES
-from rankrise.foundations.record.shapes import COUNT, NUMBER, check_shape
+from rankrise.record.names import STAGES
+from rankrise.record.shapes import COUNT, NUMBER, check_shape
 from rankrise.watch._stages.curves import Curve, curves_of
 from rankrise.watch._stages.power import Missed, missed_in
 from rankrise.watch._stages.steps import FoundStep, find_steps, has_room

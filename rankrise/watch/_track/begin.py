@@ -13,8 +13,8 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
 from rankrise.foundations.reading import DEEPEST, is_too_deep
-from rankrise.foundations.record.lines import read_lines
-from rankrise.foundations.record.names import (
+from rankrise.record.lines import read_lines
+from rankrise.record.names import (
     INITIAL,
     RANKS,
     RUN,
@@ -23,8 +23,8 @@ from rankrise.foundations.record.names import (
     spectra_path,
     spectra_steps,
 )
-from rankrise.foundations.record.run_file import has_run, read_run, write_run
-from rankrise.foundations.record.tensors import checksum, read_tensors, sha256, write_tensors
+from rankrise.record.run_file import has_run, read_run, write_run
+from rankrise.record.tensors import checksum, read_tensors, sha256, write_tensors
 from rankrise.watch._track.troubles import log
 from rankrise.watch._track.weights import Tensors, Unit, named
 

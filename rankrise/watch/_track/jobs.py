@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankrise.foundations.record.lines import LEFT_OUT
-from rankrise.foundations.record.names import spectra_path
-from rankrise.foundations.record.tensors import checksum
+from rankrise.record.lines import LEFT_OUT
+from rankrise.record.names import spectra_path
+from rankrise.record.tensors import checksum
 from rankrise.watch._track.measure import UnitChange, measure
 from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of, summary_of

@@ -6,8 +6,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from rankrise.foundations.record.lines import LEFT_OUT, RESERVED
-from rankrise.foundations.record.shapes import MOST
+from rankrise.record.lines import LEFT_OUT, RESERVED
+from rankrise.record.shapes import MOST
 
 
 def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.notes import gathered
 from rankrise.foundations.passed import typed
-from rankrise.foundations.record.lines import LEFT_OUT, read_lines
-from rankrise.foundations.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
-from rankrise.foundations.record.run_file import has_checksums, read_run
-from rankrise.foundations.record.truncation import read_truncation
 from rankrise.foundations.text import printable
+from rankrise.record.lines import LEFT_OUT, read_lines
+from rankrise.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
+from rankrise.record.run_file import has_checksums, read_run
+from rankrise.record.truncation import read_truncation
 from rankrise.watch._track.lines_read import (
     longest,
     mean_over_heads,

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_at, sync
-from rankrise.foundations.record.lines import Lines, free_name, read_lines
-from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import (
+from rankrise.record.lines import Lines, free_name, read_lines
+from rankrise.record.lock import Lock
+from rankrise.record.names import (
     INITIAL,
     RANKS,
     RUN,
@@ -23,8 +23,8 @@ from rankrise.foundations.record.names import (
     spectra_step,
     spectra_steps,
 )
-from rankrise.foundations.record.run_file import has_checksums, write_run
-from rankrise.foundations.record.tensors import write_tensors
+from rankrise.record.run_file import has_checksums, write_run
+from rankrise.record.tensors import write_tensors
 from rankrise.watch._track.spectra_read import of_step, spectra_tensors
 from rankrise.watch._track.written_once import WrittenOnce
 

@@ -9,7 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lock import is_held
+from rankrise.record.lock import is_held
 from rankrise.watch._track.adapter import of_products
 
 

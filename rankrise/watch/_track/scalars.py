@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import RESERVED
 from rankrise.foundations.text import without_middle
+from rankrise.record.lines import RESERVED
 
 Number = float | int | Tensor
 # Numbers on their way from the device. More than that wait on the device itself.

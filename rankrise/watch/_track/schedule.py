@@ -7,7 +7,7 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.passed import shown
-from rankrise.foundations.record.lines import MOST
+from rankrise.record.lines import MOST
 
 
 def _whole(number: Any, name: str, least: int) -> int:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.tensors import read_tensors
+from rankrise.record.tensors import read_tensors
 
 ADVICE = "restore or delete it"
 Spectra = dict[str, NDArray[Any]]

@@ -15,10 +15,10 @@ from torch import distributed, nn
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.passed import typed
 from rankrise.foundations.provenance import now
-from rankrise.foundations.record.lock import Lock
-from rankrise.foundations.record.names import RUN, spectra_path
-from rankrise.foundations.record.shapes import LARGEST
 from rankrise.foundations.text import printable
+from rankrise.record.lock import Lock
+from rankrise.record.names import RUN, spectra_path
+from rankrise.record.shapes import LARGEST
 from rankrise.watch._check import Batch, check_and_warn
 from rankrise.watch._track.begin import begin
 from rankrise.watch._track.described import described, in_words, notes_on

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.names import tensor_name
+from rankrise.record.names import tensor_name
 from rankrise.watch._ceilings import PRODUCTS as PRODUCTS
 from rankrise.watch._ceilings import adapter_ceilings
 from rankrise.watch._families import Attention

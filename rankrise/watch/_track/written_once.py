@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankrise.foundations.record.tensors import sha256
+from rankrise.record.tensors import sha256
 
 _Look = tuple[int, int, int]
 

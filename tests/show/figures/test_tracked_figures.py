@@ -14,7 +14,7 @@ from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.foundations.files import write_json
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.runs import ToyRun, open, studies
 from rankrise.show.figures import FIGURES, draw_figures, planned
 from rankrise.show.figures.figure import shown_of

@@ -14,7 +14,7 @@ from tracked_runs import write_rows
 
 from rankrise import watch
 from rankrise.claims import check_claims
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.runs import open
 from rankrise.show.report import write_report
 from rankrise.watch.types import FoundStage, FoundStep

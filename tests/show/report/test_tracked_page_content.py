@@ -15,7 +15,7 @@ from tracked_runs import changed, without_ranks, write_rows
 from rankrise import RankriseError, watch
 from rankrise.claims import Claim, Verdict, check_claims
 from rankrise.commands import main
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.runs import Study, ToyRun, TrackedRun, open
 from rankrise.show.report import write_report
 from rankrise.show.report.claims_section import claims_section, tally

@@ -9,7 +9,7 @@ from torch import nn
 from tracked_runs import train, without_ranks, write_rows
 
 from rankrise import watch
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.runs import open
 from rankrise.show.report import write_report
 

@@ -9,7 +9,7 @@ from tiny_model import tiny, train
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.record.lines import read_lines
+from rankrise.record.lines import read_lines
 from rankrise.watch._recorded import initial_layers
 
 EVERY = watch.Schedule(often=1, seldom=2)

@@ -17,7 +17,7 @@ EVERY = watch.Schedule(often=1, seldom=2)
 TAKING = """
 import sys
 from pathlib import Path
-from rankrise.foundations.record.lock import Lock
+from rankrise.record.lock import Lock
 try:
     Lock(Path(sys.argv[1]))
 except ValueError as error:
@@ -54,7 +54,7 @@ def test_forked_workers_do_not_hold_the_lock_of_a_killed_run(tmp_path):
     script = """
 import os, signal, sys, time
 from pathlib import Path
-from rankrise.foundations.record.lock import Lock
+from rankrise.record.lock import Lock
 lock = Lock(Path(sys.argv[1]))
 worker = os.fork()
 if worker == 0:

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.files import read_json
-from rankrise.foundations.record.names import TRUNCATION
-from rankrise.foundations.record.shapes import COUNT, NUMBER, SIZE, OrNone, check_shape
+from rankrise.record.names import TRUNCATION
+from rankrise.record.shapes import COUNT, NUMBER, SIZE, OrNone, check_shape
 
 AGAIN = "delete it, and measure again with 'rankrise truncate'"
 _SCORES = {"loss": NUMBER, "*": NUMBER}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
-from rankrise.foundations.record.names import ABOUT, MOMENTS, STATE, WEIGHTS, checkpoint_path
-from rankrise.foundations.record.run_file import read_run
-from rankrise.foundations.record.tensors import sha256
+from rankrise.record.names import ABOUT, MOMENTS, STATE, WEIGHTS, checkpoint_path
+from rankrise.record.run_file import read_run
+from rankrise.record.tensors import sha256
 
 FORMAT = "rankrise-checkpoint/2"
 EARLIER = "rankrise-checkpoint/1"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankrise.foundations.counted import and_more
-from rankrise.foundations.record.names import INITIAL, spectra_path
-from rankrise.foundations.record.run_file import has_run
+from rankrise.record.names import INITIAL, spectra_path
+from rankrise.record.run_file import has_run
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *PICKLES)

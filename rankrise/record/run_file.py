@@ -6,8 +6,8 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
-from rankrise.foundations.record.names import RUN
-from rankrise.foundations.record.shapes import COUNT, SIZE, check_shape
+from rankrise.record.names import RUN
+from rankrise.record.shapes import COUNT, SIZE, check_shape
 
 FORMAT = "rankrise-run/2"
 EARLIER = "rankrise-run/1"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_at, make_folder
-from rankrise.foundations.record.names import LOCK
+from rankrise.record.names import LOCK
 
 try:
     import fcntl

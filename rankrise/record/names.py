@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from rankrise.foundations.record.lines import MOST
+from rankrise.record.lines import MOST
 
 RUN = "run.json"
 INITIAL = "initial.safetensors"
