@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankrise.commands import command_of, main
-from rankrise.commands.arguments import parsed
+from rankrise.commands.flags import parsed
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

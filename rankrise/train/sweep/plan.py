@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.settings import as_json, brief
+from rankrise.foundations.settings import as_json
 from rankrise.foundations.spelling import did_you_mean
 from rankrise.recipes.train_settings import TrainSettings
 
@@ -90,7 +90,7 @@ def plan_choices(
     for name, changes in choices.items():
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise RankriseError(
-                f"a choice is called {brief(name)}, which cannot name a folder: pass letters, digits, "
+                f"a choice is called {name!r}, which cannot name a folder: pass letters, digits, "
                 "'-', '+', '_' and '.'."
             )
         wanted = settings.changed(changes, f"the choice {name}")
@@ -107,7 +107,7 @@ def _chosen(runs: list[PlannedRun], only: str | None) -> list[PlannedRun]:
     for name in wanted or [only]:
         if name not in by_name:
             advice = did_you_mean(name, by_name, f"pass some of {', '.join(by_name)}.")
-            raise RankriseError(f"--only names {brief(name)}, which is not a choice of the recipe: {advice}")
+            raise RankriseError(f"--only names {name!r}, which is not a choice of the recipe: {advice}")
     return [by_name[name] for name in dict.fromkeys(wanted)]
 
 
@@ -141,7 +141,7 @@ def read_seeds(text: str) -> int | list[int]:
         return [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
     except ValueError as error:
         raise RankriseError(
-            f"--seeds is {brief(text)}: pass how many, or the seeds with commas between them."
+            f"--seeds is {text!r}: pass how many, or the seeds with commas between them."
         ) from error
 
 
