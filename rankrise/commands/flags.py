@@ -137,7 +137,7 @@ def _reader(hint: Any, spelling: str = "it") -> Callable[[str], Any]:
     """The function that turns a word into the type of its parameter."""
     kind = _plain(hint)
     if kind in (str, Path):
-        return kind  # type: ignore[no-any-return]
+        return kind
 
     def read(word: str) -> Any:
         try:
