@@ -7,8 +7,7 @@ import argparse
 from collections.abc import Sequence
 from statistics import mean
 
-from rankrise.claims.choices import effects, learned
-from rankrise.claims.statistics import Estimate
+from rankrise.claims import Estimate, effects, learned
 from rankrise.runs import Choice, at_their_best, choices_of, open, studies
 
 

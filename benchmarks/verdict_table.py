@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
-from rankrise.claims import STATEMENTS, Claim, Measure, check_claims
-from rankrise.claims.turning import listed
+from rankrise.claims import STATEMENTS, Claim, Measure, check_claims, listed
 from rankrise.runs import choices_of, open, studies
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -1,10 +1,12 @@
-"""Claims: statements of the paper and of its reproduction that runs can decide, each able to fail."""
+"""Claims of the paper, of its reproduction and of this project, judged on runs; each can fail."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict, judge
+from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict, judge, listed
+from rankrise.claims.compared import Effect, Learned, effects, learned
 from rankrise.claims.statements import STATEMENTS
+from rankrise.claims.statistics import Estimate
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.runs import Run, ToyRun
@@ -13,12 +15,18 @@ __all__ = [
     "INTERVALS",
     "STATEMENTS",
     "Claim",
+    "Effect",
+    "Estimate",
+    "Learned",
     "Measure",
     "Statement",
     "Verdict",
     "check_claims",
+    "effects",
     "has_claims",
     "judge",
+    "learned",
+    "listed",
     "write_claims",
 ]
 
@@ -26,31 +34,31 @@ FORMAT = "rankrise-claims/4"
 
 
 def has_claims(run: Run) -> bool:
-    """Whether any claim may be about a run: of tracked ones, about those with heads."""
+    """Whether any claim can be about a run: a toy run, or a tracked one with heads."""
     return isinstance(run, ToyRun) or bool(run.layers)
 
 
 def check_claims(
     opened: Sequence[Run], names: Sequence[str] | None = None, everything: bool = False
 ) -> list[Claim]:
-    """Judge claims on opened runs, all or those of `names`, each on every subject and part that it has.
+    """Judge all claims on opened runs, or those of `names`, each on every subject that it is about.
 
-    Runs that a claim is not about have their effects measured, and a verdict where `everything` is judged.
+    Runs that a claim is not about get their effects measured, and a verdict only if `everything` is judged.
     """
     for run in opened:
         if not has_claims(run):
             raise RankriseError(
-                f"{run.folder} tracked matrices and no attention heads, which every claim on tracked runs is "
-                f"about: see it with 'rankrise report {run.folder}'."
+                f"{run.folder} tracked matrices, but claims are about attention heads: "
+                f"see it with 'rankrise report {run.folder}'."
             )
-    table = [(statement, statement.on(opened)) for statement in STATEMENTS]
-    known = [statement.name for statement, subjects in table if subjects]
+    found = {statement: statement.on(opened) for statement in STATEMENTS}
+    known = [statement.name for statement, subjects in found.items() if subjects]
     for name in names or ():
         if name not in known:
             raise RankriseError(f"claim {name!r} is not known: pass some of {', '.join(map(repr, known))}.")
     return [
         claim
-        for statement, subjects in table
+        for statement, subjects in found.items()
         if names is None or statement.name in names
         for subject in subjects
         for claim in judge(statement, subject, everything)
@@ -58,15 +66,13 @@ def check_claims(
 
 
 def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:
-    """Keep the verdicts in a file, a new one or one of verdicts."""
-    if Path(path).exists() and not _holds_verdicts(Path(path)):
-        raise RankriseError(f"{path} exists and holds no verdicts: pass the name of a new file.")
+    """Write verdicts to a file, new or holding verdicts already."""
+    path = Path(path)
+    if path.exists():
+        try:
+            ours = str(read_json(path).get("format")).startswith("rankrise-claims/")
+        except RankriseError:
+            ours = False
+        if not ours:
+            raise RankriseError(f"{path} exists and holds no verdicts: pass the name of a new file.")
     write_json(path, {"format": FORMAT, "claims": [claim.to_dict() for claim in claims]})
-
-
-def _holds_verdicts(path: Path) -> bool:
-    try:
-        found = str(read_json(path).get("format"))
-    except RankriseError:
-        return False
-    return found.partition("/")[0] == FORMAT.partition("/")[0]

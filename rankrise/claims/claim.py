@@ -1,36 +1,52 @@
-"""A claim that can fail: what was measured, what is needed, why there, and the verdict."""
+"""What a claim is: numbers of a run, each held against a threshold, and the verdict that follows."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from rankrise.claims.statistics import Estimate
-from rankrise.claims.turning import turned_verdicts, turning
 from rankrise.runs import NotRecorded, Run, Study, TrackedRun
 
 Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
 Source = Literal["the paper", "the reproduction", "the project"]
-"""Who made a claim: the paper, those who reproduced it, or this project."""
 
 INTERVALS = "the interval that holds 90 % of what other draws of heads, and of several seeds, would give"
-"""What `Measure.interval` is, in words."""
+"""Explanation of `Measure.interval` for tables."""
 
 Subject = TypeVar("Subject")
 """What a claim is judged on: a toy run, the study of a data set, or several studies."""
 
 
 @dataclass(frozen=True)
+class How:
+    """The choices behind a number, on four axes; each field left empty means the claim's own choice."""
+
+    rank: str = ""
+    """Which rank of the change."""
+    aggregate: str = ""
+    """How heads, layers or perturbations become one number: "mean", "median" or "worst"."""
+    threshold: tuple[float, ...] = ()
+    """One threshold per number of the claim."""
+    window: str = ""
+    """Which part of training counts."""
+
+
+OWN = How()
+"""The claim's own choices."""
+
+
+@dataclass(frozen=True)
 class Measure:
-    """A number of a run, and the threshold that it is held against, where it has one.
+    """A number of a run, and the threshold that it is held against.
 
-    `interval` is there for a statistic over heads, and for a rank of which only some were tried, where it is
-    the least and the most that it can be. `passes` is True where the whole interval is on the right
-    side of the threshold, False where all of it is on the wrong side, and None where the threshold lies
-    within it, where the number is not defined on this run, or where nothing is `needed`.
+    `passes` is True when the whole interval is on the right side of the threshold, False when all of it is on
+    the wrong side, and None otherwise: the threshold lies within the interval, the number is not defined on
+    this run, or nothing is `needed`.
 
-    `part` says which of the claim's parts it belongs to, such as "KQ"; all of them where it is empty. `layer`
-    is the number of a layer, from 1. `choice` says by which other choice the number was measured: it decides
-    nothing, and stands beside the measure of the same name and part that does.
+    `part` is the part of the claim that it belongs to, such as "KQ"; empty means all. `layer` counts from 1.
+    A measure with a `choice` was made by another choice than the claim's own, and does not decide.
     """
 
     name: str
@@ -45,17 +61,16 @@ class Measure:
 
     @property
     def label(self) -> str:
-        """Its name, and by which other choice it was measured."""
+        """Its name, with the other choice by which it was measured."""
         return f"{self.name}, but by {self.choice}" if self.choice else self.name
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim with its verdict on a part of a subject, and the reason for it.
+    """A claim with its verdict on one part of a subject.
 
-    `runs` are the names of the runs it was judged on, `data` is their data set (empty for a toy run), and
-    `part` is what of them was judged, such as "KQ"; empty where the claim has one part. `left_out` says of
-    each further run on that data set how it differs from them.
+    `runs` names the runs that were judged, and `data` their data set (empty for a toy run). `left_out` says
+    how each further run on that data set differs from them.
     """
 
     name: str
@@ -71,13 +86,13 @@ class Claim:
 
     @property
     def subject(self) -> str:
-        """What it was judged on, in words: data sets or a toy run, and the part of it."""
+        """The data sets or toy run it was judged on, and the part."""
         return ", ".join(word for word in (self.data or self.runs[0], self.part) if word)
 
     @property
     def effects(self) -> list[Measure]:
-        """How large it is in each layer."""
-        return [measure for measure in self.measures if measure.layer is not None]
+        """The size of the effect in each layer."""
+        return [one for one in self.measures if one.layer is not None]
 
     @property
     def deciding(self) -> list[Measure]:
@@ -86,35 +101,50 @@ class Claim:
 
     @property
     def choices(self) -> list[Measure]:
-        """The same measures by other choices."""
-        return [measure for measure in self.measures if measure.choice]
+        """The deciding measures, remeasured by other choices."""
+        return [one for one in self.measures if one.choice]
+
+    @property
+    def beside(self) -> list[Measure]:
+        """Measures for information."""
+        return [one for one in self.measures if not one.needed and not one.choice and one.layer is None]
 
     @property
     def by_choice(self) -> dict[str, Verdict | None]:
-        """The verdict by each other choice alone; None by one that the record does not tell."""
-        return {} if self.verdict == "not judged" else _by_choice(self.measures)
+        """The verdict by each other choice alone; None if the record lacks its numbers."""
+        if self.verdict == "not judged":
+            return {}
+        ours = {one.name: one for one in self.deciding}
+        found: dict[str, Verdict | None] = {}
+        for choice in dict.fromkeys(one.choice for one in self.choices):
+            others = {one.name: one for one in self.choices if one.choice == choice}
+            known = all(one.value is not None or ours[name].value is None for name, one in others.items())
+            found[choice] = _verdict((ours | others).values()) if known else None
+        return found
 
     @property
     def otherwise(self) -> str:
-        """The other verdicts, with the choices that give them, in words; empty where no choice turns it."""
+        """Other verdicts with the choices that give them, in words; empty if no choice turns the verdict."""
         return turned_verdicts(self.verdict, self.by_choice)
 
     @property
     def turned(self) -> str:
-        """The sentence on other choices: which of them turn the verdict, and which are not recorded."""
-        return turning(self.verdict, self.by_choice)
-
-    @property
-    def beside(self) -> list[Measure]:
-        """What is shown beside them, and decides nothing."""
-        return [one for one in self.measures if not one.needed and not one.choice and one.layer is None]
+        """A sentence: which other choices turn the verdict, and which are not recorded."""
+        by_choice, turned = self.by_choice, self.otherwise
+        known = sum(verdict is not None for verdict in by_choice.values())
+        missing = listed(choice for choice, verdict in by_choice.items() if verdict is None)
+        said = [f"Another choice turns it: {turned}."] if turned else []
+        if known and not turned:
+            said = [f"None of {known} other choices turns it." if known > 1 else "Another choice agrees."]
+        return " ".join([*said, f"Not recorded: {missing}."] if missing else said)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: what another choice gives stands under that choice, beside its verdict."""
+        """For JSON: the measures of other choices are grouped by choice, with the verdict of each."""
+        by_choice = self.by_choice
         choices = [
             {
                 "choice": choice,
-                "verdict": self.by_choice.get(choice),
+                "verdict": by_choice.get(choice),
                 "measures": [asdict(one) for one in self.choices if one.choice == choice],
             }
             for choice in dict.fromkeys(one.choice for one in self.choices)
@@ -125,11 +155,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Statement(Generic[Subject]):
-    """A claim before it is judged: its name, its sentence, who made it, and the function that measures it.
+    """A claim before it is judged.
 
-    `on` gives, of opened runs, what it is judged on, one by one: each toy run, each study, or some studies
-    together. `runs` says which runs of such a subject it looks at. `not_about` says why it is not about them,
-    or nothing where it is.
+    `measure` takes one subject. `on` finds the subjects among opened runs, `runs` the runs that a subject's
+    verdict rests on, and `not_about` gives the reason for not judging these runs, or "".
     """
 
     name: str
@@ -150,140 +179,131 @@ def at_most(name: str, value: float | Estimate | None, threshold: float, why: st
     True
     """
     low, high = _bounds(value)
-    passes = None if low is None else True if high <= threshold else False if low > threshold else None
-    return _measure(name, value, f"<= {threshold:.3g}", passes, why, where)
+    passes = True if high <= threshold else False if low > threshold else None
+    return replace(noted(name, value, why, **where), needed=f"<= {threshold:.3g}", passes=passes)
 
 
 def at_least(name: str, value: float | Estimate | None, threshold: float, why: str, **where: Any) -> Measure:
     """A number that must reach its threshold."""
     low, high = _bounds(value)
-    passes = None if low is None else True if low >= threshold else False if high < threshold else None
-    return _measure(name, value, f">= {threshold:.3g}", passes, why, where)
+    passes = True if low >= threshold else False if high < threshold else None
+    return replace(noted(name, value, why, **where), needed=f">= {threshold:.3g}", passes=passes)
 
 
-def noted(name: str, value: float | Estimate | None, why: str, **where: Any) -> Measure:
-    """A number for information, which decides nothing; in a `layer`, the effect there."""
-    return _measure(name, value, "", None, why, where)
-
-
-def _bounds(value: float | Estimate | None) -> tuple[Any, Any]:
-    return (value.low, value.high) if isinstance(value, Estimate) else (value, value)
-
-
-def _measure(
-    name: str,
-    value: float | Estimate | None,
-    needed: str,
-    passes: bool | None,
-    why: str,
-    where: dict[str, Any],
-) -> Measure:
+def noted(name: str, value: float | Estimate | None, why: str = "", **where: Any) -> Measure:
+    """A number for information; with a `layer`, the effect in that layer."""
     if isinstance(value, Estimate):
-        return Measure(name, value.value, needed, passes, why, (value.low, value.high), **where)
-    return Measure(name, value, needed, passes, why, **where)
+        return Measure(name, value.value, "", None, why, (value.low, value.high), **where)
+    return Measure(name, value, "", None, why, **where)
 
 
-def by_each_choice(
-    deciding: Callable[..., Sequence[Measure]], choices: Mapping[str, Mapping[str, Any]]
-) -> list[Measure]:
-    """The measures that decide, as `deciding()` gives them; then the same by each other choice, with its
-    arguments: without numbers where the record does not have them."""
-    ours = list(deciding())
+def _bounds(value: float | Estimate | None) -> tuple[float, float]:
+    """Not a number, which fails every comparison, if the value is not defined."""
+    if isinstance(value, Estimate):
+        return value.low, value.high
+    return (math.nan, math.nan) if value is None else (value, value)
+
+
+def by_each_choice(deciding: Callable[[How], Sequence[Measure]], choices: Mapping[str, How]) -> list[Measure]:
+    """The measures by the claim's own choices, then by each other one; empty where the record lacks those."""
+    ours = list(deciding(OWN))
     measures = list(ours)
-    for choice, arguments in choices.items():
+    for choice, how in choices.items():
         try:
-            others = [replace(one, why="") for one in deciding(**arguments)]  # the reasons are for ours
+            others = [replace(one, why="") for one in deciding(how)]
         except NotRecorded as missing:
             others = [replace(one, value=None, interval=None, passes=None, why=str(missing)) for one in ours]
         measures += [replace(one, choice=choice) for one in others]
     return measures
 
 
-TOLERANCES: dict[str, dict[str, float]] = {
-    "half the tolerance": {"tolerance": 0.5},
-    "twice the tolerance": {"tolerance": 2.0},
-}
-"""Other thresholds, where nothing says how far from the ideal they are to be."""
-
-
-def worst_seed(same: Sequence[Measure]) -> Measure:
-    """Of one measure on several seeds the one that fails, else one not known, else the nearest to failing."""
-    sign = -1 if same[0].needed.startswith(">=") else 1
-    return max(same, key=lambda one: (one.passes is False, one.passes is None, sign * (one.value or 0.0)))
-
-
 def judge(statement: Statement[Subject], subject: Subject, everything: bool = False) -> list[Claim]:
-    """The verdicts, one for each part of the claim.
+    """The verdicts on a subject, one for each part of the claim.
 
-    Runs that the claim is not about have their effects measured, and a verdict where `everything` is judged.
+    Runs that the claim is not about get their effects measured, and a verdict only if `everything` is judged.
     """
     runs = statement.runs(subject)
-    names = tuple(run.name for run in runs)
     excuse = "" if everything else statement.not_about(runs)
+    compared = [subject] if isinstance(subject, Study) else subject if isinstance(subject, Sequence) else []
     tracked = [run for run in runs if isinstance(run, TrackedRun)]
-    left_out = subject.left_out(tracked) if isinstance(subject, Study) else {}
-
-    def claim(verdict: Verdict, reason: str, measures: tuple[Measure, ...] = (), part: str = "") -> Claim:
-        said = (statement.name, statement.text, statement.source)
-        return Claim(*said, verdict, reason, measures, names, _data(subject), part, left_out)
-
+    blank = Claim(
+        statement.name,
+        statement.text,
+        statement.source,
+        verdict="not judged",
+        reason=excuse,
+        measures=(),
+        runs=tuple(run.name for run in runs),
+        data=" and ".join(study.label for study in compared),
+        left_out=subject.left_out(tracked) if isinstance(subject, Study) else {},
+    )
     try:
         measures = statement.measure(subject)
     except NotRecorded as missing:
-        return [claim("not judged", excuse) if excuse else claim("not decided", str(missing))]
+        return [blank if excuse else replace(blank, verdict="not decided", reason=str(missing))]
     claims = []
-    for part in list(dict.fromkeys(measure.part for measure in measures if measure.part)) or [""]:
-        mine = tuple(measure for measure in measures if measure.part in ("", part))
+    for part in list(dict.fromkeys(one.part for one in measures if one.part)) or [""]:
+        mine = tuple(one for one in measures if one.part in ("", part))
         if excuse:
-            shown = tuple(replace(measure, passes=None) for measure in mine)
-            claims.append(claim("not judged", excuse, shown, part))
+            unjudged = tuple(replace(one, passes=None) for one in mine)
+            claims.append(replace(blank, measures=unjudged, part=part))
         else:
-            verdict, reason = _verdict(mine)
-            claims.append(claim(verdict, f"{reason}.", mine, part))
+            deciding = _deciding(mine)
+            verdict, reason = _verdict(deciding), _reason(deciding)
+            claims.append(replace(blank, verdict=verdict, reason=reason, measures=mine, part=part))
     return claims
 
 
-def _data(subject: object) -> str:
-    studies = [subject] if isinstance(subject, Study) else subject if isinstance(subject, Sequence) else []
-    return " and ".join(study.label for study in studies)
-
-
-def _verdict(measures: Sequence[Measure]) -> tuple[Verdict, str]:
-    """A measure that fails refutes; the claim holds where every deciding one passes; else it is open."""
-    deciding = {one.name: one for one in _deciding(measures)}
-    verdict = _of(list(deciding.values()))
-    failed = [name for name, one in deciding.items() if one.passes is False]
-    unclear = [name for name, one in deciding.items() if one.passes is None and one.value is not None]
-    unknown = [name for name, one in deciding.items() if one.value is None]
-    if failed:
-        reason = f"it fails on: {'; '.join(failed)}"
-    elif unclear:
-        reason = f"the threshold lies within the interval of: {'; '.join(unclear)}"
-    elif unknown:
-        reason = f"the run does not determine: {'; '.join(unknown)}"
-    else:
-        which = {1: "its one measure", 2: "both measures"}
-        reason = f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}"
-    return verdict, reason
-
-
-def _deciding(measures: Sequence[Measure]) -> list[Measure]:
+def _deciding(measures: Iterable[Measure]) -> list[Measure]:
     return [one for one in measures if one.needed and not one.choice and one.layer is None]
 
 
-def _by_choice(measures: Sequence[Measure]) -> dict[str, Verdict | None]:
-    """The verdict by each other choice, where its numbers are known."""
-    deciding = {one.name: one for one in _deciding(measures)}
-    found: dict[str, Verdict | None] = {}
-    for choice in dict.fromkeys(measure.choice for measure in measures if measure.choice):
-        chosen = {one.name: one for one in measures if one.choice == choice}
-        known = all(one.value is not None or deciding[name].value is None for name, one in chosen.items())
-        found[choice] = _of(list((deciding | chosen).values())) if known else None
-    return found
+def _verdict(deciding: Iterable[Measure]) -> Verdict:
+    """A measure that fails refutes the claim; the claim holds if every one passes; otherwise it is open."""
+    results = [one.passes for one in deciding]
+    if False in results:
+        return "does not hold"
+    return "holds" if results and None not in results else "not decided"
 
 
-def _of(deciding: Sequence[Measure]) -> Verdict:
-    results = [measure.passes for measure in deciding]
-    return (
-        "does not hold" if False in results else "holds" if results and None not in results else "not decided"
+def _reason(deciding: Sequence[Measure]) -> str:
+    failed = [one.name for one in deciding if one.passes is False]
+    unclear = [one.name for one in deciding if one.passes is None and one.value is not None]
+    unknown = [one.name for one in deciding if one.value is None]
+    if failed:
+        return f"it fails on: {'; '.join(failed)}."
+    if unclear:
+        return f"the threshold lies within the interval of: {'; '.join(unclear)}."
+    if unknown:
+        return f"the run does not determine: {'; '.join(unknown)}."
+    which = {1: "its one measure", 2: "both measures"}
+    return f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}."
+
+
+def turned_verdicts(verdict: str, by_choice: Mapping[str, str | None]) -> str:
+    """Each other verdict with the choices that give it.
+
+    >>> turned_verdicts("holds", {"a linear clock": "not decided", "the entropy rank": "holds"})
+    'not decided by a linear clock'
+    """
+    others: dict[str, list[str]] = {}
+    for choice, other in by_choice.items():
+        if other is not None and other != verdict:
+            others.setdefault(other, []).append(choice)
+    return "; ".join(f"{other} by {listed(choices)}" for other, choices in others.items())
+
+
+def listed(choices: Iterable[str]) -> str:
+    """Choices separated by commas; those that differ only in a number are merged.
+
+    >>> listed(["a linear clock", "a threshold of 0.2", "a threshold of 0.3"])
+    'a linear clock, a threshold of 0.2 or 0.3'
+    """
+    numbers: dict[tuple[str, str], list[str]] = {}
+    for choice in choices:
+        before, number, after = (*re.split(r"(\d+(?:\.\d+)?)", choice, maxsplit=1), "", "")[:3]
+        numbers.setdefault((before, after), []).append(number)
+    return ", ".join(
+        before + (" or ".join([", ".join(several[:-1]), several[-1]]) if several[1:] else several[0]) + after
+        for (before, after), several in numbers.items()
     )

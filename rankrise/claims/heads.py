@@ -1,22 +1,45 @@
-"""Heads of tracked runs as samples, by layer and seed: those that training has changed."""
+"""Numbers per head that claims on tracked runs are made of: ranks, their growth, and how much was learned."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rankrise.claims.claim import Measure, noted
-from rankrise.claims.ranks import STABLE, last_ranks
-from rankrise.claims.statistics import Heads
-from rankrise.foundations.counted import counted
-from rankrise.runs import NotRecorded, Study, TrackedRun
+from rankrise import watch
+from rankrise.claims.claim import OWN, How, Measure, noted
+from rankrise.claims.statistics import Heads, spearman
+from rankrise.runs import NotRecorded, Run, Study, TrackedRun
+
+STABLE = "the stable rank"
+ENTROPY = "the entropy rank"
+ENERGY = {f"directions for {100 * share:.0f} % of the energy": share for share in TrackedRun.energy_shares}
+OTHER_RANKS = {rank: How(rank=rank) for rank in (ENTROPY, *ENERGY)}
+"""Ranks other than the stable one, each as another choice."""
+
+END = 0.9
+"""From this fraction of training on, a spectrum counts as the final one."""
+
+STEP_1, FIRST_EPOCH, WARM_UP = "step 1", "the first epoch", "the end of the warm-up"
+"""What may count as early. The first step is the optimiser's doing (Adam's is the sign of one batch's
+gradient), so its rank is that of a batch."""
+LINEAR = "a linear clock"
+EARLY = 0.01
+"""The first epoch, as a fraction of training, if epochs are not known."""
+FEWEST_STEPS = 8
+MOMENTS = 40
+
+HARDLY = 0.5
+"""Runs whose training loss stays above this fraction of its first value have hardly learned."""
+LOSS_WINDOW = 0.05
+"""A smoothed loss is the mean over this fraction of training before a step."""
 
 
 def heads_of(
     runs: Sequence[TrackedRun], values: Callable[[TrackedRun], Sequence[np.ndarray]], what: str
 ) -> Heads:
-    """One value per head of some runs, one run per seed: `values` gives them by layer, [heads], with nan for
-    heads that do not count, such as frozen ones, whose change has no rank. Layers in which no head counts are
-    left out.
+    """One value per head of some runs, one run per seed.
+
+    `values` gives [heads] by layer, nan for heads that do not count, such as frozen ones. Layers in which no
+    head counts are left out.
     """
     by_run = [[heads[np.isfinite(heads)] for heads in values(run)] for run in runs]
     layers = list(zip(*by_run, strict=True))
@@ -28,47 +51,228 @@ def heads_of(
     return Heads(tuple(place + 1 for place in kept), [layers[place] for place in kept])
 
 
-def at_the_end(runs: Sequence[TrackedRun], product: str, kind: str = STABLE) -> Heads:
-    """The rank of the change at the end, of heads whose change is not noise there."""
-
-    def last(run: TrackedRun) -> list[np.ndarray]:
-        return _telling(last_ranks(run, product, kind), run, product, -1)
-
-    return heads_of(runs, last, product)
-
-
-def at_steps(steps: Mapping[TrackedRun, int], runs: Sequence[TrackedRun], product: str) -> Heads:
-    """The stable rank of the change at a measured step of each run, as `at_the_end` has it."""
-
-    def then(run: TrackedRun) -> list[np.ndarray]:
-        place = int(np.searchsorted(run.finite_steps, steps[run]))
-        return _telling(run.ranks[product][place], run, product, place)
-
-    return heads_of(runs, then, product)
-
-
-def _telling(ranks: np.ndarray, run: TrackedRun, product: str, place: int) -> list[np.ndarray]:
-    """Ranks at one of the finite steps, nan for heads that have not changed, or by no more than noise."""
-    noise = run.below_noise(product)[run.finite][place]
-    return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
-
-
-def of_shared_layers(samples: Sequence[Heads]) -> list[Heads]:
-    """Samples that are compared layer by layer, without layers in which no head of one of them counts."""
+def shared_layers(samples: Sequence[Heads]) -> list[Heads]:
+    """Samples restricted to the layers that all of them have."""
     shared = set(samples[0].layers).intersection(*(sample.layers for sample in samples))
     if not shared:
         raise NotRecorded("the runs have no layer in common in which training has changed heads of each.")
     return [sample.only(shared) for sample in samples]
 
 
+def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """The finite steps at which a rank is known, and the ranks [steps, layers, heads]."""
+    if product not in run.products:
+        raise NotRecorded(f"{run.folder} has no {product}, which another run was tracked with.")
+    if rank in ("", STABLE):
+        return run.finite_steps, run.ranks[product]
+    if rank == ENTROPY:
+        ranks = run.entropy_rank(product)[run.finite]
+    else:
+        ranks = run.energy_rank(product)[run.finite][..., list(ENERGY).index(rank)]
+    if not np.isfinite(ranks).any():  # an older record, but its full spectra may tell
+        ranks = np.full(ranks.shape, np.nan)
+        for place, step in enumerate(run.finite_steps):
+            if step in run.finite_spectra_steps:
+                for layer, values in enumerate(run.spectrum(product, int(step))):
+                    ranks[place, layer, : len(values)] = (
+                        watch.effective_rank(values)
+                        if rank == ENTROPY
+                        else watch.energy_rank(values, ENERGY[rank])
+                    )
+    known = np.isfinite(ranks).any(axis=(1, 2))
+    if not known.any():
+        raise NotRecorded(f"{run.folder} has neither {rank} nor full spectra.")
+    steps = run.finite_steps[known]
+    _require_end(int(steps[-1]), run.last_finite_step)
+    return steps, ranks[known]
+
+
+def last_ranks(run: TrackedRun, product: str, rank: str = "") -> np.ndarray:
+    """The rank at the end, [layers, heads]."""
+    if not len(run.finite_steps):
+        raise NotRecorded("a run has no measured step with finite weights yet.")
+    return ranks_of(run, product, rank)[1][-1]
+
+
+def last_spectrum(run: TrackedRun) -> int:
+    """The last step with full spectra, which must be near the end of training."""
+    if not len(run.finite_spectra_steps):
+        raise NotRecorded(f"{run.folder} has no full spectra yet.")
+    last = int(run.finite_spectra_steps[-1])
+    _require_end(last, run.last_step)
+    return last
+
+
+def _require_end(last: int, end: int) -> None:
+    if last < END * end:
+        raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end.")
+
+
+def at_the_end(runs: Sequence[TrackedRun], product: str, rank: str = "") -> Heads:
+    """The rank of the change at the end, of heads whose change exceeds rounding noise."""
+    return heads_of(runs, lambda run: _above_noise(last_ranks(run, product, rank), run, product, -1), product)
+
+
+def at_equal_loss(runs: Sequence[TrackedRun], others: Sequence[TrackedRun], product: str) -> Heads:
+    """The stable rank when each run's loss first fell to the highest final loss of all `others`."""
+    level = max(smoothed_loss(run)[1][-1] for run in others)
+
+    def then(run: TrackedRun) -> list[np.ndarray]:
+        steps, loss = smoothed_loss(run)
+        reached = np.searchsorted(run.finite_steps, steps[np.argmax(loss <= level)])
+        place = min(int(reached), len(run.finite_steps) - 1)
+        return _above_noise(run.ranks[product][place], run, product, place)
+
+    return heads_of(runs, then, product)
+
+
+def _above_noise(ranks: np.ndarray, run: TrackedRun, product: str, place: int) -> list[np.ndarray]:
+    noise = run.below_noise(product)[run.finite][place]
+    return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
+
+
+def growth(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
+    """log(rank at the end / early) of each head."""
+
+    def factors(run: TrackedRun) -> list[np.ndarray]:
+        _, ranks = _from_early_on(run, product, how)
+        return list(np.log(ranks[-1] / ranks[0]))
+
+    return heads_of(runs, factors, product)
+
+
+def trends(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
+    """Rank correlation of each head's rank with the step, at up to 40 moments spread over log(step).
+
+    Training has its stages on such a clock; on a linear one its long end decides, where little moves.
+    """
+
+    def trend(run: TrackedRun) -> list[np.ndarray]:
+        steps, ranks = _from_early_on(run, product, how)
+        spaced = np.linspace if how.window == LINEAR else np.geomspace
+        places = np.searchsorted(steps, spaced(steps[0], steps[-1], MOMENTS)).clip(max=len(steps) - 1)
+        ranks = ranks[np.unique(places)]
+        correlations = np.full(ranks.shape[1:], np.nan)
+        for layer, head in zip(*np.isfinite(ranks[0]).nonzero(), strict=True):
+            correlations[layer, head] = spearman(np.arange(len(ranks)), ranks[:, layer, head])
+        return list(correlations)
+
+    return heads_of(runs, trend, product)
+
+
+def course(run: TrackedRun, product: str) -> str:
+    """The mean stable rank over heads in words: first, early, lowest, last."""
+    steps, ranks = _above_rounding(run, product, "")
+    means = np.nanmean(ranks, axis=(1, 2))
+    early, lowest = _early(run, steps, ""), int(means.argmin())
+    return (
+        f"mean over heads: {means[0]:.2f} at step {steps[0]}, {means[early]:.2f} early, "
+        f"{means[lowest]:.2f} at its lowest (step {steps[lowest]}), {means[-1]:.2f} at the end"
+    )
+
+
+def _above_rounding(run: TrackedRun, product: str, rank: str) -> tuple[np.ndarray, np.ndarray]:
+    steps, ranks = ranks_of(run, product, rank)
+    clear = ~np.isin(steps, run.noisy_steps)
+    return steps[clear], ranks[clear]
+
+
+def _early(run: TrackedRun, steps: np.ndarray, window: str) -> int:
+    first_epoch = run.epoch_steps or EARLY * run.last_finite_step
+    wanted = {STEP_1: 0, WARM_UP: run.warm_up_steps}.get(window, first_epoch)
+    return int(np.searchsorted(steps, wanted))
+
+
+def _from_early_on(run: TrackedRun, product: str, how: How) -> tuple[np.ndarray, np.ndarray]:
+    """The steps from early on, and the ranks; nan throughout for a head that is unchanged at any of them."""
+    steps, ranks = _above_rounding(run, product, how.rank)
+    early = _early(run, steps, how.window)
+    steps, ranks = steps[early:], ranks[early:]
+    if len(ranks) < FEWEST_STEPS:
+        after = how.window if how.window in (STEP_1, WARM_UP) else "its first epoch"
+        if after == "its first epoch" and not run.epoch_steps:
+            after = f"the first {100 * EARLY:.0f} % of training"
+        raise NotRecorded(
+            f"{run.folder} has {len(ranks)} of its {len(run.finite_steps)} measurements of "
+            f"{how.rank or STABLE} above rounding noise after {after}, and a trend takes {FEWEST_STEPS}: "
+            "train it further, or measure more often."
+        )
+    return steps, np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
+
+
+def losses(runs: Sequence[TrackedRun]) -> np.ndarray:
+    """The first and the last finite training loss of each run that recorded any, [runs, 2]."""
+    recorded = [run.steps().get("loss", np.empty(0)) for run in runs]
+    finite = [loss[np.isfinite(loss)] for loss in recorded]
+    return np.array([(loss[0], loss[-1]) for loss in finite if len(loss)]).reshape(-1, 2)
+
+
+def smoothed_loss(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
+    """The steps with a training loss, and its mean over the 5 % of training before each."""
+    recorded = run.steps()
+    loss = recorded.get("loss", np.empty(0))
+    steps, loss = recorded["step"][np.isfinite(loss)], loss[np.isfinite(loss)]
+    if not len(steps) or not len(run.finite_steps):
+        raise NotRecorded(f"{run.folder} has no training loss, or no measured step yet.")
+    totals = np.concatenate([[0.0], np.cumsum(loss)])
+    ends = np.arange(1, len(steps) + 1)
+    starts = np.searchsorted(steps, steps - LOSS_WINDOW * steps[-1])
+    return steps, (totals[ends] - totals[starts]) / (ends - starts)
+
+
+def not_trained_for_it(runs: Sequence[Run]) -> str:
+    """Why the claims are not about some runs, or "".
+
+    They are about training by a recipe, from random weights on images or text, that has learned something:
+    what a few steps change may be of low rank because it is little.
+    """
+    tracked = [run for run in runs if isinstance(run, TrackedRun)]
+    if not all(run.recipe for run in tracked):
+        return (
+            "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
+            "from random weights. If yours began there, run 'rankrise claims --judge' for a verdict."
+        )
+    if any(run.recipe.get("data") == "regression" for run in tracked):
+        return "The claim is about images and text, not synthetic regression. Pass --judge for a verdict."
+    for run in tracked:
+        if not run.finished and not len(losses([run])):
+            return f"{run.name} is not finished and has no training loss yet. Pass --judge for a verdict."
+        for first, last in losses([run]):
+            if last > HARDLY * first > 0:
+                return (
+                    f"{run.name} has hardly learned: its training loss fell from {first:.3g} to {last:.3g}, "
+                    f"and runs are judged below {HARDLY:g} of the first. Pass --judge for a verdict."
+                )
+    return ""
+
+
+def how_much_was_learned(runs: Sequence[TrackedRun]) -> list[Measure]:
+    """How far the training loss fell, if it was recorded."""
+    known = losses(runs)
+    if not len(known) or (known[:, 0] <= 0).any():
+        return []
+    first, last = known.mean(axis=0)
+    why = f"{first:.3g} to {last:.3g}; near 1 little is learned, and the change may be of low rank for that"
+    return [noted("training loss at the end over the first one", float(last / first), why)]
+
+
 def judged_at(study: Study) -> list[Measure]:
-    """From how many heads and seeds, and where a run is not finished, up to which step."""
+    """How many heads and seeds were judged, and at which step if a run is not finished."""
     main = study.main
-    heads = sum(len(layer["tracked_heads"]) for one in main for layer in one.layers)
-    seeds = counted(len(main), "seed")
-    measures = [noted("heads judged", float(heads), f"in {counted(len(main[0].layers), 'layer')}, {seeds}")]
-    if not all(one.finished for one in main):
-        last = min(one.last_finite_step for one in main)
-        why = "the run is not finished, and the verdict is of now"
-        measures.append(noted("judged at step", float(last), why))
+    heads = sum(len(layer["tracked_heads"]) for run in main for layer in run.layers)
+    measures = [noted("heads judged", float(heads), f"layers: {len(main[0].layers)}, seeds: {len(main)}")]
+    if not all(run.finished for run in main):
+        last = min(run.last_finite_step for run in main)
+        measures.append(noted("judged at step", float(last), "a run is not finished; the verdict is of now"))
     return measures
+
+
+def shares(positive: Heads) -> Heads:
+    """1 for heads whose value is above 0, and 0 for the others."""
+    return positive.mapped(lambda values: (values > 0).astype(float))
+
+
+def by_layer(name: str, heads: Heads, why: str = "", part: str = "") -> list[Measure]:
+    """The effect in each layer, from logarithms of it."""
+    each = heads.by_layer().items()
+    return [noted(name, one.mapped(np.exp), why, layer=layer, part=part) for layer, one in each]

@@ -163,14 +163,6 @@ def test_a_low_rank_by_other_layers_thresholds_and_ranks(tmp_path: Path, seed: i
         )
 
 
-def between(ranks: dict[int, float], moment: float) -> float:
-    """What was measured, or lies on the line in log(step) between the measurements before and after."""
-    before = max(step for step in ranks if step <= moment)
-    after = min(step for step in ranks if step >= moment)
-    share = math.log(moment / before) / math.log(after / before) if before < after else 0.0
-    return (1 - share) * ranks[before] + share * ranks[after]
-
-
 def growth_of(
     course: Course,
     product: str,
@@ -182,15 +174,13 @@ def growth_of(
     """The share of heads that have grown, and the correlation with the step: over layers, of like heads."""
     steps = [step for step in MEASURED if step >= since]
     spread = np.linspace if clock == "linear" else np.geomspace
-    moments = list(spread(steps[0], steps[-1], 40))
-    if clock != "interpolated":
-        moments = sorted({next((step for step in steps if step >= moment), steps[-1]) for moment in moments})
+    moments = spread(steps[0], steps[-1], 40)
+    there = sorted({next((step for step in steps if step >= moment), steps[-1]) for moment in moments})
     grown, trend = [], []
     for layer in range(LAYERS):
         ranks = {step: course[product][MEASURED.index(step)][layer].rank(kind) for step in steps}
         grown.append(float(ranks[steps[-1]] > ranks[steps[0]]))
-        there = [between(ranks, moment) for moment in moments]
-        trend.append(float(stats.spearmanr(moments, there).statistic))
+        trend.append(float(stats.spearmanr(there, [ranks[step] for step in there]).statistic))
     return float(over(grown)), float(over(trend))
 
 
@@ -209,7 +199,6 @@ def test_growth_by_other_clocks_layers_thresholds_and_ranks(tmp_path: Path, seed
             claim,
             {
                 "a linear clock": numbers(clock="linear"),
-                "an interpolated clock": numbers(clock="interpolated"),
                 "a clock from step 1": numbers(since=1),
                 "a clock from the end of the warm-up": numbers(since=6),
                 "the worst layer": numbers(over=min),

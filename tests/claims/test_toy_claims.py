@@ -13,20 +13,20 @@ from torch import Tensor
 
 from rankrise import RankriseError
 from rankrise.claims import STATEMENTS, Claim, check_claims
-from rankrise.claims.claim import at_least, at_most, worst_seed
-from rankrise.claims.convergence import exponent
-from rankrise.claims.full_weights import (
-    DIAGONAL,
+from rankrise.claims.statements import each_toy_run
+from rankrise.claims.toy import (
     drops,
     early_rank,
     early_stable_rank,
+    exponent,
     in_transition,
     late_fall,
+    least_known,
+    most_known,
     overlap,
+    remaining,
     rise,
 )
-from rankrise.claims.perturbations import remaining
-from rankrise.claims.statements import each_toy_run
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
 from rankrise.toy import ToySettings, experiments, run_toy
 from rankrise.toy.full import FullWeights
@@ -133,11 +133,8 @@ def test_diagonal_weights_stand_beside_full_ones_where_they_are_recorded(folder:
     def diagonal(run: Path) -> dict[str, float | None]:
         claim = verdict(run, "full weights", "one after another")
         assert claim.verdict == "holds"
-        return {
-            one.name.removeprefix(f"{DIAGONAL}, by "): one.value
-            for one in claim.beside
-            if DIAGONAL in one.name
-        }
+        shown = {one.name: one.value for one in claim.beside if "diagonal weights" in one.name}
+        return {name.partition(", by ")[2]: value for name, value in shown.items()}
 
     points = torch.stack([torch.zeros(len(tiny.labels(6))), *(stage.point for stage in tiny.stages(6))])
     assert diagonal(tiny.folder) == {
@@ -191,11 +188,11 @@ def test_an_unknown_claim_is_refused(tiny: ToyRun) -> None:
         check_claims(open(tiny.folder), ["eternal youth"])
 
 
-def test_the_worst_seed_counts() -> None:
-    errors = [at_most("error", value, 0.1, "") for value in (0.05, 0.3, None, 0.2)]
-    assert worst_seed(errors).value == 0.3
-    assert worst_seed([errors[0], errors[2]]).value is None
-    assert worst_seed([at_least("rate", value, 0.5, "") for value in (0.9, 0.6)]).value == 0.6
+def test_the_worst_seed_counts_and_an_unknown_one_only_if_no_other_fails() -> None:
+    assert most_known([0.05, 0.3, None], needed=0.1) == 0.3
+    assert most_known([0.05, None], needed=0.1) is None
+    assert least_known([0.9, 0.6], needed=0.5) == 0.6
+    assert least_known([0.4, None], needed=0.5) == 0.4
 
 
 def test_exponents() -> None:

@@ -157,7 +157,7 @@ def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: di
     claim = verdict("products", tracked["unit"], tracked["again"], tracked["small"])
     heads = next(measure for measure in claim.measures if measure.name == "heads judged")
     assert heads.value == 2 * 3 * 2
-    assert heads.why == "in 3 layers, 2 seeds"
+    assert heads.why == "layers: 3, seeds: 2"
     assert claim.runs == ("unit", "again")
     assert claim.left_out == {"small": "initialisation_scale 0.1 instead of 1.0"}
 
@@ -186,7 +186,7 @@ def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], t
     about = run / "run.json"
     left = {name: value for name, value in json.loads(about.read_text()).items() if name != "sizes"}
     about.write_text(json.dumps(left | {"finished": None}))
-    assert "has recorded no training loss" in verdicts("low rank", run, everything=False)["KQ"].reason
+    assert "no training loss yet" in verdicts("low rank", run, everything=False)["KQ"].reason
 
 
 def test_a_run_on_problems_that_are_made_has_a_verdict_on_request(
@@ -195,7 +195,7 @@ def test_a_run_on_problems_that_are_made_has_a_verdict_on_request(
     run = changed(tracked["unit"], tmp_path / "run", {"data": "regression"})
     shown = verdicts("low rank", run, everything=False)["KQ"]
     assert (shown.verdict, verdicts("low rank", run)["KQ"].verdict) == ("not judged", "holds")
-    assert shown.reason.startswith("Trained on synthetic regression problems")
+    assert "synthetic regression" in shown.reason
 
 
 def test_a_run_of_one_s_own_has_effects_and_a_verdict_on_request(tracked: dict[str, Path]) -> None:
@@ -262,8 +262,7 @@ def test_a_run_stopped_in_its_first_epoch_says_that_its_measurements_are_too_ear
     path.write_text(json.dumps(info))
     claim = verdict("rank grows", run)
     assert claim.verdict == "not decided"
-    count = len(open(run)[0].finite_steps)
-    assert f"has 0 of its {count} measurements after its first epoch, and a trend takes 8" in claim.reason
+    assert "after its first epoch, and a trend takes 8" in claim.reason
 
 
 def test_ranks_are_enough_for_low_rank(tracked: dict[str, Path], tmp_path: Path) -> None:

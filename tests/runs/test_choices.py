@@ -10,8 +10,7 @@ import pytest
 from made_runs import tracked
 
 from rankrise import runs, watch
-from rankrise.claims import check_claims
-from rankrise.claims.choices import effects, learned
+from rankrise.claims import check_claims, effects, learned
 from rankrise.record.names import RUN, STEPS
 from rankrise.show.figures import draw_figures
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rankrise import predict
-from rankrise.claims.full_weights import prediction_errors
+from rankrise.claims.toy import prediction_errors
 from rankrise.record.shapes import MOST
 from rankrise.toy import ToySettings
 from rankrise.toy.descent import gradient_descent

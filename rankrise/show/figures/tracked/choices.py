@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from rankrise.claims.choices import Effect, Learned, effects, learned
-from rankrise.claims.statistics import Estimate
+from rankrise.claims import Effect, Estimate, Learned, effects, learned
 from rankrise.runs import Choice, Study, at_their_best, choices_of
 from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, new_figure, plain, shades
