@@ -1,68 +1,67 @@
-"""Where weights lie: the files in a folder, and the checkpoints below one that was passed in their place."""
+"""Files with weights in a folder, and folders with weights below it."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.foundations.counted import and_more
 from rankrise.record.names import INITIAL, spectra_path
 from rankrise.record.run_file import has_run
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *PICKLES)
-"""The suffixes of files with weights."""
 WHOLE = ("model.safetensors", "pytorch_model.bin")
-"""What transformers calls the weights of a model; of both, it takes the first."""
-NAMED = 4
-"""How many folders are named before the others are counted."""
+"""Names that transformers gives to a model's weights; it prefers the first."""
+SHOWN = 4
 
 
 def weights_in(folder: Path) -> list[Path]:
-    """The files with weights in a folder, without those that a run of ours keeps there."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SUFFIXES)
-    return [
-        path
-        for path in files
-        if not path.name.startswith(".") and not (path.name == INITIAL and has_run(folder))
-    ]
+    """The files with weights in a folder, without the initial weights of a run."""
+    own = {INITIAL} if has_run(folder) else set()
+    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file()]
+    return sorted(path for path in files if not path.name.startswith(".") and path.name not in own)
 
 
 def folders_with_weights(folder: Path) -> list[Path]:
-    """The folders in a folder that have weights, in the order of the numbers in their names; without the
-    spectra that a run of ours keeps."""
-    spectra = spectra_path(folder, None).parent.name
-    inside = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != spectra]
-    return sorted((path for path in inside if path.is_dir() and weights_in(path)), key=_by_numbers)
+    """The folders in a folder that have weights, in the order of the numbers in their names."""
+    skipped = spectra_path(folder, None).parent.name
+    inside = [path for path in _folders_in(folder) if not path.name.startswith(".") and path.name != skipped]
+    return [path for path in inside if weights_in(path)]
 
 
 def checkpoints_below(folder: Path) -> list[Path]:
-    """The nearest folders with weights below a folder: those in it, or else those in its folders."""
+    """The folders with weights one level below a folder, or if there are none, two levels below it."""
     if not folder.is_dir():
         return []
     try:
-        inside = sorted((path for path in folder.iterdir() if path.is_dir()), key=_by_numbers)
-        return folders_with_weights(folder) or [path for one in inside for path in folders_with_weights(one)]
-    except OSError:  # a folder that may not be read; this is but advice
+        found = folders_with_weights(folder)
+        return found or [path for one in _folders_in(folder) for path in folders_with_weights(one)]
+    except OSError:  # an unreadable folder: this is only for advice in error messages
         return []
 
 
 def advice_below(folder: Path) -> str:
-    """Where a folder of checkpoints was passed for one: which ones it has."""
+    """Name the checkpoints in a folder that was passed in place of one of them."""
     found = checkpoints_below(folder)
     return f"; pass one that is in it ({named(folder, found)}), such as {str(found[-1])!r}" if found else ""
 
 
 def named(folder: Path, found: Sequence[Path]) -> str:
-    """Paths as they are named within a folder, those beyond the first few by their number.
+    """List paths relative to a folder, the first few by name.
 
     >>> named(Path("all"), [Path(f"all/step-{step}") for step in range(6)])
     'step-0, step-1, step-2, step-3 and 2 more'
     """
-    shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:NAMED])
-    return shown + and_more(len(found) - NAMED)
+    shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:SHOWN])
+    return shown + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
 
 
-def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
-    """The key by which step-9 comes before step-10."""
-    parts = re.findall(r"(\d+)|(\D+)", path.name)
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(
+        (path for path in folder.iterdir() if path.is_dir()), key=lambda path: by_numbers(path.name)
+    )
+
+
+def by_numbers(name: str) -> list[tuple[int, int, str]]:
+    """A sort key that puts step-9 before step-10."""
+    parts = re.findall(r"(\d+)|(\D+)", name)
     return [(0, int(number), "") if number else (1, 0, text) for number, text in parts]

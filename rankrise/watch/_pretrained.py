@@ -1,95 +1,137 @@
-"""From a checkpoint and its config to a model without weights, which is filled one layer at a time."""
+"""Build the model of a checkpoint without weights from its config.json, and fill it one layer at a time."""
 
 import contextlib
 import copy
+import re
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import write_json
 from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
-from rankrise.record.weight_folders import advice_below
+from rankrise.record.weight_folders import advice_below, by_numbers
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._config import offline, read_config, transformers_config
+from rankrise.watch._config import offline, read_config
 from rankrise.watch._lora import AdaptedWeights, read_adapter
-
-MOST_MODULES = 150_000
-"""The largest mixtures of experts have about 100,000."""
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """The model of a checkpoint, on the meta device, and what reads its tensors by the model's own names."""
-
-    model: nn.Module
-    read: Callable[[str], dict[str, Tensor]]
-    """The tensor of that name, or those below the module of that name, by their whole names."""
-    shape: Callable[[str], tuple[int, ...] | None]
-    """The shape of the tensor of that name, None if there is none; read only where its layout has changed."""
-    stored: Callable[[str], list[str]]
-    """The names in the checkpoint of what `read` reads."""
+Target = tuple[str, str | None]
+"""A name in the model, and the pattern of the converter that makes its tensor; None if it needs none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """A model on the meta device, and what opens any of its checkpoints."""
+    """A model on the meta device, and the names that its checkpoints' tensors have in it."""
 
     model: nn.Module
-    bind: Callable[[Checkpoint], Opened]
+    target_of: Callable[[str], Target] = lambda name: (name, None)
+    converters: Mapping[str, Any] = field(default_factory=dict)
+    """By pattern, transformers' converters from stored tensors to the model's."""
+
+    def bind(self, checkpoint: Checkpoint) -> "Opened":
+        sources: dict[str, list[Target]] = defaultdict(list)
+        for name in sorted(checkpoint.names, key=by_numbers):  # converters stack experts in this order
+            target, pattern = self.target_of(name)
+            sources[target].append((name, pattern))
+        return Opened(self.model, checkpoint, sources, self.converters)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A checkpoint by its model's names. The model is on the meta device."""
+
+    model: nn.Module
+    checkpoint: Checkpoint
+    _sources: Mapping[str, list[Target]]
+    """For each of the model's tensors, the stored names that make it, each with its converter's pattern."""
+    _converters: Mapping[str, Any]
+
+    def read(self, name: str) -> dict[str, Tensor]:
+        """The tensor of that name, or all below the module of that name, by their whole names."""
+        tensors: dict[str, Tensor] = {}
+        for target in self._below(name):
+            parts = self._sources[target]
+            stored, pattern = parts[0]
+            if pattern is None:
+                tensors[target] = self.checkpoint.read(stored)
+                continue
+            converter = copy.deepcopy(self._converters[pattern])
+            for stored, pattern in parts:
+                converter.add_tensor(target, stored, pattern, self.checkpoint.read(stored))
+            made = converter.convert(target, model=self.model, config=getattr(self.model, "config", None))
+            tensors |= {one: value[0] if isinstance(value, list) else value for one, value in made.items()}
+        return tensors
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor, None if there is none."""
+        if name in self._sources:
+            stored, pattern = self._sources[name][0]
+            if pattern is None:
+                return self.checkpoint.shape(stored)
+        tensor = self.read(name).get(name)
+        return None if tensor is None else tuple(tensor.shape)
+
+    def stored(self, name: str) -> list[str]:
+        """The names in the checkpoint of what `read` reads."""
+        return [stored for target in self._below(name) for stored, _ in self._sources[target]]
+
+    def _below(self, name: str) -> list[str]:
+        return [one for one in self._sources if not name or one == name or one.startswith(f"{name}.")]
 
 
 def open_weights(source: str | Path, architecture: Path | None = None) -> Opened:
     """Open a checkpoint by the config.json in the folder `architecture`, or by that beside its weights."""
     checkpoint = Checkpoint.open(source)
-    return architecture_of(_config(source, architecture or checkpoint.folder)).bind(checkpoint)
+    config = (architecture or checkpoint.folder) / CONFIG
+    if not config.is_file():
+        raise RankriseError(
+            f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
+            f"build the model and pass it instead{advice_below(Path(source))}."
+        )
+    return architecture_of(config).bind(checkpoint)
 
 
 def open_pretrained(
     source: str | Path, adapter: str | Path | None = None
 ) -> tuple[nn.Module, Loaded, AdaptedWeights | None]:
-    """The model of a checkpoint, on the meta device, and a context in which one module has its weights; with
-    a PEFT adapter, those that the adapter makes of them, and the adapter by the model's names."""
-    checkpoint = Checkpoint.open(source)
-    opened = architecture_of(_config(source, checkpoint.folder)).bind(checkpoint)
-    quantisation = getattr(getattr(opened.model, "config", None), "quantization_config", None)
-    method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
+    """The model of a checkpoint on the meta device, what gives one module its weights, and a PEFT adapter's
+    weights by the model's names."""
+    opened = open_weights(source)
     adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
-    quantised = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
-    return opened.model, loading(opened, source, quantised, adapted), adapted
+    return opened.model, loading(opened, source, adapted), adapted
 
 
-def loading(
-    opened: Opened, source: object, advice: str = "", adapted: AdaptedWeights | None = None
-) -> Loaded:
-    """The context in which a module has its weights; `source` and `advice` are for error messages, `adapted`
-    is an adapter on the model."""
+def loading(opened: Opened, source: object, adapted: AdaptedWeights | None = None) -> Loaded:
+    """What gives a module its weights, with an adapter applied; `source` is named in errors."""
 
     @contextlib.contextmanager
     def loaded(module: nn.Module, name: str) -> Iterator[None]:
         tensors = opened.read(name)
         with contextlib.ExitStack() as emptied:
             for path, parameter in list(module.named_parameters()):
-                tensor = tensors.pop(f"{name}.{path}".lstrip("."), None)
+                whole = f"{name}.{path}".lstrip(".")
+                tensor = tensors.pop(whole, None)
                 if tensor is None:
-                    raise RankriseError(f"{str(source)!r} has no tensor for {name}.{path}{advice}.")
+                    raise RankriseError(
+                        f"{str(source)!r} has no tensor for {whole}{_quantised(opened.model)}."
+                    )
                 if tensor.is_floating_point() and tensor.shape != parameter.shape:
                     raise RankriseError(
-                        f"{name}.{path} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config "
-                        f"makes it {tuple(parameter.shape)}: restore both."
+                        f"{whole} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config makes "
+                        f"it {tuple(parameter.shape)}: restore both."
                     )
                 if adapted is not None:
-                    tensor = adapted.of(f"{name}.{path}", tensor)
+                    tensor = adapted.of(whole, tensor)
                 owner, _, leaf = path.rpartition(".")
                 parameters = module.get_submodule(owner)._parameters
                 emptied.callback(parameters.__setitem__, leaf, parameter)
@@ -99,161 +141,81 @@ def loading(
     return loaded
 
 
-def _config(source: str | Path, folder: Path) -> Path:
-    config = folder / CONFIG
-    if not config.is_file():
-        raise RankriseError(
-            f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
-            f"build the model and pass it instead{advice_below(Path(source))}."
-        )
-    return config
+def _quantised(model: Any) -> str:
+    """Advice if the config says that the checkpoint is quantised."""
+    about = getattr(getattr(model, "config", None), "quantization_config", None)
+    method = about.get("quant_method") if isinstance(about, dict) else None
+    return f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
 
 
 def architecture_of(config: Path) -> Architecture:
     """The model that a config.json describes, of transformers or timm."""
     described = read_config(config)
-    if "model_type" in described:
-        return _transformers(config, described)
-    if "architecture" in described:
-        return _timm(config, described)
-    raise RankriseError(
-        f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
-        "the model and pass it instead."
-    )
-
-
-def plain_architecture(model: nn.Module) -> Architecture:
-    """A model whose checkpoints have its own names."""
-
-    def bind(checkpoint: Checkpoint) -> Opened:
-        def stored(name: str) -> list[str]:
-            return [one for one in checkpoint.names if _is_below(one, name)]
-
-        def read(name: str) -> dict[str, Tensor]:
-            return {one: checkpoint.read(one) for one in stored(name)}
-
-        def shape(name: str) -> tuple[int, ...] | None:
-            return checkpoint.shape(name) if name in checkpoint.names else None
-
-        return Opened(model, read, shape, stored)
-
-    return Architecture(model, bind)
-
-
-def _timm(config: Path, described: dict[str, Any]) -> Architecture:
-    timm = require("timm", extra="timm", purpose="Reading a timm checkpoint")
-    arguments = {"num_classes": described.get("num_classes", 1000)} | (described.get("model_args") or {})
-    with _building(config, f"timm {timm.__version__}"):
-        model = timm.create_model(described["architecture"], pretrained=False, **arguments)
-    return plain_architecture(model)
-
-
-@contextlib.contextmanager
-def _building(config: Path, library: str) -> Iterator[None]:
-    """A library builds the model of a config, without weights and offline, or it is said why not."""
+    if "model_type" not in described and "architecture" not in described:
+        raise RankriseError(
+            f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
+            "the model and pass it instead."
+        )
+    library = "transformers" if "model_type" in described else "timm"
+    module = require(library, extra=library, purpose=f"Reading a checkpoint of {library}")
     try:
-        with offline(), torch.device("meta"), _bounded(config):
-            yield
-    except RankriseError:
-        raise
+        with offline(), torch.device("meta"):
+            return (_transformers if library == "transformers" else _timm)(module, described)
     except Exception as error:
         sentence = " ".join(str(error).split())[:200]
         raise RankriseError(
-            f"{library} cannot build the model of {str(config)!r} ({sentence}): build it and pass it instead."
+            f"{library} {module.__version__} cannot build the model of {str(config)!r} ({sentence}): build "
+            "it and pass it instead."
         ) from error
 
 
-@contextlib.contextmanager
-def _bounded(config: Path) -> Iterator[None]:
-    """Refuse to build without end, whatever the name by which a config asks for so many modules."""
-    built = 0
+def _timm(timm: Any, described: dict[str, Any]) -> Architecture:
+    arguments = {"num_classes": described.get("num_classes", 1000)} | (described.get("model_args") or {})
+    return Architecture(timm.create_model(described["architecture"], pretrained=False, **arguments))
 
-    def count(*_: object) -> None:
-        nonlocal built
-        built += 1
-        if built > MOST_MODULES:
-            raise RankriseError(
-                f"{str(config)!r} asks for more than {MOST_MODULES:,} modules, more than any model has: "
-                "restore it."
-            )
 
-    handle = register_module_module_registration_hook(count)
+def _transformers(transformers: Any, described: dict[str, Any]) -> Architecture:
+    with tempfile.TemporaryDirectory() as folder:  # only the checked config is in it
+        write_json(Path(folder) / CONFIG, described)
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    named: Any = getattr(transformers, str((config.architectures or ["AutoModel"])[0]), None)
+    is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+    model = named(config) if is_model else transformers.AutoModel.from_config(config)
     try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _is_below(tensor: str, name: str) -> bool:
-    return not name or tensor == name or tensor.startswith(f"{name}.")
-
-
-def _transformers(path: Path, described: dict[str, Any]) -> Architecture:
-    """Transformers' class of the config."""
-    transformers = require(
-        "transformers", extra="transformers", purpose="Reading a checkpoint with its config"
-    )
-    with _building(path, f"transformers {transformers.__version__}"):
-        config = transformers_config(transformers, described)
-        wanted = str((config.architectures or ["AutoModel"])[0])
-        named: Any = getattr(transformers, wanted, transformers.AutoModel)
-        is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
-        model = named(config) if is_model else transformers.AutoModel.from_config(config)
-    return Architecture(model, _binding(model, config))
-
-
-def _binding(model: Any, config: Any) -> Callable[[Checkpoint], Opened]:
-    """What opens checkpoints by transformers' own table of what became of old names and layouts."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import (
-        WeightConverter,
-        WeightRenaming,
-        dot_natural_key,
-        rename_source_key,
-    )
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+    except ImportError:
+        return Architecture(model, _names_of_version_4(model))
 
     state = model.state_dict()
     mapping = get_model_conversion_mapping(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-    converter_of = {pattern: converter for converter in converters for pattern in converter.source_patterns}
 
-    def bind(checkpoint: Checkpoint) -> Opened:
-        sources: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
-        for stored in sorted(checkpoint.names, key=dot_natural_key):
-            target, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, state)
-            if target not in state and stored in state:
-                target, pattern = stored, None
-            sources[target].append((stored, pattern))
+    def target_of(stored: str) -> Target:
+        target, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, state)
+        return (stored, None) if target not in state and stored in state else (target, pattern)
 
-        def read(name: str) -> dict[str, Tensor]:
-            tensors: dict[str, Tensor] = {}
-            for target, parts in sources.items():
-                if not _is_below(target, name):
-                    continue
-                (stored, pattern), *_ = parts
-                if pattern is None:
-                    tensors[target] = checkpoint.read(stored)
-                    continue
-                converter: Any = copy.deepcopy(converter_of[pattern])
-                for stored, pattern in parts:
-                    converter.add_tensor(target, stored, pattern, checkpoint.read(stored))
-                for made, value in converter.convert(target, model=model, config=config).items():
-                    tensors[made] = value[0] if isinstance(value, list) else value
-            return tensors
+    return Architecture(
+        model, target_of, {pattern: one for one in converters for pattern in one.source_patterns}
+    )
 
-        def shape(name: str) -> tuple[int, ...] | None:
-            stored, pattern = sources[name][0] if name in sources else ("", "converted")
-            if pattern is None:
-                return checkpoint.shape(stored)
-            tensor = read(name).get(name)
-            return None if tensor is None else tuple(tensor.shape)
 
-        def stored_below(name: str) -> list[str]:
-            return [
-                stored for target, parts in sources.items() if _is_below(target, name) for stored, _ in parts
-            ]
+def _names_of_version_4(model: Any) -> Callable[[str], Target]:
+    """Names as transformers 4 changes them: a model's own patterns, and the prefix of the model in a head."""
+    patterns: dict[str, str] = getattr(model, "_checkpoint_conversion_mapping", {})
+    state, prefix = model.state_dict(), f"{model.base_model_prefix}."
 
-        return Opened(model, read, shape, stored_below)
+    def target_of(stored: str) -> Target:
+        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored)
+        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+        for pattern, replacement in patterns.items():
+            name, count = re.subn(pattern, replacement, name)
+            if count:
+                break
+        candidates = (name, prefix + name, name.removeprefix(prefix))
+        return next((one for one in candidates if one in state), name), None
 
-    return bind
+    return target_of

@@ -1,9 +1,10 @@
-"""Checkpoints on disk: every form they come in, one tensor at a time, and what is refused."""
+"""Checkpoints on disk: every form gives the same heads as the model in memory, one layer at a time."""
 
 import gc
 import json
 import pickle
 import re
+import sys
 import weakref
 
 import huggingface_hub
@@ -58,9 +59,6 @@ def saved(tmp_path):
     return model, tmp_path
 
 
-# Every form gives the same heads as the model in memory.
-
-
 @pytest.mark.parametrize(
     ("family", "auto"),
     [
@@ -95,6 +93,17 @@ def test_pickled_weights(saved, wrapped, prefix):
     state = {prefix + name: tensor for name, tensor in model.state_dict().items()}
     torch.save({wrapped: state, "step": 3} if wrapped else state, folder / "pytorch_model.bin")
     assert_same(watch.heads(folder), watch.heads(model))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_names_are_found_without_the_table_of_transformers_5(tmp_path, monkeypatch, family):
+    model = tiny(family)
+    model.save_pretrained(tmp_path / "whole")
+    model.base_model.save_pretrained(tmp_path / "bare")
+    (tmp_path / "bare" / "config.json").write_bytes((tmp_path / "whole" / "config.json").read_bytes())
+    monkeypatch.setitem(sys.modules, "transformers.conversion_mapping", None)
+    for folder in ("whole", "bare"):
+        assert_same(watch.heads(tmp_path / folder), watch.heads(model))
 
 
 def test_half_precision_is_kept(saved):
@@ -149,9 +158,6 @@ def test_timm_folder(tmp_path):
     assert_same(watch.heads(tmp_path), watch.heads(model))
 
 
-# One layer at a time
-
-
 def test_only_one_layer_is_in_memory(saved, monkeypatch):
     _, folder = saved
     reads, alive = [], []
@@ -176,9 +182,6 @@ def test_only_one_layer_is_in_memory(saved, monkeypatch):
         assert not any(tensor() is not None for tensor in alive), name
 
 
-# The tensors by name
-
-
 def test_names_shapes_and_values(saved):
     model, folder = saved
     checkpoint = Checkpoint.open(folder)
@@ -196,168 +199,8 @@ def test_tensors_need_no_config(tmp_path):
     assert Checkpoint.open(tmp_path).names == ("a",)
 
 
-# Refusals
-
-
-def refusal(source):
-    with pytest.raises(RankriseError) as caught:
-        watch.heads(source)[0]
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
-def test_no_config(saved):
-    _, folder = saved
-    (folder / "config.json").unlink()
-    assert "has no config.json beside its weights" in refusal(folder)
-
-
-def test_config_of_something_else(saved):
-    _, folder = saved
-    (folder / "config.json").write_text("{}")
-    assert "names neither a model_type (transformers) nor an architecture (timm)" in refusal(folder)
-    (folder / "config.json").write_text('{"model_type": "nothing-known"}')
-    assert "cannot build the model of" in refusal(folder)
-
-
-def test_config_that_is_no_json(saved):
-    _, folder = saved
-    (folder / "config.json").write_text("{")
-    assert "config.json is damaged" in refusal(folder)
-
-
-def test_config_that_does_not_fit(saved):
-    _, folder = saved
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 32, "head_dim": 8}))
-    assert "and its config makes it" in refusal(folder)
-
-
-def test_missing_tensor(saved):
-    _, folder = saved
-    rewrite(
-        folder,
-        lambda state: {name: tensor for name, tensor in state.items() if "layers.0.self_attn.k" not in name},
-    )
-    assert "has no tensor for model.layers.0.self_attn.k_proj.weight." in refusal(folder)
-
-
-def test_quantised_checkpoints(saved):
-    _, folder = saved
-    config = json.loads((folder / "config.json").read_text()) | {
-        "quantization_config": {"quant_method": "gptq"}
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    rewrite(
-        folder,
-        lambda state: {name.replace("q_proj.weight", "q_proj.qweight"): t for name, t in state.items()},
-    )
-    assert "it is quantised (gptq), so dequantise it first" in refusal(folder)
-
-
-def test_eight_bit_checkpoints(saved):
-    _, folder = saved
-    rewrite(folder, lambda state: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in state.items()})
-    assert "model.layers.0.self_attn: A weight has dtype torch.float8_e4m3fn: it is quantised" in refusal(
-        folder
-    )
-
-
-def test_missing_shard(tmp_path):
-    tiny().save_pretrained(tmp_path, max_shard_size="20KB")
-    next(tmp_path.glob("model-00002*")).unlink()
-    assert "names 'model-00002-of-" in refusal(tmp_path)
-
-
-def test_truncated_file(saved):
-    _, folder = saved
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    assert "cannot be read as safetensors" in refusal(folder)
-
-
-def test_pickled_code_is_not_run(tmp_path):
-    class Trap:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "sprung"), "w"))
-
-    (tmp_path / "model.pt").write_bytes(pickle.dumps({"a": Trap()}))
-    assert "code in it is not run" in refusal(tmp_path / "model.pt")
-    torch.save({"a": Trap()}, tmp_path / "model.pt")
-    assert "code in it is not run" in refusal(tmp_path / "model.pt")
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_pickle_without_tensors(tmp_path):
-    torch.save({"step": 3}, tmp_path / "model.pt")
-    assert "holds no state dict" in refusal(tmp_path / "model.pt")
-
-
-@pytest.mark.parametrize("name", [3, None, ("a", "b"), "\ud800"])
-@pytest.mark.parametrize("above", [(), ("state_dict",)])
-def test_pickled_tensors_need_names(tmp_path, name, above):
-    state = {"w": torch.ones(2, 2), name: torch.ones(2, 2)}
-    for key in above:
-        state = {key: state}
-    torch.save(state, tmp_path / "model.pt")
-    assert f"holds a tensor under {name!r}: expected a name" in refusal(tmp_path / "model.pt")
-
-
-@pytest.mark.parametrize("kind", ["sparse", "rows", "nested"])
-@pytest.mark.filterwarnings("ignore")
-def test_pickled_tensors_are_plain(tmp_path, kind):
-    square = torch.eye(3)
-    made = {
-        "sparse": square.to_sparse,
-        "rows": square.to_sparse_csr,
-        "nested": lambda: torch.nested.nested_tensor([square, square[:1]]),
-    }
-    torch.save({"w": made[kind]()}, tmp_path / "model.pt")
-    assert "holds 'w' as a sparse or nested tensor" in refusal(tmp_path / "model.pt")
-
-
-def test_several_pickles(tmp_path):
-    for name in ("a.pt", "b.pt"):
-        torch.save({"w": torch.ones(1)}, tmp_path / name)
-    assert "holds several checkpoints (a.pt, b.pt)" in refusal(tmp_path)
-
-
-def test_no_such_path(tmp_path):
-    assert "There is no file or folder" in refusal(tmp_path / "nothing.safetensors")
-    assert "There is no file or folder" in refusal("./nothing/here/at/all")
-
-
-def test_neither_path_nor_reachable_model(monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert "'rankrise/no-such-model' is neither a path here nor a model" in refusal("rankrise/no-such-model")
-
-
-def test_folder_without_checkpoint(tmp_path):
-    assert refusal(tmp_path).endswith(
-        "holds no checkpoint: expected *.safetensors or pytorch_model.bin in it."
-    )
-    for step in (9, 10):
-        folder = tmp_path / "checkpoint" / f"step-{step}"
-        folder.mkdir(parents=True)
-        save_file({"a": torch.ones(1)}, folder / "model.safetensors")
-    (tmp_path / "spectra").mkdir()
-    (tmp_path / "spectra" / "initial.safetensors").touch()
-    said = refusal(tmp_path)
-    assert said.endswith(
-        f"pass one that is in it (checkpoint/step-9, checkpoint/step-10), such as {str(folder)!r}."
-    )
-    assert refusal(tmp_path / "checkpoint").endswith(
-        f"pass one that is in it (step-9, step-10), such as {str(folder)!r}."
-    )
-    (tmp_path / "adapter_config.json").write_text("{}")
-    assert "holds a PEFT adapter alone" in refusal(tmp_path)
-    (tmp_path / "notes.txt").write_text("")
-    assert "'notes.txt' is not a checkpoint" in refusal(tmp_path / "notes.txt")
-
-
-def test_of_a_whole_file_and_shards_it_reads_what_transformers_does(tmp_path):
-    """A model that was saved again into its folder, by another library or in other shards, leaves both."""
+def test_a_whole_file_goes_before_shards_as_in_transformers(tmp_path):
+    """A model that was saved again into its folder, in other shards, leaves both."""
     old, new = tiny(), tiny()
     with torch.no_grad():
         new.model.layers[0].self_attn.q_proj.weight.add_(1.0)
@@ -368,3 +211,123 @@ def test_of_a_whole_file_and_shards_it_reads_what_transformers_does(tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "both")
     assert_same(watch.heads(tmp_path / "both"), watch.heads(loaded))
     assert_same(watch.heads(tmp_path / "both"), watch.heads(new))
+
+
+# Ordinary mistakes: each gets an error that names the culprit.
+
+
+def without_config(folder):
+    (folder / "config.json").unlink()
+
+
+def config_of_nothing(folder):
+    (folder / "config.json").write_text("{}")
+
+
+def unknown_model(folder):
+    (folder / "config.json").write_text('{"model_type": "nothing-known"}')
+
+
+def cut_config(folder):
+    (folder / "config.json").write_text("{")
+
+
+def other_config(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 32, "head_dim": 8}))
+
+
+def missing_tensor(folder):
+    rewrite(folder, lambda state: {name: one for name, one in state.items() if "0.self_attn.k" not in name})
+
+
+def quantised(folder):
+    config = json.loads((folder / "config.json").read_text())
+    method = {"quantization_config": {"quant_method": "gptq"}}
+    (folder / "config.json").write_text(json.dumps(config | method))
+    rewrite(folder, lambda state: {name.replace("q_proj.w", "q_proj.qw"): t for name, t in state.items()})
+
+
+def eight_bits(folder):
+    rewrite(folder, lambda state: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in state.items()})
+
+
+def truncated(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def missing_shard(folder):
+    (folder / "model.safetensors").unlink()
+    tiny().save_pretrained(folder, max_shard_size="20KB")
+    next(folder.glob("model-00002*")).unlink()
+
+
+def no_state_dict(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"step": 3}, folder / "model.pt")
+
+
+def two_pickles(folder):
+    (folder / "model.safetensors").unlink()
+    for name in ("a.pt", "b.pt"):
+        torch.save({"w": torch.ones(1)}, folder / name)
+
+
+def adapter_alone(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def folder_of_checkpoints(folder):
+    (folder / "model.safetensors").unlink()
+    for step in (9, 10):
+        (folder / f"step-{step}").mkdir()
+        save_file({"a": torch.ones(1)}, folder / f"step-{step}" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "named"),
+    [
+        (without_config, "config.json"),
+        (config_of_nothing, "model_type"),
+        (unknown_model, "nothing-known"),
+        (cut_config, "config.json"),
+        (other_config, "model.layers.0.self_attn.q_proj.weight"),
+        (missing_tensor, "model.layers.0.self_attn.k_proj.weight"),
+        (quantised, "gptq"),
+        (eight_bits, "float8_e4m3fn"),
+        (truncated, "model.safetensors"),
+        (missing_shard, "model-00002-of-"),
+        (no_state_dict, "model.pt"),
+        (two_pickles, "a.pt, b.pt"),
+        (adapter_alone, "adapter"),
+        (folder_of_checkpoints, "step-10"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_ordinary_mistakes(saved, mistake, named):
+    _, folder = saved
+    mistake(folder)
+    with pytest.raises(RankriseError, match=re.escape(named)):
+        watch.heads(folder)[0]
+
+
+@pytest.mark.parametrize("source", ["nothing.safetensors", "./nothing/here/at/all", "rankrise/no-such-model"])
+def test_a_path_that_does_not_exist(monkeypatch, source):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(RankriseError, match=source):
+        watch.heads(source)
+
+
+def test_pickled_code_does_not_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"a": Trap()}))
+    torch.save({"a": Trap()}, tmp_path / "zipped.pt")
+    for name in ("plain.pt", "zipped.pt"):
+        with pytest.raises(RankriseError, match=name):
+            Checkpoint.open(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()

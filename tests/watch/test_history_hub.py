@@ -40,7 +40,7 @@ def point_to(server, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.address)
     template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(ours, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(ours, "WAITS", (0.0,) * 4)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
@@ -93,35 +93,6 @@ def test_a_missing_file_is_one_sentence_and_the_rest_is_fetched_later(hub, tmp_p
     assert watch.history("someone/tiny", tmp_path / "run").measured.tolist() == STEPS
 
 
-def _table(entries):
-    text = json.dumps(entries).encode()
-    return len(text).to_bytes(8, "little") + text
-
-
-@pytest.mark.parametrize(
-    ("file", "data"),
-    [
-        ("model.safetensors.index.json", b""),
-        ("model.safetensors.index.json", b"{}"),
-        ("model.safetensors.index.json", b"no json"),
-        ("model.safetensors", b""),
-        ("model.safetensors", b"\x08" + bytes(7) + b"no table"),
-        ("model.safetensors", _table({"fc.weight": {"dtype": "F32", "shape": [2, 2]}})),
-        ("model.safetensors", _table({"w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}})),
-    ],
-)
-def test_a_damaged_file_is_one_sentence(hub, series, tmp_path, file, data):
-    damaged = shutil.copytree(series / "step10", tmp_path / "damaged")
-    (damaged / "model.safetensors").unlink()  # which an index is not looked at beside
-    (damaged / file).write_bytes(data)
-    hub.revisions["step10"] = damaged
-    told = (
-        rf"^step10 \(step 10\) cannot be measured: {file} of someone/tiny at step10 is damaged \(.+\): leave"
-    )
-    with pytest.raises(RankriseError, match=told):
-        watch.history("someone/tiny", tmp_path / "run")
-
-
 def test_pickled_revisions_are_fetched_whole(hub, series, tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
@@ -152,14 +123,6 @@ def test_an_unknown_repository_is_one_sentence(hub):
     with pytest.raises(
         RankriseError,
         match=r"someone/other, which is not a folder here, could not be fetched .*check its name",
-    ):
-        watch.history_plan("someone/other")
-
-
-def test_without_a_way_to_the_hub_a_path_may_have_been_meant(hub, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(
-        RankriseError, match=r"could not be fetched .*: pass another path if a folder was meant"
     ):
         watch.history_plan("someone/other")
 

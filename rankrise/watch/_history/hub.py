@@ -1,56 +1,40 @@
-"""Revisions of a model on the Hugging Face Hub: of each, only the tensors that are measured are fetched.
+"""Read revisions of a model on the Hugging Face Hub, fetching only the tensors that are measured.
 
-Safetensors begin with a table of what is where, so that one small request tells the places of the tensors,
-and requests for ranges of bytes bring them. A pickled file is fetched whole. All requests go through
-`huggingface_hub`: its endpoint (HF_ENDPOINT), its token, its waiting when the Hub asks for it. Nothing of a
-token or of an address that was redirected to is kept or shown.
+A safetensors file begins with a table of its tensors' places, so one small request finds them and requests
+for ranges of bytes fetch them. Pickled files are fetched whole. Endpoint and token are huggingface_hub's.
 """
 
 import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
 from rankrise.record.weight_folders import WHOLE
-from rankrise.watch._checkpoint import Checkpoint, Form, Home, Wanted, form_of
-from rankrise.watch._history.folders import meant, refuse_adapter
+from rankrise.watch._checkpoint import Checkpoint, StoredTensor, Wanted, without_wrappers
+from rankrise.watch._history.folders import refuse_adapter
 
-# Bytes of the first request for a file: enough for the table of most.
+# Bytes of the first request for a file: enough for most tables.
 TABLE = 2**17
-# Bytes per request, and the most that lie between two tensors that come with one.
+# Bytes per request, and the largest gap between two tensors that are fetched together.
 PART = 2**26
 GAP = 2**18
-# The table of a file that is larger than this is not one.
-LARGEST_TABLE = 100 * 2**20
 RETRIED = (408, 429, 500, 502, 503, 504)
-# Seconds between requests where the Hub does not say how long to wait.
+# Seconds between attempts if the Hub does not say how long to wait.
 WAITS = (1.0, 2.0, 4.0, 8.0)
 LONGEST_WAIT = 300.0
-"""Seconds, where it does."""
 
-LATER = "run the same command again later: it goes on where it stopped"
+Answer = TypeVar("Answer")
 
 
 class NotFetched(RankriseError):
-    """The Hub, or the way to it, refused."""
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where the bytes of a tensor are in a safetensors file."""
-
-    dtype: str
-    form: Form
-    begin: int
-    end: int
+    """The Hub could not be reached, or refused."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +45,24 @@ class HubRevision:
     name: str
     commit: str
 
+    def __str__(self) -> str:
+        return f"{self.repository} at {self.name}"
+
     def key(self) -> str:
         return f"commit:{self.commit}"
 
     def header(self) -> Checkpoint:
-        for file in self._weights:
-            if not file.endswith(".safetensors"):
-                raise RankriseError(
-                    f"{self.repository} at {self.name} is pickled and has no config.json, so its names are "
-                    "not known before it is fetched: download it whole, and pass the folders."
-                )
-        forms: dict[str, Form] = {}
-        homes: dict[str, Home] = {}
-        for file, table in self._tables.items():
-            for name, place in table.items():
-                forms[name], homes[name] = place.form, (Path(file), name)
-        return Checkpoint.of(Path(), forms, homes)
+        if self._pickled:
+            raise RankriseError(
+                f"{self} is pickled and has no config.json, so its names are not known before it is fetched: "
+                "download it whole, and pass the folders."
+            )
+        tensors = {}
+        for file, (_, table) in self._tables.items():
+            for name, one in table.items():
+                begin, end = one["data_offsets"]
+                tensors[name] = StoredTensor(tuple(one["shape"]), end - begin, Path(file), name)
+        return Checkpoint(Path(), without_wrappers(tensors))
 
     def size(self, wanted: Wanted) -> int:
         if self._pickled:
@@ -87,9 +73,8 @@ class HubRevision:
     def config(self, into: Path) -> Path | None:
         if CONFIG not in self._files:
             return None
-        path = into / CONFIG
-        path.write_bytes(self._bytes(CONFIG, 0, self._files[CONFIG]))
-        return path
+        self._fetch_whole(CONFIG, into / CONFIG)
+        return into / CONFIG
 
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
         refuse_adapter(self.name, self._files)
@@ -98,25 +83,20 @@ class HubRevision:
                 self._fetch_whole(file, into / file)
             return Checkpoint.open(into)
         header = self.header()
-        names: dict[Path, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for name in wanted(header):
-            shard, stored = header.home(name)
-            names.setdefault(shard, []).append(stored)
-        for shard, inside in names.items():
-            self._fetch_tensors(shard.name, inside, into / shard.name)
+            stored = header.tensors[name]
+            names.setdefault(stored.file.name, []).append(stored.name)
+        for file, inside in names.items():
+            self._fetch_tensors(file, inside, into / file)
         return Checkpoint.open(into)
-
-    @property
-    def _pickled(self) -> bool:
-        return not self._weights[0].endswith(".safetensors")
 
     @cached_property
     def _files(self) -> dict[str, int]:
         """Names and sizes of the files at the top of the revision."""
         api = _hub().HfApi()
-        found = _patiently(
-            f"{self.repository} at {self.name}",
-            lambda: api.model_info(self.repository, revision=self.commit, files_metadata=True),
+        found = _ask(
+            str(self), lambda: api.model_info(self.repository, revision=self.commit, files_metadata=True)
         )
         return {one.rfilename: one.size or 0 for one in found.siblings or () if "/" not in one.rfilename}
 
@@ -128,82 +108,48 @@ class HubRevision:
                 return [whole]
             index = f"{whole}.index.json"
             if index in self._files:
-                with self._whole(index):
-                    described = json.loads(self._bytes(index, 0, self._files[index]))
-                    shards = sorted(set(described["weight_map"].values()))
-                missing = [shard for shard in shards if shard not in self._files]
+                homes = json.loads(self._bytes(index, 0, self._files[index]))["weight_map"]
+                missing = sorted(set(homes.values()) - self._files.keys())
                 if missing:
-                    raise RankriseError(
-                        f"{self.repository} at {self.name} names {missing[0]!r} in {index}, which is not "
-                        "beside it: leave this revision out."
-                    )
-                return shards
+                    raise RankriseError(f"{self} lacks {missing[0]}, which {index} names: leave it out.")
+                return sorted(set(homes.values()))
         raise RankriseError(
-            f"{self.repository} at {self.name} has neither {' nor '.join(WHOLE)}: leave "
-            "this revision out, with a pattern for the steps."
+            f"{self} has neither {' nor '.join(WHOLE)}: leave it out, with a pattern for the steps."
         )
 
+    @property
+    def _pickled(self) -> bool:
+        return not self._weights[0].endswith(".safetensors")
+
     @cached_property
-    def _tables(self) -> dict[str, dict[str, StoredTensor]]:
-        """Where the tensors of each file are."""
+    def _tables(self) -> dict[str, tuple[int, dict[str, Any]]]:
+        """By file, where its data begin and its table of tensors: dtype, shape and data_offsets by name."""
         return {file: self._table(file) for file in self._weights}
 
-    def _table(self, file: str) -> dict[str, StoredTensor]:
+    def _table(self, file: str) -> tuple[int, dict[str, Any]]:
         first = self._bytes(file, 0, min(TABLE, self._files[file]))
-        length = int.from_bytes(first[:8], "little")
-        start = 8 + length
-        with self._whole(file):
-            if not 0 < length <= min(LARGEST_TABLE, self._files[file] - 8):
-                raise ValueError("it does not begin as safetensors do")
-            text = first[8:start]
-            if len(text) < length:
-                text += self._bytes(file, len(first), start)
-            table: dict[str, Any] = json.loads(text)
-            table.pop("__metadata__", None)
-            found = {
-                name: StoredTensor(
-                    one["dtype"],
-                    form_of(one["shape"], one["dtype"]),
-                    *(start + offset for offset in one["data_offsets"]),
-                )
-                for name, one in table.items()
-            }
-            if any(not start <= one.begin <= one.end <= self._files[file] for one in found.values()):
-                raise ValueError("it names bytes that it does not have")
-        return found
-
-    @contextmanager
-    def _whole(self, file: str) -> Iterator[None]:
-        """One sentence for a file that does not hold what its name says."""
-        try:
-            yield
-        except RankriseError:
-            raise
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise RankriseError(
-                f"{file} of {self.repository} at {self.name} is damaged ({error}): leave this revision out."
-            ) from error
+        start = 8 + int.from_bytes(first[:8], "little")
+        if not 8 < start <= self._files[file]:
+            raise RankriseError(f"{file} of {self} is damaged: leave this revision out.")
+        text = first[8:start] if start <= len(first) else first[8:] + self._bytes(file, len(first), start)
+        table = json.loads(text)
+        table.pop("__metadata__", None)
+        return start, table
 
     def _fetch_tensors(self, file: str, names: Sequence[str], path: Path) -> None:
-        """Write the tensors of those names as a safetensors file of their own."""
-        table = self._tables[file]
-        places = sorted((table[name].begin, name) for name in names)
-        entries: dict[str, Any] = {}
-        offset = 0
-        for _, name in places:
-            place = table[name]
-            size = place.end - place.begin
-            entries[name] = {
-                "dtype": place.dtype,
-                "shape": place.form.shape,
-                "data_offsets": [offset, offset + size],
-            }
-            offset += size
+        """Write a safetensors file with these tensors alone."""
+        start, table = self._tables[file]
+        entries, ranges, offset = {}, [], 0
+        for name in sorted(names, key=lambda name: table[name]["data_offsets"]):
+            begin, end = table[name]["data_offsets"]
+            entries[name] = table[name] | {"data_offsets": [offset, offset + end - begin]}
+            ranges.append((start + begin, start + end))
+            offset += end - begin
         text = json.dumps(entries).encode()
         text += b" " * (-len(text) % 8)
         with path.open("wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
-            for begin, end, parts in _requests([table[name] for _, name in places]):
+            for begin, end, parts in _requests(ranges):
                 data = memoryview(self._bytes(file, begin, end))
                 for part_begin, part_end in parts:
                     out.write(data[part_begin - begin : part_end - begin])
@@ -214,26 +160,25 @@ class HubRevision:
                 out.write(self._bytes(file, begin, min(begin + PART, self._files[file])))
 
     def _bytes(self, file: str, begin: int, end: int) -> bytes:
-        """Those bytes of a file; asked for again where the connection drops or the Hub says to wait."""
         if begin == end:
             return b""
         hub = _hub()
         url = hub.hf_hub_url(self.repository, file, revision=self.commit)
         headers = hub.utils.build_hf_headers() | {"Range": f"bytes={begin}-{end - 1}"}
-        with _asking(f"{file} of {self.repository} at {self.name}"):
-            response = hub.utils.http_backoff(
-                "GET", url, headers=headers, follow_redirects=True, retry_on_status_codes=RETRIED
+
+        def get() -> bytes:
+            response = hub.utils.get_session().get(
+                url, headers=headers, timeout=hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
             )
             hub.utils.hf_raise_for_status(response)
-        data: bytes = response.content
-        if response.status_code == 200 and len(data) > end - begin:  # ranges are not known there
-            data = data[begin:end]
-        if len(data) != end - begin:
-            raise NotFetched(
-                f"{file} of {self.repository} at {self.name} came with {len(data)} bytes in place of "
-                f"{end - begin}: run the same command again."
-            )
-        return data
+            data: bytes = response.content
+            if response.status_code == 200:  # the server knows no ranges and sent the whole file
+                data = data[begin:end]
+            if len(data) != end - begin:
+                raise EOFError(f"{len(data)} bytes came in place of {end - begin}")
+            return data
+
+        return _ask(f"{file} of {self}", get)
 
 
 def is_hub_name(text: str) -> bool:
@@ -246,27 +191,25 @@ def is_hub_name(text: str) -> bool:
 
 
 def hub_revisions(repository: str) -> list[HubRevision]:
-    """The branches and tags of a model; of a name that is both, the branch."""
-    what = f"{repository}, which is not a folder here{meant(Path(repository))},"
-    advice = "pass another path if a folder was meant; otherwise run the same command again later"
-    refs = _patiently(what, lambda: _hub().HfApi().list_repo_refs(repository), advice)
+    """The branches and tags of a model; a branch hides a tag of its name."""
+    refs = _ask(
+        f"{repository}, which is not a folder here,", lambda: _hub().HfApi().list_repo_refs(repository)
+    )
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 
 
-def _requests(places: Sequence[StoredTensor]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """Ranges to ask for, each with the parts of it that are wanted: neighbours together, large ones in parts.
+def _requests(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Ranges to ask for, each with its wanted parts: neighbours together, large ones split.
 
-    >>> none = Form((), 0)
-    >>> ranges = (0, 10), (12, 20), (10**7, 10**7 + 4)
-    >>> list(_requests([StoredTensor("F32", none, *one) for one in ranges]))
+    >>> list(_requests([(0, 10), (12, 20), (10**7, 10**7 + 4)]))
     [(0, 20, [(0, 10), (12, 20)]), (10000000, 10000004, [(10000000, 10000004)])]
     """
     begin = end = -1
     parts: list[tuple[int, int]] = []
-    for place in places:
-        for start in range(place.begin, place.end, PART):
-            stop = min(start + PART, place.end)
+    for first, last in ranges:
+        for start in range(first, last, PART):
+            stop = min(start + PART, last)
             if parts and (start - end > GAP or stop - begin > PART):
                 yield begin, end, parts
                 parts = []
@@ -276,41 +219,29 @@ def _requests(places: Sequence[StoredTensor]) -> Iterator[tuple[int, int, list[t
         yield begin, end, parts
 
 
-def _patiently(what: str, ask: Callable[[], Any], advice: str = LATER) -> Any:
-    """An answer of the Hub's interface, asked for again where it is busy: the library does so for files
-    alone."""
-    with _asking(what, advice):
-        for wait in (*WAITS, None):
-            try:
-                return ask()
-            except Exception as error:
-                response = getattr(error, "response", None)
-                if wait is None or (response is not None and response.status_code not in RETRIED):
-                    raise
-                asked = "" if response is None else response.headers.get("retry-after", "")
-                time.sleep(min(float(asked), LONGEST_WAIT) if asked.isdecimal() else wait)
-
-
-@contextmanager
-def _asking(what: str, otherwise: str = LATER) -> Iterator[None]:
-    """One sentence for whatever the Hub or the way to it refuses; the library's own text may show addresses
-    that are signed, and stays out."""
-    try:
-        yield
-    except Exception as error:
-        kind = type(error).__name__
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        advice = {
-            "GatedRepoError": "ask for access on its page, and log in with 'hf auth login'",
-            "RepositoryNotFoundError": "check its name, and if it is private log in with 'hf auth login'",
-            "RevisionNotFoundError": "check the revision",
-            "RemoteEntryNotFoundError": "leave this revision out",
-            "EntryNotFoundError": "leave this revision out",
-        }.get(kind, otherwise)
-        told = f"{kind}, status {status}" if status else kind
-        raise NotFetched(
-            f"{what} could not be fetched from the Hugging Face Hub ({told}): {advice}."
-        ) from None
+def _ask(what: str, ask: Callable[[], Answer]) -> Answer:
+    """Ask the Hub, again if the connection drops or the Hub is busy. The library's own error may show signed
+    addresses, so it is not chained."""
+    for wait in (*WAITS, None):
+        try:
+            return ask()
+        except Exception as error:
+            response = getattr(error, "response", None)
+            status = getattr(response, "status_code", None)
+            if wait is None or status not in (None, *RETRIED):
+                failure = error
+                break
+            asked = "" if response is None else response.headers.get("retry-after", "")
+            time.sleep(min(float(asked), LONGEST_WAIT) if asked.isdecimal() else wait)
+    kind = type(failure).__name__
+    advice = {
+        "GatedRepoError": "ask for access on its page, and log in with 'hf auth login'",
+        "RepositoryNotFoundError": "check its name, and if it is private log in with 'hf auth login'",
+        "RemoteEntryNotFoundError": "leave this revision out",
+        "EntryNotFoundError": "leave this revision out",
+    }.get(kind, "run the same command again later, and it goes on where it stopped")
+    answer = f"{kind}, status {status}" if status else kind
+    raise NotFetched(f"{what} could not be fetched from the Hugging Face Hub ({answer}): {advice}.")
 
 
 def _hub() -> Any:

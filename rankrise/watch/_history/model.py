@@ -13,7 +13,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.reading import read_bytes
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.series import CheckpointSource
-from rankrise.watch._pretrained import Architecture, architecture_of, loading, plain_architecture
+from rankrise.watch._pretrained import Architecture, architecture_of, loading
 from rankrise.watch._track.weights import Choice, Tensors, Unit, find_units
 
 LARGEST_CONFIG = 10_000_000
@@ -87,7 +87,7 @@ def model_of(source: CheckpointSource, choice: Choice, model: nn.Module | None, 
     """The model of a series: the user's, that of a checkpoint's config.json, or where there is none, the
     plain matrices that a checkpoint holds."""
     if model is not None:
-        architecture = plain_architecture(copy.deepcopy(model).to("meta"))
+        architecture = Architecture(copy.deepcopy(model).to("meta"))
         return Model(architecture, find_units(architecture.model, choice), type(model).__name__)
     config = source.config(scratch)
     if config is not None:
@@ -99,7 +99,7 @@ def model_of(source: CheckpointSource, choice: Choice, model: nn.Module | None, 
             f"{source.name} has no config.json beside its weights, so its heads cannot be told apart: pass "
             "the model (model=... in Python), or measure plain matrices with --matrices '*'."
         )
-    architecture = plain_architecture(_matrices(source.header()))
+    architecture = Architecture(_matrices(source.header()))
     plain = Choice((), None, None, choice.matrices)
     return Model(architecture, find_units(architecture.model, plain), "matrices")
 
