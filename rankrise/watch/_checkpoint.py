@@ -1,6 +1,7 @@
 """Read a checkpoint one tensor at a time: safetensors, sharded or not, and pickled weights."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +91,7 @@ Wanted = Callable[[Checkpoint], list[str]]
 
 def _find(source: str | Path) -> Path:
     """The path itself, or the local copy of a model on the Hub."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # unlike Path.expanduser, this leaves an unknown ~user
     if path.exists():
         return path
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(source)) or path.suffix in SUFFIXES:

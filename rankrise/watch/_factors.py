@@ -1,7 +1,4 @@
-"""A matrix, or two thin factors of one, `left @ right^T`: what is accepted as such, and what is not.
-
-No head's d x d product is ever formed: W_K W_Q^T has the factors (W_K, W_Q).
-"""
+"""What is taken as a matrix: a tensor, an array or lists of numbers; or two thin factors, left and right."""
 
 from collections.abc import Sequence
 
@@ -16,10 +13,7 @@ Matrix = Tensor | ArrayLike
 """A tensor, a NumPy array or nested lists of numbers, [..., m, n]."""
 Factors = tuple[Tensor, Tensor]
 """`left` [..., m, r] and `right` [..., n, r], which stand for `left @ right^T` [..., m, n]."""
-Blocks = tuple[Tensor, ...]
-"""Column blocks of one factor: one, or two of equal size."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""The types of weights. In fewer bits they are quantised: without their scales, numbers that mean nothing."""
 
 
 def as_tensor(given: Matrix) -> Tensor:
@@ -30,44 +24,31 @@ def as_tensor(given: Matrix) -> Tensor:
     """
     if isinstance(given, Tensor):
         return given
-    of_tensors = isinstance(given, (list, tuple)) and any(isinstance(one, Tensor) for one in given)
-    try:
-        array = np.asarray(None if of_tensors else given)
-        if not isinstance(given, np.ndarray) and array.dtype.kind in "iu":
-            array = array.astype(float)
-        return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
-    except (TypeError, ValueError):
-        raise RankriseError(
-            f"{type(given).__name__} was passed as a matrix: pass a tensor, a NumPy array or nested lists of "
-            "numbers; of two factors, each by itself or as a tuple of two."
-        ) from None
+    if isinstance(given, list | tuple):
+        return torch.tensor(given, dtype=torch.float64)
+    return torch.from_numpy(np.array(given))
 
 
-def checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
-    """The two factors without gradients, on a device that has float64, or an error that says what is
-    wrong."""
-    left, right = as_tensor(left), as_tensor(right)
-    for side, factor in (("left", left), ("right", right)):
-        if factor.dtype not in FLOATS or factor.ndim < 2 or factor.numel() == 0 or factor.is_meta:
-            raise RankriseError(
-                f"{_where(name)}the {side} factor is {shape_of(factor)} of {factor.dtype}: pass a "
-                "floating-point tensor [..., d, r] of 16 bits or more that holds numbers."
-            )
-    batches = {left.shape[:-2], right.shape[:-2]} - {torch.Size()}
-    if left.shape[-1] != right.shape[-1] or left.device != right.device or len(batches) > 1:
+def checked(left: Matrix, right: Matrix, *, name: str = "") -> Factors:
+    """Both factors without gradients, with the same leading sizes, on a device that has float64."""
+    left, right = as_tensor(left).detach(), as_tensor(right).detach()
+    what = name or "The matrix"
+    for factor in (left, right):
+        refuse_quantised(factor, what)
+    if min(left.ndim, right.ndim) < 2 or left.shape[-1] != right.shape[-1] or left.device != right.device:
         raise RankriseError(
-            f"{_where(name)}the factors are {shape_of(left)} and {shape_of(right)}: pass [..., m, r] and "
-            "[..., n, r] with the same leading sizes and the same r, on one device."
+            f"{what} has factors {list(left.shape)} on {left.device} and {list(right.shape)} on "
+            f"{right.device}: pass [..., m, r] and [..., n, r] on one device."
         )
-    batch = batches.pop() if batches else ()
-    left, right = (factor.detach().expand(*batch, *factor.shape[-2:]) for factor in (left, right))
+    batch = left.shape[:-2] or right.shape[:-2]
+    left, right = left.expand(*batch, *left.shape[-2:]), right.expand(*batch, *right.shape[-2:])
     if left.device.type == "mps":  # it has no float64
-        left, right = left.cpu(), right.cpu()
+        return left.cpu(), right.cpu()
     return left, right
 
 
 def refuse_quantised(weight: Tensor, what: str) -> None:
-    """Refuse a weight of another type than `FLOATS`."""
+    """Refuse integers and floats of 8 bits: without their scales, such numbers are not the weights."""
     if weight.dtype not in FLOATS:
         raise RankriseError(
             f"{what} has dtype {weight.dtype}: it is quantised, so dequantise the model first."
@@ -75,22 +56,20 @@ def refuse_quantised(weight: Tensor, what: str) -> None:
 
 
 def refuse_non_finite(bad: Tensor, name: str, numbers: Sequence[int] | None = None) -> None:
-    """Raise if any entry of `bad` [...] is set: the error names the layer and the first such head, counted
-    from 1. `numbers` are the indices in the model of the heads in `bad`, where they are some of them."""
+    """Raise if any entry of `bad` [...] is set, with the layer's name and its first bad head, counted from 1.
+
+    `numbers` are the heads' indices in the model, where `bad` is of some of them.
+    """
     if bad.any():
         place = [int(index) for index in bad.nonzero()[0]]
         head = [(index if numbers is None else numbers[index]) + 1 for index in place]
-        which = f", head {head[0] if len(head) == 1 else head} (counted from 1)," if head else ""
+        which = f", head {', '.join(map(str, head))} (counted from 1)," if head else ""
         raise RankriseError(
             f"{name or 'The matrix'}{which} holds nan or inf, which has no singular values: look for where "
             "training diverged, or leave this layer out."
         )
 
 
-def shape_of(factor: Tensor) -> str:
-    """For error messages."""
-    return f"{list(factor.shape)} on {factor.device}"
-
-
-def _where(name: str) -> str:
-    return f"{name}: " if name else ""
+def divided(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """`numerator / denominator`, and 0 where the denominator is 0."""
+    return numerator / torch.where(denominator == 0, torch.inf, denominator)

@@ -7,12 +7,12 @@ kernel is.
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankrise.watch._gram import divided
+from rankrise.watch._factors import divided
 
 # Vectors iterated together: reading the matrices costs the same for a few, and a cluster of as many leading
 # values does no harm.
@@ -33,8 +33,7 @@ POWER = 64
 POWER_ROUNDS = 3
 
 
-@dataclass(frozen=True)
-class Leading:
+class Leading(NamedTuple):
     """Largest eigenvalues [heads], estimates of their relative errors, and right and left eigenvectors."""
 
     value: Tensor
@@ -44,19 +43,18 @@ class Leading:
 
 
 def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
-    """Of `first @ second` [heads, r, r], by filtered subspace iteration (Zhou, Saad and others, 2006).
+    """Leading eigenvalue of `first @ second` [heads, r, r], by filtered subspace iteration (Zhou, Saad and
+    others, 2006).
 
     A polynomial that stays small on [0, c] and grows beyond it is applied to a few vectors, c being their
     smallest Ritz value or a share of the largest; then Rayleigh and Ritz, in the scalar product of `second`,
-    in which the operator is symmetric. Each head keeps the best that any round found.
+    in which the operator is symmetric. Each head keeps the best of all rounds.
     """
     heads, inner = first.shape[0], first.shape[-1]
     generator = torch.Generator(first.device).manual_seed(0)
-    start = torch.randn(
-        1, min(BLOCK, inner), inner, generator=generator, dtype=first.dtype, device=first.device
-    )
-    rows = start.expand(heads, -1, -1) @ first
-    best = None
+    shape = 1, min(BLOCK, inner), inner
+    start = torch.randn(shape, generator=generator, dtype=first.dtype, device=first.device)
+    rows, best = start.expand(heads, -1, -1) @ first, None
     for done in range(ROUNDS):
         images = rows @ second
         applied = images @ first
@@ -79,8 +77,22 @@ def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
     return best
 
 
+def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
+    """The turn to Ritz vectors (rows) and their values, smallest first; 0 for directions lost in rounding."""
+    cutoff = 10 * torch.finfo(overlap.dtype).eps
+    finite = (overlap.isfinite() & energy.isfinite()).all(-1).all(-1)[:, None, None]
+    wide, energy_wide = torch.where(finite, overlap, 0.0).double(), torch.where(finite, energy, 0.0).double()
+    scale = divided(torch.ones_like(wide[:, 0]), wide.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt())
+    lengths, directions = torch.linalg.eigh(scale[:, :, None] * wide * scale[:, None, :])
+    shrink = torch.where(lengths > cutoff * lengths[:, -1:], lengths.clamp_min(0).rsqrt(), 0.0)
+    white = scale[:, :, None] * directions * shrink[:, None, :]
+    values, vectors = torch.linalg.eigh(white.mT @ energy_wide @ white)
+    turn = (white @ vectors).mT.to(overlap.dtype)
+    return turn, torch.where(finite[:, 0], values.clamp_min(0), torch.nan)
+
+
 def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> Leading:
-    """What a Ritz vector [heads, 1, r] gives, `lowest` [heads] being the smallest Ritz value beside it.
+    """The value and error of a Ritz vector [heads, 1, r]; `lowest` [heads] is the smallest Ritz value.
 
     A Ritz value is never above the largest eigenvalue. It is below by at most residual^2 / gap, and by a few
     residuals where the leading values are so close that no gap is seen. The operator is applied afresh, free
@@ -100,34 +112,19 @@ def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> L
 
 
 def _better(one: Leading, other: Leading) -> Leading:
-    """Head by head, the one with the smaller error."""
+    """Take the one with the smaller error, head by head."""
     which = other.error < one.error
+    columns = which[:, None]
     return Leading(
         torch.where(which, other.value, one.value),
         torch.where(which, other.error, one.error),
-        torch.where(which[:, None], other.right, one.right),
-        torch.where(which[:, None], other.left, one.left),
+        torch.where(columns, other.right, one.right),
+        torch.where(columns, other.left, one.left),
     )
 
 
-def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
-    """The turn to Ritz vectors (rows) and their values, smallest first; directions that are lost in rounding
-    get 0."""
-    cutoff = 10 * torch.finfo(overlap.dtype).eps
-    finite = (overlap.isfinite() & energy.isfinite()).all(-1).all(-1)[:, None, None]
-    wide, energy_wide = torch.where(finite, overlap, 0.0).double(), torch.where(finite, energy, 0.0).double()
-    scale = divided(torch.ones_like(wide[:, 0]), wide.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt())
-    lengths, directions = torch.linalg.eigh(scale[:, :, None] * wide * scale[:, None, :])
-    shrink = torch.where(lengths > cutoff * lengths[:, -1:], lengths.clamp_min(0).rsqrt(), 0.0)
-    white = scale[:, :, None] * directions * shrink[:, None, :]
-    values, vectors = torch.linalg.eigh(white.mT @ energy_wide @ white)
-    turn = (white @ vectors).mT.to(overlap.dtype)
-    return turn, torch.where(finite[:, 0], values.clamp_min(0), torch.nan)
-
-
 def by_squaring(matrix: Tensor) -> Tensor:
-    """Largest eigenvalue [heads] of matrices [heads, r, r] whose eigenvalues are all >= 0, from traces of
-    their powers.
+    """Largest eigenvalue [heads] of matrices [heads, r, r] with eigenvalues >= 0, from traces of powers.
 
     With q = 64^s, `tr M^2q / tr M^q` is at most the q-th power of the largest, and short of it by a factor of
     at most sqrt(r): no start vector, no gap, nothing to wait for.

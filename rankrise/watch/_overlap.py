@@ -1,6 +1,6 @@
 """Did two trainings learn the same directions? How far the leading spaces of their changes overlap."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
-from rankrise.watch._change import Change
-from rankrise.watch._compare import PRODUCTS, Source, described, head_change, open_pair
+from rankrise.watch._ceilings import PRODUCTS
+from rankrise.watch._pairs import Device, LayerPair, Source, described, is_run, layer_pairs
 from rankrise.watch._ranks import rank_above
-from rankrise.watch._recorded import head_numbers, is_run
-from rankrise.watch._subspaces import leading_vectors, principal_angles
+from rankrise.watch._spectra import leading_vectors
 
 NOTHING = 1e-6
 """A singular value below this share of the largest has no direction of its own."""
@@ -21,8 +19,7 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class HeadOverlap:
-    """Of one head's KQ = W_K W_Q^T or VO = W_V W_O^T: how much of the leading space of one change lies in
-    that of the other.
+    """How much of the leading space of one change of a head lies in that of the other.
 
     An overlap is the mean squared cosine of the principal angles: 1 for the same space, `*_by_chance` on
     average for two random ones, None where one of the changes is zero. Left is the side of the keys or
@@ -33,7 +30,7 @@ class HeadOverlap:
     matrix: str
     """KQ or VO."""
     head: int
-    """An index, from 0, as everywhere in Python and JSON."""
+    """An index from 0."""
     directions: int
     """How many leading directions are compared: fewer than asked for where a change has fewer."""
     left: float | None
@@ -62,7 +59,6 @@ class ModelOverlap:
         return asdict(self)
 
 
-@typed
 def overlap(
     before: Source,
     first: Source,
@@ -70,7 +66,7 @@ def overlap(
     *,
     second_before: Source | None = None,
     directions: int = 4,
-    device: str | torch.device | None = None,
+    device: Device = None,
     progress: Callable[[float], None] | None = None,
 ) -> ModelOverlap:
     """How far what `first` learned since `before` lies in the directions that `second` learned, by head.
@@ -91,71 +87,71 @@ def overlap(
     (1, 1.0, 0.125)
     """
     if directions < 1:
-        raise RankriseError(f"{directions} directions were asked for: pass 1 or more.")
+        raise RankriseError(f"directions is {directions}: pass 1 or more.")
     if second_before is None:
         second_before = second if is_run(second) else before
-    pairs = [open_pair(before, first), open_pair(second_before, second)]
-    names = pairs[0][0].names
-    if names != pairs[1][0].names:
+    one, other = layer_pairs(before, first), layer_pairs(second_before, second)
+    if list(one) != list(other):
         raise RankriseError(
-            f"The two are of different architectures: one has the attention layers {names[0]} ... "
-            f"{names[-1]}, the other {pairs[1][0].names[0]} ... {pairs[1][0].names[-1]}; pass two trainings "
-            "of one model."
+            f"The first training has the attention layers {', '.join(one)}, the second {', '.join(other)}: "
+            "pass two trainings of one model."
         )
     rows: list[HeadOverlap] = []
-    for index, name in enumerate(names):
-        layers = [(old[index], new[index]) for old, new in pairs]
-        numbers, others = (
-            list(head_numbers(old, index) or range(len(layer.query)))
-            for (old, _), (layer, _) in zip(pairs, layers, strict=True)
-        )
-        if numbers != others:
+    for index, name in enumerate(one):
+        layers = one[name](), other[name]()
+        if list(layers[0].heads) != list(layers[1].heads):
+            numbers = [[head + 1 for head in layer.heads] for layer in layers]
             raise RankriseError(
-                f"{name} has the heads {[head + 1 for head in numbers]} in the first and "
-                f"{[head + 1 for head in others]} in the second: pass two trainings of which the same heads "
-                "were tracked."
+                f"{name} has the heads {numbers[0]} in the first and {numbers[1]} in the second: pass two "
+                "trainings of which the same heads were tracked."
             )
-        for matrix in PRODUCTS:
-            changes = [head_change(old, new, matrix, device, numbers) for old, new in layers]
-            rows += _rows(name, matrix, changes, directions, numbers)
+        for product in PRODUCTS:
+            rows += _rows(layers, product, directions, device)
         if progress is not None:
-            progress((index + 1) / len(names))
+            progress((index + 1) / len(one))
     return ModelOverlap(described(first), described(second), tuple(rows))
 
 
 def _rows(
-    layer: str, matrix: str, changes: list[Change], directions: int, numbers: Sequence[int]
+    layers: tuple[LayerPair, LayerPair], product: str, directions: int, device: Device
 ) -> list[HeadOverlap]:
-    left, right = changes[0].before
-    most = min(left.shape[-2], right.shape[-2], 2 * left.shape[-1], directions)
+    changes = [layer.change(product, device) for layer in layers]
+    most = min(changes[0].highest_rank, directions)
     found = [leading_vectors(change, count=most) for change in changes]
     sizes = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
     rows = []
     for place, count in enumerate(sizes.tolist()):
-        angles = {
-            side: _angles(*(getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found))
-            for side in ("left", "right")
-        }
+        left, right = (
+            principal_angles(*(getattr(vectors, side)[place, :, :count] for vectors in found)).cpu()
+            for side in ("left_vectors", "right_vectors")
+        )
+        by_chance = [count / size for size in changes[0].shape]
         rows.append(
             HeadOverlap(
-                layer=layer,
-                matrix=matrix,
-                head=numbers[place],
+                layer=layers[0].name,
+                matrix=product,
+                head=layers[0].heads[place],
                 directions=count,
-                left=_shared(angles["left"]),
-                right=_shared(angles["right"]),
-                left_by_chance=count / left.shape[-2],
-                right_by_chance=count / right.shape[-2],
-                left_angles=tuple(angles["left"].rad2deg().tolist()),
-                right_angles=tuple(angles["right"].rad2deg().tolist()),
+                left=float(left.cos().square().mean()) if count else None,
+                right=float(right.cos().square().mean()) if count else None,
+                left_by_chance=by_chance[0],
+                right_by_chance=by_chance[1],
+                left_angles=tuple(left.rad2deg().tolist()),
+                right_angles=tuple(right.rad2deg().tolist()),
             )
         )
     return rows
 
 
-def _angles(first: Tensor, second: Tensor) -> Tensor:
-    return principal_angles(first, second).cpu() if first.shape[-1] else torch.zeros(0)
+def principal_angles(first: Tensor, second: Tensor) -> Tensor:
+    """Angles in radians between two spaces, smallest first [k], from orthonormal bases [d, k] in float64.
 
+    They are exact for small angles too, where cosines alone lose half the digits (Björck and Golub 1973).
 
-def _shared(angles: Tensor) -> float | None:
-    return float(angles.cos().square().mean()) if len(angles) else None
+    >>> plane = torch.eye(3, dtype=torch.float64)
+    >>> principal_angles(plane[:, [0, 1]], plane[:, [0, 2]])
+    tensor([0.0000, 1.5708], dtype=torch.float64)
+    """
+    overlap = first.mT @ second
+    sines = torch.linalg.svdvals(second - first @ overlap).flip(-1)
+    return torch.atan2(sines, torch.linalg.svdvals(overlap))

@@ -1,21 +1,33 @@
-"""Ranks that count by size: each takes singular values [..., k], largest first, or a change, and gives one
-number [...] per matrix.
+"""The rank measures: stable, effective and energy rank, and the rank above a threshold.
 
-A zero matrix has rank 0 by all of them. The stable rank needs no singular values: see `stable_rank`.
+A zero matrix has rank 0 by all of them. All but the stable rank are of singular values.
 """
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import shown, typed
-from rankrise.watch._change import Change
-from rankrise.watch._factors import Matrix, as_tensor
-from rankrise.watch._gram import divided
-from rankrise.watch._spectra import singular_values
+from rankrise.watch._change import Change, as_change, blocks, identity
+from rankrise.watch._factors import Matrix, as_tensor, divided, refuse_non_finite
+from rankrise.watch._leading_value import by_filter, by_squaring
+from rankrise.watch._spectra import (
+    CANCELLATION_LIMIT,
+    Blocks,
+    factor_values,
+    grams,
+    singular_values,
+    widened,
+)
 
 Values = Matrix | Change
-"""Singular values, or a change that has some."""
+"""Singular values [..., k], largest first, or a change that has some."""
+
+# Relative error at which the iteration for |W|_2^2 stops, and that float32 rounding may add.
+TOLERANCE = 2e-6
+# Rounding in a float32 Gram matrix of unit columns, entry by entry: about 4e-8 is seen.
+FLOAT32_NOISE = 2e-7
+# Column norms between which float32 squares neither overflow nor vanish.
+FLOAT32_RANGE = (1e-12, 1e15)
 
 
 def effective_rank(values: Values) -> Tensor:
@@ -31,7 +43,6 @@ def effective_rank(values: Values) -> Tensor:
     return torch.where(values.amax(-1) > 0, entropy.exp(), 0.0)
 
 
-@typed
 def energy_rank(values: Values, share: float = 0.9) -> Tensor:
     """How many leading singular values hold `share` of the energy, the sum of squares.
 
@@ -39,16 +50,13 @@ def energy_rank(values: Values, share: float = 0.9) -> Tensor:
     (tensor(1), tensor(2))
     """
     if not 0 < share <= 1:
-        raise RankriseError(
-            f"The share of the energy is {share}: pass a number above 0 and at most 1, such as 0.9."
-        )
+        raise RankriseError(f"share is {share}: pass a number above 0 and at most 1, such as 0.9.")
     values = _singular(values)
-    held = normalised_spectrum(values).double().square().cumsum(-1)
+    held = divided(values, values.amax(-1, keepdim=True)).double().square().cumsum(-1)
     enough = share * held[..., -1:] * (1 - 4 * torch.finfo(torch.float64).eps)
     return torch.where(values.amax(-1) > 0, (held < enough).sum(-1) + 1, 0)
 
 
-@typed
 def rank_above(values: Values, threshold: float = 1e-3) -> Tensor:
     """How many singular values exceed `threshold` times the largest.
 
@@ -56,27 +64,99 @@ def rank_above(values: Values, threshold: float = 1e-3) -> Tensor:
     tensor(2)
     """
     if not 0 <= threshold < 1:
-        raise RankriseError(
-            f"The threshold is {threshold}: pass a share of the largest value, from 0 up to 1, such as 1e-3."
-        )
+        raise RankriseError(f"threshold is {threshold}: pass a share of the largest value, such as 1e-3.")
     values = _singular(values)
     return (values > threshold * values.amax(-1, keepdim=True)).sum(-1)
 
 
-def normalised_spectrum(values: Values) -> Tensor:
-    """Singular values over their largest: what the paper's Figures 1 and 5 draw. Zeros stay zeros.
-
-    >>> normalised_spectrum(torch.tensor([4.0, 1.0, 0.0]))
-    tensor([1.0000, 0.2500, 0.0000])
-    """
-    values = _singular(values)
-    return divided(values, values.amax(-1, keepdim=True))
-
-
 def _singular(values: Values) -> Tensor:
-    if isinstance(values, Change):
-        return singular_values(values)
-    found = as_tensor(values)
-    if found.ndim == 0 or found.shape[-1] == 0 or found.is_complex():
-        raise RankriseError(f"values is {shown(found)}: pass one singular value or more, in a row, all real.")
-    return found
+    return singular_values(values) if isinstance(values, Change) else as_tensor(values)
+
+
+def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
+    """Stable rank `|W|_F^2 / |W|_2^2` of `W = left @ right^T`, float64 [...]; of `left` itself without
+    `right`; of a `change`. The relative error is below 1e-5.
+
+    No decomposition: with the Gram matrices A and B of the factors, `|W|_F^2 = sum(A * B)`, and `|W|_2^2` is
+    the largest eigenvalue of `A B`. Heads where float32 or the iteration is not sure of its digits are done
+    again from all their singular values. `left` is [..., m, r] and `right` [..., n, r]; `name` (the layer)
+    is for error messages.
+
+    >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)
+    tensor(1.2500, dtype=torch.float64)
+    >>> from rankrise import watch
+    >>> k, q = torch.eye(4)[:, :2], torch.eye(4)[:, :2]
+    >>> stable_rank(watch.change((k, q), (k + 1, q))).round(decimals=4)
+    tensor(1., dtype=torch.float64)
+    """
+    learned = as_change(left, right, name=name)
+    if learned.is_whole:
+        matrix = learned.after[0]
+        if learned.before:
+            matrix = matrix.double() - learned.before[0].double()
+        tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+        learned = Change((), (tall, identity(tall)))
+    ranks = learned.in_chunks(_stable_ranks, larger=2)
+    refuse_non_finite(ranks.isnan(), name)
+    return ranks
+
+
+def _stable_ranks(part: Change) -> Tensor:
+    """Stable ranks [heads] of a chunk; a head with nan or inf in it comes out as nan."""
+    left, right = _column_blocks(part)
+    ranks, sure = _quick_ranks(left, right)
+    if not sure.all():
+        rest = Change(*(tuple(weight[~sure] for weight in side) for side in (part.before, part.after)))
+        values = factor_values(*(rest.factors() if rest.before else rest.after))
+        energy = (values / values[:, :1]).square().sum(-1)
+        ranks[~sure] = torch.where(values[:, 0] == 0, 0.0, energy)
+    return ranks
+
+
+def _column_blocks(part: Change) -> tuple[Blocks, Blocks]:
+    """Both factors in the precision to compute in.
+
+    A float32 difference is rounded once, to 6e-8 of itself: no worse than float32 Gram matrices.
+    """
+    narrow = _float32_serves(*part.weights)
+    if part.before and not any(weight.dtype == torch.float64 for weight in part.weights):
+        return blocks(*(weight.to(torch.float32 if narrow else torch.float64) for weight in part.weights))
+    left, right = part.factors() if part.before else part.after
+    left, right = (left.float(), right.float()) if narrow else widened(left, right)[:2]
+    return (left,), (right,)
+
+
+def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
+    """Stable ranks [heads] in the factors' own precision, and where they are sure to be right."""
+    gram = grams(left, right)
+    energy = (gram.left * gram.right).sum(-1).sum(-1, dtype=torch.float64)
+    left_size, right_size = (torch.linalg.matrix_norm(side).double() for side in (gram.left, gram.right))
+    if energy.device.type != "cpu":
+        largest = by_squaring(gram.left @ gram.right)
+        return divided(energy, largest), left_size * right_size <= CANCELLATION_LIMIT * largest
+    leading = by_filter(gram.left, gram.right, TOLERANCE)
+    sure = (leading.error <= TOLERANCE) & ((leading.value > 0) | (energy == 0))
+    if gram.left.dtype == torch.float64:
+        sure &= left_size * right_size <= CANCELLATION_LIMIT * leading.value
+    else:
+        spread = leading.right.square().sum(-1) + divided(leading.left.square().sum(-1), leading.value)
+        sure &= FLOAT32_NOISE * (left_size + right_size) <= TOLERANCE * energy
+        sure &= FLOAT32_NOISE * spread <= TOLERANCE
+        sure &= _in_range(left, gram.norms[0]) & _in_range(right, gram.norms[1])
+    return divided(energy, leading.value), sure
+
+
+def _float32_serves(*factors: Tensor) -> bool:
+    """Whether products of these on the CPU are float32 products: nobody has allowed narrower ones."""
+    narrow = all(factor.device.type == "cpu" and factor.dtype != torch.float64 for factor in factors)
+    precision = getattr(torch.backends.mkldnn, "matmul").fp32_precision  # noqa: B009 (not in torch's type stubs)
+    return narrow and precision in ("none", "ieee")
+
+
+def _in_range(factor: Blocks, norms: Tensor) -> Tensor:
+    """Where [heads] the squares of all columns were neither too large nor too small for float32."""
+    smallest, largest = FLOAT32_RANGE
+    zero = norms == 0
+    if zero.any():
+        zero = zero & (torch.cat(factor, -1) == 0).all(-2)
+    return (zero | ((norms > smallest) & (norms < largest))).all(-1)

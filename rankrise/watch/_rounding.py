@@ -1,9 +1,9 @@
-"""The noise that storing weights in few bits puts into their change: its square, and its largest value.
+"""The noise floor of a change: what storing the weights in few bits puts into it.
 
 A stored weight is off by a rounding error that is uniform over the spacing s of its dtype there, with
-variance s^2 / 12. The errors of two checkpoints are taken as independent, which is right once weights have
-moved by a spacing or more. Where they have moved less, both mostly round to the same number, and the noise
-told here exceeds what was measured: such a change is not known.
+variance s^2 / 12. The errors before and after are taken as independent, which is right once weights have
+moved by a spacing or more. Where they have moved less, both mostly round to the same number, and this noise
+exceeds what was measured: such a change is not known.
 """
 
 from typing import NamedTuple
@@ -11,27 +11,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankrise.watch._gram import divided
+from rankrise.watch._factors import divided
 
-# Of a matrix in float32, how many rows and columns tell whether it was narrower before.
+# Rows and columns of a float32 matrix that show whether it was narrower before.
 SAMPLE = 64
 NARROW = (torch.bfloat16, torch.float16)
-# The bits of the exponent in float32: what is left of a number without the others is its power of two.
+# The bits of the exponent in float32: a number without the others is its power of two.
 EXPONENT = 0x7F800000
 # Steps of the power iteration: the largest value of a Gram matrix to a few percent.
 POWER_STEPS = 12
 
 
 class Noise(NamedTuple):
-    """Of matrices of rounding errors: the largest singular value to expect, and the sum of all squared."""
+    """The largest singular value [heads] to expect of matrices of rounding errors, and the sum of squares of
+    all."""
 
     largest: Tensor
     square: Tensor
 
 
 class Stored(NamedTuple):
-    """What the noise needs of a factor [heads, d, r]: its Gram matrix [heads, r, r], the sum of its rounding
-    errors' variances in each column [heads, r] (`variances`), and d."""
+    """What the noise needs of a factor [heads, d, r]: its Gram matrix [heads, r, r], its `variances`
+    [heads, r], and d."""
 
     gram: Tensor
     variance: Tensor
@@ -48,7 +49,7 @@ def spacing(weight: Tensor) -> Tensor:
 
 
 def _powers(weight: Tensor) -> Tensor:
-    """The powers of two at or below the sizes of the entries, in float32, which is theirs to change."""
+    """The powers of two at or below the sizes of the entries, in a float32 tensor of their own."""
     if weight.dtype == torch.bfloat16:  # the upper half of a float32
         return (weight.view(torch.int16) & (EXPONENT >> 16)).view(torch.bfloat16).float()
     limits, wide = torch.finfo(weight.dtype), weight.float()
@@ -81,8 +82,8 @@ def variances(factor: Tensor) -> Tensor:
 
 
 def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
-    """The noise [heads] of a sum of products `left @ right^T` of factors that were rounded: of a change,
-    those before and those after.
+    """The noise [heads] of a sum of products `left @ right^T` of rounded factors: of a change, those before
+    and those after.
 
     To first order it is `left E^T + D right^T` for each pair, with errors D and E of the factors. With sums v
     of the variances in the columns of E, the first term has the square `sum_j |left_j|^2 v_j`. Its largest

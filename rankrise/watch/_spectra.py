@@ -1,5 +1,5 @@
-"""All singular values of `left @ right^T` from the two factors, right to 1e-5 of the largest, in float64
-throughout.
+"""Singular values and vectors of `left @ right^T` from its two factors, in float64, right to 1e-5 of the
+largest value. No d x d product is formed.
 
 With the Gram matrices `A = left^T left` and `B = right^T right = C C^T` (Cholesky), the squared singular
 values are the eigenvalues of `C^T A C`, which is only r x r. Squaring costs half the digits, and float64 has
@@ -8,25 +8,25 @@ such heads are done again from triangular factors (QR), which square nothing.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import batched, in_parallel, without_autocast
-from rankrise.watch._change import Change, change_factors, refuse_beside_a_change
-from rankrise.watch._factors import Blocks, Matrix, checked, refuse_non_finite
-from rankrise.watch._gram import (
-    CANCELLATION_LIMIT,
-    EPSILON,
-    Grams,
-    balanced,
-    divided,
-    grams,
-    plain_grams,
-    widened,
-)
+from rankrise.watch._change import Change, as_change
+from rankrise.watch._factors import Matrix, divided, refuse_non_finite
 
-# float64 rows of a plain matrix that are held at a time.
+Blocks = tuple[Tensor, ...]
+"""Column blocks of one factor: one, or two of equal size."""
+
+# |A| |B| over the largest squared singular value, for Gram matrices A and B in float64. Rounding errors are
+# about 2e-16 |A| |B|; taking the root, values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the
+# largest.
+CANCELLATION_LIMIT = 2e3
+EPSILON = torch.finfo(torch.float64).eps
+# Bytes of float64 rows of a whole matrix that are held at a time.
 STREAM_BYTES = 2**27
 
 
@@ -34,10 +34,9 @@ def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name:
     """Singular values of `left @ right^T`, largest first, float64 [..., min(m, n, r)]; of `left` itself
     without `right`; of a `change`.
 
-    `left` is [..., m, r] and `right` [..., n, r], of any floating type and scale; every error is below 1e-5
-    of the largest value, whatever TF32, autocast or default type is set. A change [..., m, n] of products is
-    [..., 2 r] values; one of whole matrices is never held whole, so that a large embedding fits. `name` (the
-    layer) is for error messages.
+    `left` is [..., m, r] and `right` [..., n, r], of any floating type and scale. A change of products has
+    min(m, n, 2 r) values. A change of whole matrices is never held whole, so that a large embedding fits.
+    `name` (the layer) is for error messages.
 
     >>> left, right = torch.eye(6)[:, :2] * torch.tensor([3.0, 2.0]), torch.eye(6)[:, :2]
     >>> singular_values(left, right).round(decimals=9)
@@ -46,28 +45,89 @@ def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name:
     >>> singular_values(watch.change((left, right), (left + 2, right))).round(decimals=4)
     tensor([6.9282, 0.0000, 0.0000, 0.0000], dtype=torch.float64)
     """
-    if isinstance(left, Change):
-        refuse_beside_a_change(right)
-        values = _difference_values(*left.weights) if left.is_whole else batched(change_values, *left.weights)
-    elif right is None:
-        matrix, _ = checked(left, left, name)
-        values = batched(matrix_values, matrix)
+    learned = as_change(left, right, name=name)
+    if not learned.is_whole:
+        values = learned.in_chunks(_product_values)
+    elif learned.before:
+        pairs = zip(*(weight.reshape(-1, *weight.shape[-2:]) for weight in learned.weights), strict=True)
+        values = torch.stack([difference_values(old, new) for old, new in pairs])
+        values = values.reshape(*learned.after[0].shape[:-2], -1)
     else:
-        values = batched(factor_values, *checked(left, right, name))
+        values = batched(matrix_values, *learned.after)
     refuse_non_finite(values.isnan().any(-1), name)
     return values
 
 
-def _difference_values(before: Tensor, after: Tensor) -> Tensor:
-    """Singular values [..., min(m, n)] of `after - before`, one matrix after the other."""
-    flat = (weight.reshape(-1, *weight.shape[-2:]) for weight in (before, after))
-    values = torch.stack([difference_values(old, new) for old, new in zip(*flat, strict=True)])
-    return values.reshape(*before.shape[:-2], -1)
+class SingularVectors(NamedTuple):
+    """`left_vectors * values @ right_vectors^T` is the best approximation of its rank: [..., m, k], [..., k],
+    [..., n, k]."""
+
+    left_vectors: Tensor
+    values: Tensor
+    right_vectors: Tensor
+
+
+def leading_vectors(
+    left: Matrix | Change, right: Matrix | None = None, count: int = 1, *, name: str = ""
+) -> SingularVectors:
+    """The `count` largest singular values of `left @ right^T` with their vectors, float64; of `left` itself
+    without `right`; of a `change`.
+
+    >>> left, right = torch.eye(6)[:, :2] * torch.tensor([3.0, 2.0]), torch.eye(6)[:, :2]
+    >>> vectors = leading_vectors(left, right, count=1)
+    >>> vectors.values.round(decimals=9), vectors.left_vectors.shape
+    (tensor([3.], dtype=torch.float64), torch.Size([6, 1]))
+    """
+    learned = as_change(left, right, name=name)
+    if not 1 <= count <= learned.highest_rank:
+        raise RankriseError(f"count is {count}: pass 1 to {learned.highest_rank}, the highest possible rank.")
+    rows, columns = learned.shape
+    # A head's vectors and values travel through the chunks as one matrix: m + 1 + n rows, `count` columns.
+    joined = learned.in_chunks(lambda part: _decomposed(part, count))
+    vectors, values, others = joined.split([rows, 1, columns], dim=-2)
+    refuse_non_finite(values.isnan().any(-1)[..., 0], name)
+    return SingularVectors(vectors, values[..., 0, :], others)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Chunks of heads [heads, d, r]. A head with nan or inf in it comes out as nan.
+
+
+def factor_values(left: Tensor, right: Tensor) -> Tensor:
+    """Singular values [heads, min(m, n, r)] of `left @ right^T`."""
+    left, right, scale = widened(left, right)
+    return _values((left,), (right,)) * scale.unsqueeze(-1)
+
+
+def change_values_and_grams(
+    k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+    """Singular values [heads, r] of a change, and the Gram matrices of k0, q0, kt and qt where they come with
+    it (None where they do not)."""
+    if any(weight.dtype == torch.float64 for weight in (k0, q0, kt, qt)):
+        return factor_values(*Change((k0, q0), (kt, qt)).factors()), None
+    k0, q0, kt, qt = (_double_columns(weight) for weight in (k0, q0, kt, qt))
+    # `blocks`, in the place of copies that are not needed any more: fresh memory costs time.
+    left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
+    if _product_is_smaller(left, right):
+        return _values(left, right), None
+    both = _plain_grams(left, right)
+    (now, cross, _, off), (step, mixed, _, before) = (_quarters(gram) for gram in both)
+    found = (now - cross - cross.mT + off, before.clone(), now.clone(), step + mixed + mixed.mT + before)
+    return _values_from_grams(left, right, _balanced(both)), found
+
+
+def matrix_values(matrix: Tensor) -> Tensor:
+    """Singular values [heads, min(m, n)] of the matrices themselves."""
+    matrix = matrix.double()
+    scale = matrix.abs().amax((-2, -1), keepdim=True)
+    matrix = divided(matrix, scale)
+    gram = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
+    return _roots(gram, scale.isfinite().flatten()) * scale.flatten(1)
 
 
 def difference_values(before: Tensor, after: Tensor) -> Tensor:
-    """Singular values [min(m, n)] of `after - before`, which is taken in float64 and never held whole; a
-    matrix with nan or inf in it comes out as nan."""
+    """Singular values [min(m, n)] of `after - before` [m, n], a few rows at a time."""
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
     parts = row_parts(before, after)
@@ -81,46 +141,94 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
 
 
 def row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """A few rows of both at a time, so that their difference is never held whole in float64."""
+    """Both matrices in parts of a few rows, so that their difference is never held whole in float64."""
     rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
     return list(zip(before.split(rows), after.split(rows), strict=True))
 
 
-def factor_values(left: Tensor, right: Tensor) -> Tensor:
-    """Singular values [heads, min(m, n, r)] of a chunk; a head with nan or inf in it comes out as nan."""
-    left, right, scale = widened(left, right)
-    return _gram_values((left,), (right,)) * scale.unsqueeze(-1)
+def _product_values(part: Change) -> Tensor:
+    return change_values_and_grams(*part.weights)[0] if part.before else factor_values(*part.after)
 
 
-def matrix_values(matrix: Tensor) -> Tensor:
-    """Singular values [heads, min(m, n)] of the matrices themselves."""
-    matrix = matrix.double()
-    scale = matrix.abs().amax((-2, -1), keepdim=True)
-    matrix = divided(matrix, scale)
-    gram = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
-    return _roots(gram, scale.isfinite().flatten()) * scale.flatten(1)
+def _decomposed(part: Change, count: int) -> Tensor:
+    """Left vectors, values and right vectors, one below the other; only an r x r matrix is decomposed."""
+    left, right, scale = widened(*part.factors())
+    finite = left.isfinite().all(-1).all(-1) & right.isfinite().all(-1).all(-1)
+    left, right = (torch.where(finite[:, None, None], factor, 0.0) for factor in (left, right))
+    (left_base, left_triangle), (right_base, right_triangle) = torch.linalg.qr(left), torch.linalg.qr(right)
+    vectors, values, others = torch.linalg.svd(left_triangle @ right_triangle.mT)
+    values = torch.where(finite[:, None], values * scale[:, None], torch.nan)
+    parts = [left_base @ vectors[..., :count], values[:, None, :count], right_base @ others.mT[..., :count]]
+    return torch.cat(parts, dim=-2)
 
 
-def change_values(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
-    """Singular values [heads, r] of the change of a chunk, as `factor_values` gives them."""
-    return change_values_and_grams(k0, q0, kt, qt)[0]
+# ----------------------------------------------------------------------------------------------------------
+# Gram matrices, scaled so that their squares neither overflow nor lose the small columns.
 
 
-def change_values_and_grams(
-    k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor
-) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-    """The same, and the Gram matrices of k0, q0, kt and qt, which come with it; None where they do not."""
-    if any(weight.dtype == torch.float64 for weight in (k0, q0, kt, qt)):
-        return factor_values(*change_factors(k0, q0, kt, qt)), None
-    k0, q0, kt, qt = (_double_columns(weight) for weight in (k0, q0, kt, qt))
-    # `change_blocks`, in the place of the copies that are not needed any more: fresh memory costs time.
-    left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
-    if _product_is_smaller(left, right):
-        return _gram_values(left, right), None
-    both = plain_grams(left, right)
-    (now, cross, _, off), (step, mixed, _, before) = (_quarters(gram) for gram in both)
-    found = (now - cross - cross.mT + off, before.clone(), now.clone(), step + mixed + mixed.mT + before)
-    return _balanced_values(left, right, balanced(both)), found
+def widened(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Both factors in float64, with squares in range, and the number [...] taken out of their product.
+
+    Only float64 factors can leave float64's range. They are then scaled column by column: the product is a
+    sum of `left_j right_j^T`, which stays the same when one takes what the other gives.
+    """
+    ones = left.new_ones(left.shape[:-2], dtype=torch.float64)
+    if left.dtype != torch.float64 and right.dtype != torch.float64:
+        return left.double(), right.double(), ones
+    left, right = left.double(), right.double()
+    left_size, right_size = (
+        torch.maximum(x.amax(-2, keepdim=True), -x.amin(-2, keepdim=True)) for x in (left, right)
+    )
+    if all(((size == 0) | ((size > 1e-70) & (size < 1e70))).all() for size in (left_size, right_size)):
+        return left, right, ones
+    weight = left_size.sqrt() * right_size.sqrt()
+    largest = weight.amax(-1, keepdim=True)
+    share = divided(weight, largest)
+    return divided(left, left_size) * share, divided(right, right_size) * share, largest[..., 0, 0].square()
+
+
+class Grams(NamedTuple):
+    """Gram matrices [heads, r, r] of two factors whose columns have equal norms on both sides, at most 1.
+
+    The factors' product was `scale` [heads] times larger, and their columns had `norms` [heads, r] left and
+    right.
+    """
+
+    left: Tensor
+    right: Tensor
+    scale: Tensor
+    norms: tuple[Tensor, Tensor]
+
+
+def grams(left: Blocks, right: Blocks) -> Grams:
+    """`left^T left` and `right^T right`, the columns scaled one against the other: the product stays."""
+    return _balanced(_plain_grams(left, right))
+
+
+def _plain_grams(left: Blocks, right: Blocks) -> Tensor:
+    """`left^T left` and `right^T right` [2, heads, r, r]; of four blocks, the two off the diagonal are one
+    product."""
+    heads, size, inner = left[0].shape[0], left[0].shape[-1], len(left) * left[0].shape[-1]
+    both = left[0].new_empty((2, heads, inner, inner))
+    for factor, gram in zip((left, right), both, strict=True):
+        first, last = factor[0], factor[-1]
+        torch.bmm(first.mT, first, out=gram[:, :size, :size])
+        if len(factor) == 2:
+            corner = gram[:, :size, size:]
+            torch.bmm(first.mT, last, out=corner)
+            torch.bmm(last.mT, last, out=gram[:, size:, size:])
+            gram[:, size:, :size] = corner.mT
+    return both
+
+
+def _balanced(both: Tensor) -> Grams:
+    """Scale plain Gram matrices in place. A column that is zero on one side is dropped on the other."""
+    norms = both.diagonal(dim1=-2, dim2=-1).sqrt()
+    target = norms.sqrt().prod(0)
+    largest = target.amax(-1, keepdim=True)
+    scale = divided(divided(target, largest), norms)
+    both.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    return Grams(both[0], both[1], largest[..., 0].square(), (norms[0], norms[1]))
 
 
 def _double_columns(weight: Tensor) -> Tensor:
@@ -138,14 +246,18 @@ def _product_is_smaller(left: Blocks, right: Blocks) -> bool:
     return min(left[0].shape[-2], right[0].shape[-2]) < len(left) * left[0].shape[-1]
 
 
-def _gram_values(left: Blocks, right: Blocks) -> Tensor:
+# ----------------------------------------------------------------------------------------------------------
+# Singular values from Gram matrices.
+
+
+def _values(left: Blocks, right: Blocks) -> Tensor:
     """Singular values from float64 factors whose squares are in range."""
     if _product_is_smaller(left, right):
         return matrix_values(torch.cat(left, -1) @ torch.cat(right, -1).mT)
-    return _balanced_values(left, right, grams(left, right))
+    return _values_from_grams(left, right, grams(left, right))
 
 
-def _balanced_values(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
+def _values_from_grams(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
     size = torch.linalg.matrix_norm(gram.left) * torch.linalg.matrix_norm(gram.right)
     root, failed = _cholesky(gram.right)
     values = _roots(_congruent(gram.left, root), size.isfinite() & ~failed)
@@ -158,16 +270,11 @@ def _balanced_values(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
 
 def _triangular_values(left: Tensor, right: Tensor) -> Tensor:
     """The same values without squaring: slower, and right even where the factors cancel to 1e-10 of their
-    size.
-
-    What is below float64's resolution of the terms that were added is zero.
-    """
-    terms = (torch.linalg.vector_norm(left, dim=-2) * torch.linalg.vector_norm(right, dim=-2)).sum(
-        -1, keepdim=True
-    )
+    size. What is below float64's resolution of the terms that were added is zero."""
+    terms = torch.linalg.vector_norm(left, dim=-2) * torch.linalg.vector_norm(right, dim=-2)
     product = torch.linalg.qr(left, mode="r").R @ torch.linalg.qr(right, mode="r").R.mT
     values = torch.linalg.svdvals(product)
-    return torch.where(values > 8 * EPSILON * terms, values, 0.0)
+    return torch.where(values > 8 * EPSILON * terms.sum(-1, keepdim=True), values, 0.0)
 
 
 def _cholesky(gram: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,8 +287,7 @@ def _cholesky(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _congruent(gram: Tensor, root: Tensor) -> Tensor:
-    """The upper half of `root^T gram root` for a lower triangular root: in blocks, without its zeros. What is
-    below is not set."""
+    """The upper half of `root^T gram root` for a lower triangular root, in blocks, without its zeros."""
     half = gram.shape[-1] // 2
     if half < 32:
         return root.mT @ (gram @ root)
@@ -196,11 +302,11 @@ def _congruent(gram: Tensor, root: Tensor) -> Tensor:
 
 
 def _roots(squared: Tensor, finite: Tensor) -> Tensor:
-    """Roots of the eigenvalues [heads, r], largest first, of symmetric matrices given by their upper halves.
+    """Roots of the eigenvalues [heads, r], largest first, of symmetric matrices given by their upper halves;
+    nan where they are not `finite`.
 
-    They are nan where the matrices are not `finite`. From an accelerator the r x r matrices go to the host:
-    its solvers take one matrix after another, in milliseconds each, and the host's cores take them side by
-    side.
+    From an accelerator the r x r matrices go to the host: its solvers take one matrix after another, in
+    milliseconds each, and the host's cores take them side by side.
     """
     if not finite.all():
         squared = torch.where(finite[:, None, None], squared, 0.0)

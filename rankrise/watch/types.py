@@ -10,8 +10,8 @@ from rankrise.watch._heads import Layer, Layers
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
+from rankrise.watch._spectra import SingularVectors
 from rankrise.watch._stages import Curve, FoundStage, FoundStep, Missed, StagesFound
-from rankrise.watch._subspaces import SingularVectors
 from rankrise.watch._track.load import TrackedRun
 
 __all__ = [

@@ -1,32 +1,25 @@
-"""Two moments of a model compared: known changes, real training, checkpoints on disk in all their forms."""
+"""Two moments of a model compared: known changes, real training, checkpoints, adapters and tracked runs."""
 
 import copy
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from tiny_models import changed, made
 from torch import nn
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from rankrise import watch
+from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 
 LAYERS, HEADS, WIDTH, HEAD_SIZE = 2, 4, 32, 8
 
 
-def llama() -> LlamaForCausalLM:
-    config = LlamaConfig(
-        hidden_size=WIDTH,
-        intermediate_size=48,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=2,
-        vocab_size=50,
-    )
-    return LlamaForCausalLM(config)
-
-
-def gpt2(**changes) -> GPT2LMHeadModel:
+def gpt2(**changes: int) -> GPT2LMHeadModel:
     settings = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": WIDTH, "vocab_size": 50, "n_positions": 16}
     return GPT2LMHeadModel(GPT2Config(**{**settings, **changes}, bos_token_id=0, eos_token_id=0))
 
@@ -42,18 +35,28 @@ def trained(model: nn.Module, steps: int = 3) -> nn.Module:
     return model
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
+def assert_measured(row: Any, old: torch.Tensor, new: torch.Tensor) -> None:
+    """The numbers of a row against a decomposition of the formed matrices."""
+    values = torch.linalg.svdvals(new - old)
+    energy = values.square().cumsum(0) / values.square().sum()
+    shares = values / values.sum()
+    assert row.relative_change == pytest.approx(float((new - old).norm() / old.norm()), rel=1e-6)
+    assert row.largest == pytest.approx(float(values[0]), rel=1e-6)
+    assert row.stable_rank == pytest.approx(float((values / values[0]).square().sum()), rel=1e-6)
+    assert row.effective_rank == pytest.approx(float(torch.special.entr(shares).sum().exp()), rel=1e-5)
+    for percent in (90, 95, 99):
+        assert getattr(row, f"energy_rank_{percent}") == int((energy < percent / 100).sum()) + 1
+    assert row.rank_above == int((values > 1e-3 * values[0]).sum())
 
 
-def test_real_training_against_decompositions_of_the_formed_products():
+def test_real_training_against_decompositions_of_the_formed_matrices():
     before = gpt2()
     after = trained(before)
-    comparison = watch.compare(before, after)
-    assert len(comparison.rows) == 2 * LAYERS * HEADS
-    for index, layer in enumerate(f"transformer.h.{i}.attn" for i in range(LAYERS)):
-        products = {}
+    comparison = watch.compare(before, after, all_matrices=True)
+    rows = {(row.layer, row.matrix, row.head): row for row in comparison.rows}
+    assert len(rows) == len(comparison.rows)
+    for index in range(LAYERS):
+        products: dict[tuple[str, int], list[torch.Tensor]] = {}
         for model in (before, after):
             attention = model.transformer.h[index].attn
             query, key, value = attention.c_attn.weight.detach().double().split(WIDTH, dim=1)
@@ -62,40 +65,17 @@ def test_real_training_against_decompositions_of_the_formed_products():
                 cut = slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
                 products.setdefault(("KQ", head), []).append(key[:, cut] @ query[:, cut].T)
                 products.setdefault(("VO", head), []).append(value[:, cut] @ output[cut])
-        rows = {(row.matrix, row.head): row for row in comparison.rows if row.layer == layer}
-        assert rows.keys() == products.keys()
         for place, (old, new) in products.items():
-            values = torch.linalg.svdvals(new - old)
-            energy = values.square().cumsum(0) / values.square().sum()
-            shares = values / values.sum()
-            row = rows[place]
-            assert row.relative_change == pytest.approx(float((new - old).norm() / old.norm()), rel=1e-6)
-            assert row.largest == pytest.approx(float(values[0]), rel=1e-6)
-            assert row.stable_rank == pytest.approx(float((values / values[0]).square().sum()), rel=1e-6)
-            assert row.effective_rank == pytest.approx(
-                float(torch.special.entr(shares).sum().exp()), rel=1e-5
-            )
-            assert row.energy_rank_90 == int((energy < 0.90).sum()) + 1
-            assert row.energy_rank_95 == int((energy < 0.95).sum()) + 1
-            assert row.energy_rank_99 == int((energy < 0.99).sum()) + 1
-            assert row.rank_above == int((values > 1e-3 * values[0]).sum())
+            row = rows.pop((f"transformer.h.{index}.attn", *place))
+            assert_measured(row, old, new)
             assert row.full_rank == 2 * HEAD_SIZE
-
-
-@pytest.mark.parametrize("rank", [1, 3])
-def test_a_low_rank_change_of_the_queries_shows_its_rank_and_nothing_else(rank):
-    before = llama()
-    after = copy.deepcopy(before)
-    with torch.no_grad():
-        weight = after.model.layers[1].self_attn.q_proj.weight
-        weight += 0.1 * torch.randn(weight.shape[0], rank) @ torch.randn(rank, weight.shape[1])
-    comparison = watch.compare(before, after)
-    for row in comparison.rows:
-        touched = row.layer == "model.layers.1.self_attn" and row.matrix == "KQ"
-        assert row.rank_above == (rank if touched else 0)
-        assert (row.relative_change > 0) == touched
-        assert row.stable_rank <= rank + 1e-6
-    assert any("rotary" in note for note in comparison.notes)
+    later = dict(after.named_parameters())
+    for name, weight in before.named_parameters():
+        if weight.ndim == 2:
+            row = rows.pop((name, "weight", None))
+            assert_measured(row, weight.detach().double(), later[name].detach().double())
+            assert row.full_rank == min(weight.shape)
+    assert rows == {}
 
 
 @pytest.mark.parametrize(
@@ -115,136 +95,214 @@ def test_one_head_of_one_weight_moves_only_its_own_row(weight, matrix):
             attention.output.dense.weight[:, cut] += 0.1
         else:
             getattr(attention.self, weight).weight[cut] += 0.1
-    moved = [
-        (row.layer, row.matrix, row.head) for row in watch.compare(before, after).rows if row.relative_change
-    ]
-    assert [(layer.split(".")[2], *rest) for layer, *rest in moved] == [("1", matrix, 2)]
+    rows = watch.compare(before, after).rows
+    moved = [(row.layer.split(".")[2], row.matrix, row.head) for row in rows if row.relative_change]
+    assert moved == [("1", matrix, 2)]
+    assert {row.rank_above for row in rows} == {0, 1}
 
 
 def test_a_model_against_itself_is_refused():
-    """Weights kept as views of the live ones give a change of exactly zero."""
     model = gpt2()
     with pytest.raises(RankriseError, match="share their weights"):
         watch.compare(model, model)
-    layer = watch.heads(model)[0]
-    kept, cloned = (layer.key, layer.query), (layer.key.clone(), layer.query.clone())
-    with torch.no_grad():
-        model.transformer.h[0].attn.c_attn.weight.add_(torch.randn(WIDTH, 3 * WIDTH))
-    now = watch.heads(model)[0]
-    assert watch.singular_values(watch.change(kept, (now.key, now.query))).max() == 0
-    assert watch.singular_values(watch.change(cloned, (now.key, now.query))).min() >= 0
-    assert watch.singular_values(watch.change(cloned, (now.key, now.query)))[:, 0].min() > 0
 
 
-def test_checkpoints_sharded_or_not_give_what_the_models_give(tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_checkpoints_give_what_the_models_give(tmp_path, dtype):
     before = gpt2()
-    after = trained(before)
+    after = trained(before, steps=10).to(dtype)
+    before = before.to(dtype)
     before.save_pretrained(tmp_path / "before")
-    after.save_pretrained(tmp_path / "after", max_shard_size="30KB")
+    after.save_pretrained(tmp_path / "after", max_shard_size="20KB")
     assert len(list((tmp_path / "after").glob("*.safetensors"))) > 1
     from_disk = watch.compare(tmp_path / "before", str(tmp_path / "after"), all_matrices=True)
     in_memory = watch.compare(before, after, all_matrices=True)
-    assert from_disk.select("KQ") == in_memory.select("KQ")
-    assert from_disk.select("VO") == in_memory.select("VO")
-    assert {row.layer: row for row in from_disk.select("weight")} == {
-        row.layer: row for row in in_memory.select("weight")
+    assert {(row.layer, row.matrix, row.head): row for row in from_disk.rows} == {
+        (row.layer, row.matrix, row.head): row for row in in_memory.rows
     }
-
-
-def test_every_matrix_against_its_own_decomposition():
-    before = llama()
-    after = trained(before)
-    rows = {row.layer: row for row in watch.compare(before, after, all_matrices=True).select("weight")}
-    later = dict(after.named_parameters())
-    matrices = {name: weight.detach() for name, weight in before.named_parameters() if weight.ndim == 2}
-    assert rows.keys() == matrices.keys()
-    for name, weight in matrices.items():
-        change = (later[name].double() - weight.double()).detach()
-        values = torch.linalg.svdvals(change)
-        assert rows[name].head is None
-        assert rows[name].full_rank == min(weight.shape)
-        assert rows[name].stable_rank == pytest.approx(float((values / values[0]).square().sum()), rel=1e-5)
-        assert rows[name].relative_change == pytest.approx(
-            float(change.norm() / weight.double().norm()), rel=1e-6
-        )
-
-
-def test_pickled_weights_are_read_without_running_code(tmp_path):
-    before = gpt2()
-    after = trained(before)
-    for name, model in (("before", before), ("after", after)):
-        model.save_pretrained(tmp_path / name)
-        (tmp_path / name / "model.safetensors").unlink()
-        torch.save(model.state_dict(), tmp_path / name / "pytorch_model.bin")
-    assert watch.compare(tmp_path / "before", tmp_path / "after").rows == watch.compare(before, after).rows
-
-
-@pytest.mark.parametrize(
-    ("other", "difference"),
-    [
-        (lambda: gpt2(n_layer=3), "attention layer 3 is missing before and transformer.h.2.attn after"),
-        (
-            lambda: gpt2(n_embd=64),
-            r"transformer.h.0.attn's key weights .* \[4, 32, 8\] before and \[4, 64, 16\] after",
-        ),
-        (lambda: gpt2(n_head=2), r"\[4, 32, 8\] before and \[2, 32, 16\] after"),
-        (llama, "attention layer 1 is transformer.h.0.attn before and model.layers.0.self_attn after"),
-    ],
-)
-def test_different_architectures_are_refused_by_their_first_difference(other, difference):
-    with pytest.raises(RankriseError, match=difference):
-        watch.compare(gpt2(), other())
-
-
-def test_a_different_vocabulary_matters_only_to_the_matrices():
-    before, after = gpt2(), gpt2(vocab_size=60)
-    assert watch.compare(before, after).rows
-    with pytest.raises(
-        RankriseError, match=r"transformer.wte.weight is \[50, 32\] before and \[60, 32\] after"
-    ):
-        watch.compare(before, after, all_matrices=True)
-
-
-def test_non_finite_weights_are_named_by_layer_and_head():
-    before = gpt2()
-    after = trained(before)
-    with torch.no_grad():
-        after.transformer.h[1].attn.c_attn.weight[0, 2 * WIDTH + 3 * HEAD_SIZE] = float("nan")
-    with pytest.raises(RankriseError, match=r"h.1.attn \(VO\), head 4 \(counted from 1\), holds nan"):
-        watch.compare(before, after)
-
-
-def test_a_truncated_file_is_an_error(tmp_path):
-    gpt2().save_pretrained(tmp_path / "before")
-    gpt2().save_pretrained(tmp_path / "after")
-    file = tmp_path / "after" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(RankriseError, match=r"model\.safetensors"):
-        watch.compare(tmp_path / "before", tmp_path / "after")
-
-
-def test_weights_in_half_precision(tmp_path):
-    before = gpt2()
-    after = trained(before, steps=10)
-    for name, model in (("before", before), ("after", after)):
-        copy.deepcopy(model).bfloat16().save_pretrained(tmp_path / name)
-    comparison = watch.compare(tmp_path / "before", tmp_path / "after")
-    first, last = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
-    old, new = (state["transformer.h.0.attn.c_attn.weight"].double() for state in (first, last))
-    keys, queries = slice(WIDTH, WIDTH + HEAD_SIZE), slice(0, HEAD_SIZE)
-    values = torch.linalg.svdvals(new[:, keys] @ new[:, queries].T - old[:, keys] @ old[:, queries].T)
-    assert comparison.rows[0].largest == pytest.approx(float(values[0]), rel=1e-6)
+    assert in_memory.select("KQ") == [row for row in in_memory.rows if row.matrix == "KQ"]
+    for path, model in ((tmp_path / "before", before), (tmp_path / "after", after)):
+        for file in path.glob("*.safetensors*"):
+            file.unlink()
+        torch.save(model.state_dict(), path / "pytorch_model.bin")
+    pickled = watch.compare(tmp_path / "before", tmp_path / "after")
+    assert pickled.rows == watch.compare(before, after).rows
 
 
 def test_progress_runs_from_zero_to_one():
-    seen = []
+    seen: list[float] = []
     before = gpt2()
     watch.compare(before, trained(before), all_matrices=True, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
 
 
-def test_a_plain_file_without_a_config_says_what_it_needs(tmp_path):
-    save_file({"weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
-    with pytest.raises(RankriseError, match="config"):
-        watch.compare(tmp_path / "model.safetensors", tmp_path / "model.safetensors")
+def diverged() -> GPT2LMHeadModel:
+    model = gpt2()
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight[0, 2 * WIDTH + 3 * HEAD_SIZE] = math.nan
+    return model
+
+
+@pytest.mark.parametrize(
+    ("after", "named"),
+    [
+        (lambda: gpt2(n_layer=3), "transformer.h.2.attn"),
+        (lambda: gpt2(n_head=2), "transformer.h.0.attn's key"),
+        (lambda: made("llama"), "model.layers.0.self_attn"),
+        (lambda: gpt2(vocab_size=60), "transformer.wte.weight"),
+        (diverged, r"h\.1\.attn \(VO\), head 4"),
+    ],
+)
+def test_models_that_cannot_be_compared(after, named):
+    with pytest.raises(RankriseError, match=named):
+        watch.compare(gpt2(), after(), all_matrices=True)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Overlaps of two trainings.
+
+
+def small(width: int = 8) -> nn.Module:
+    return nn.TransformerEncoderLayer(width, 2, 8).double()
+
+
+def moved(base: nn.Module, direction: torch.Tensor) -> nn.Module:
+    """Head 0's W_Q changed by one direction of its input, the same for each of its dimensions."""
+    after = copy.deepcopy(base)
+    with torch.no_grad():
+        after.self_attn.in_proj_weight[:4] += direction
+    return after
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2])
+def test_an_overlap_at_a_known_angle(angle):
+    base, axes = small(), torch.eye(8, dtype=torch.float64)
+    second = moved(base, math.cos(angle) * axes[0] + math.sin(angle) * axes[1])
+    [row, *others] = watch.overlap(base, moved(base, axes[0]), second).rows
+    assert (row.matrix, row.head, row.directions) == ("KQ", 0, 1)
+    assert row.right == pytest.approx(math.cos(angle) ** 2, abs=1e-9)
+    assert row.right_angles == pytest.approx((math.degrees(angle),), abs=1e-6)
+    assert row.left == pytest.approx(1)
+    assert row.left_by_chance == row.right_by_chance == 1 / 8
+    assert all((row.left, row.right, row.directions) == (None, None, 0) for row in others)
+
+
+def test_independent_trainings_overlap_as_much_as_chance():
+    def both() -> tuple[nn.Module, nn.Module]:
+        before = nn.TransformerEncoderLayer(64, 16, 8)
+        after = copy.deepcopy(before)
+        with torch.no_grad():
+            after.self_attn.in_proj_weight += torch.randn(192, 64)
+            after.self_attn.out_proj.weight += torch.randn(64, 64)
+        return before, after
+
+    (base, first), (other, second) = both(), both()
+    rows = watch.overlap(base, first, second, second_before=other, directions=3).rows
+    assert sum(row.left + row.right for row in rows) / (2 * len(rows)) == pytest.approx(3 / 64, rel=0.25)
+
+
+def test_overlaps_that_cannot_be_told():
+    base = small()
+    with pytest.raises(RankriseError, match="directions"):
+        watch.overlap(base, copy.deepcopy(base), copy.deepcopy(base), directions=0)
+    other = nn.Sequential(small())
+    with pytest.raises(RankriseError, match="self_attn"):
+        watch.overlap(base, moved(base, torch.ones(8)), copy.deepcopy(other), second_before=other)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Tracked runs: what their record holds of their beginning.
+
+
+def tracked(folder: Path, model: nn.Module, **settings: Any) -> Path:
+    """A run of one step, and no checkpoint."""
+    with watch.RankTracker(model, folder, **settings) as tracker:
+        tracker.step(1)
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    """A model whose heads share keys, twice tuned, and a run that began with it."""
+    base = made("llama")
+    base.save_pretrained(tmp_path / "base")
+    for seed in (1, 2):
+        changed(base, seed=seed).save_pretrained(tmp_path / f"tuned-{seed}")
+    tracked(tmp_path / "run", base)
+    return tmp_path
+
+
+def same(found: Any, wanted: Any) -> None:
+    """The same rows but for rounding: strides differ."""
+    assert len(found.rows) == len(wanted.rows)
+    for one, other in zip(found.rows, wanted.rows, strict=True):
+        for name, value in asdict(other).items():
+            assert getattr(one, name) == (value if isinstance(value, str | None) else pytest.approx(value))
+
+
+def test_a_record_stands_for_the_initial_weights(places: Path) -> None:
+    base, run, tuned = places / "base", places / "run", places / "tuned-1"
+    same(watch.compare(run, tuned), watch.compare(base, tuned))
+    wanted = watch.overlap(base, tuned, places / "tuned-2")
+    same(watch.overlap(run, tuned, places / "tuned-2"), wanted)
+    same(watch.overlap(base, tuned, places / "tuned-2", second_before=run), wanted)
+
+
+def test_a_record_of_some_layers_and_heads(places: Path) -> None:
+    run = tracked(places / "part", made("llama"), layers=[1], heads=[1])
+    found = watch.compare(run, places / "tuned-1").rows
+    layer = found[0].layer
+    whole = watch.compare(places / "base", places / "tuned-1").rows
+    wanted = [row for row in whole if row.layer == layer and row.head == 1]
+    assert [(row.matrix, row.head) for row in found] == [("KQ", 1), ("VO", 1)]
+    assert [row.stable_rank for row in found] == pytest.approx([row.stable_rank for row in wanted])
+    other = tracked(places / "another part", made("llama"), layers=[1], heads=[0])
+    with pytest.raises(RankriseError, match=r"\[2\] in the first and \[1\] in the second"):
+        watch.overlap(run, places / "tuned-1", places / "tuned-2", second_before=other)
+    broken = changed(made("llama"))
+    with torch.no_grad():
+        broken.model.layers[1].self_attn.q_proj.weight.fill_(math.nan)
+    with pytest.raises(RankriseError, match=r"self_attn \(KQ\), head 2"):
+        watch.compare(run, broken)
+
+
+def test_what_a_record_lacks_is_said(places: Path) -> None:
+    run, tuned = places / "run", places / "tuned-1"
+    keys_alone = tracked(places / "kq", made("llama"), products="KQ")
+    another = tracked(places / "other", made("gpt2"))
+    for before, after, named in (
+        (run, run, "checkpoint"),
+        (keys_alone, tuned, "KQ and VO"),
+        (another, tuned, r"transformer\.h\.0\.attn"),
+    ):
+        with pytest.raises(RankriseError, match=named):
+            watch.compare(before, after)
+    with pytest.raises(RankriseError, match="tracked heads"):
+        watch.compare(run, tuned, all_matrices=True)
+
+
+def test_two_runs_of_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tiny_training import TINY
+
+    from rankrise.train import train
+    from rankrise.train._begun import initial_model
+
+    for seed in (0, 1):
+        train(replace(TINY, epochs=1, seed=seed), tmp_path / str(seed))
+    main(["compare", str(tmp_path / "0"), str(tmp_path / "0"), "--overlap", str(tmp_path / "1")])
+    assert "overlap of learned directions" in capsys.readouterr().out
+    found = watch.overlap(tmp_path / "0", tmp_path / "0", tmp_path / "1")
+    ends = [next((tmp_path / str(seed) / "checkpoint").iterdir()) for seed in (0, 1)]
+    begun = [initial_model(tmp_path / str(seed)) for seed in (0, 1)]
+    same(found, watch.overlap(begun[0], ends[0], ends[1], second_before=begun[1]))
+
+
+def test_a_run_whose_network_transformers_knows_as_a_part(tmp_path: Path) -> None:
+    settings = "--epochs 2 --examples 8 --batch_size 8 --pairs 4 --hidden_size 16 --mlp_size 16"
+    main(["train", "regression-stages", "--run", str(tmp_path / "run"), *settings.split()])
+    run = watch.load(tmp_path / "run")
+    comparison = watch.compare(run.folder, run.folder)
+    assert {row.layer for row in comparison.rows} == {"transformer.h.0.attn"}
+    for row in comparison.rows:
+        assert row.stable_rank == pytest.approx(run.ranks[row.matrix][-1, 0, row.head], rel=1e-3)

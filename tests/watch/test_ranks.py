@@ -1,4 +1,4 @@
-"""Ranks of known spectra, and what holds for all of them."""
+"""Ranks of known spectra, and stable ranks without a decomposition against decompositions."""
 
 import math
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch._leading_value import by_filter, by_squaring
+from rankrise.watch._ranks import _quick_ranks, rank_above
 
-spectra = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12).map(
-    lambda values: torch.tensor(sorted(values, reverse=True), dtype=torch.float64)
-)
+HEADS, SIZE, INNER = 3, 60, 24
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
@@ -20,7 +20,7 @@ def test_equal_values_count_themselves(count):
     values = torch.zeros(9, dtype=torch.float64)
     values[:count] = 0.3
     assert watch.effective_rank(values).item() == pytest.approx(count)
-    assert watch.rank_above(values).item() == count
+    assert rank_above(values).item() == count
     assert watch.energy_rank(values, 1.0).item() == count
     assert watch.energy_rank(values, 0.5).item() == math.ceil(count / 2)
 
@@ -32,45 +32,172 @@ def test_a_spectrum_worked_out_by_hand():
     assert watch.energy_rank(values, 0.66).tolist() == [1, 1]
     assert watch.energy_rank(values, 0.67).tolist() == [2, 1]
     assert watch.energy_rank(values, 0.99).tolist() == [3, 1]
-    assert watch.rank_above(values, 0.5).tolist() == [1, 1]
-    assert watch.rank_above(values, 0.49).tolist() == [3, 1]
-    assert watch.normalised_spectrum(values)[0].tolist() == [1.0, 0.5, 0.5, 0.0]
+    assert rank_above(values, 0.5).tolist() == [1, 1]
+    assert rank_above(values, 0.49).tolist() == [3, 1]
+    assert watch.energy_rank([3, 1, 1], 0.8) == 1
 
 
 def test_a_zero_matrix_has_rank_zero_by_all():
-    zeros = torch.zeros(2, 5)
-    for rank in (watch.effective_rank, watch.energy_rank, watch.rank_above):
-        assert rank(zeros).tolist() == [0, 0]
-    assert watch.normalised_spectrum(zeros).tolist() == zeros.tolist()
+    for rank in (watch.effective_rank, watch.energy_rank, rank_above):
+        assert rank(torch.zeros(2, 5)).tolist() == [0, 0]
     assert watch.stable_rank(torch.zeros(6, 3)).item() == 0
 
 
 @settings(deadline=None)
-@given(values=spectra, scale=st.sampled_from([1e-30, 1.0, 1e30]))
+@given(
+    values=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12),
+    scale=st.sampled_from([1e-30, 1.0, 1e30]),
+)
 def test_bounds_order_and_scale(values, scale):
-    effective, above = watch.effective_rank(values), watch.rank_above(values)
+    values = torch.tensor(sorted(values, reverse=True), dtype=torch.float64)
+    effective = watch.effective_rank(values)
     counts = [int(watch.energy_rank(values, share)) for share in (0.5, 0.9, 0.95, 0.99, 1.0)]
-    stable = (values / values[0]).square().sum()
-    assert counts == sorted(counts)
-    assert counts[0] >= 1
-    assert counts[-1] <= len(values)
-    assert 1 - 1e-9 <= stable <= effective + 1e-9 <= len(values) + 1e-6
     energy = (values / values[0]).square()
-    held = energy[: counts[1]].sum() / energy.sum()
-    assert held >= 0.9 * (1 - 1e-12)
-    assert counts[1] == 1 or energy[: counts[1] - 1].sum() / energy.sum() < 0.9
-    assert int(above) == sum(value > 1e-3 * values[0] for value in values)
+    assert counts == sorted(counts)
+    assert 1 <= counts[0] <= counts[-1] <= len(values)
+    assert 1 - 1e-9 <= energy.sum() <= effective + 1e-9 <= len(values) + 1e-6
+    assert energy[: counts[1]].sum() >= 0.9 * energy.sum() * (1 - 1e-12)
+    assert counts[1] == 1 or energy[: counts[1] - 1].sum() < 0.9 * energy.sum()
+    assert int(rank_above(values)) == sum(value > 1e-3 * values[0] for value in values)
     torch.testing.assert_close(watch.effective_rank(values * scale), effective)
     assert int(watch.energy_rank(values * scale, 0.9)) == counts[1]
 
 
-@pytest.mark.parametrize("share", [0.0, 1.5, float("nan")])
+@pytest.mark.parametrize("share", [0.0, 1.5, math.nan])
 def test_an_impossible_share_is_refused(share):
-    with pytest.raises(RankriseError, match="share of the energy"):
+    with pytest.raises(RankriseError, match="share"):
         watch.energy_rank(torch.ones(3), share)
-
-
-@pytest.mark.parametrize("threshold", [-0.1, 1.0, float("nan")])
-def test_an_impossible_threshold_is_refused(threshold):
     with pytest.raises(RankriseError, match="threshold"):
-        watch.rank_above(torch.ones(3), threshold)
+        rank_above(torch.ones(3), share - 1 if share == 0 else share)
+
+
+# ----------------------------------------------------------------------------------------------------------
+
+
+def orthonormal(rows: int, columns: int) -> torch.Tensor:
+    return torch.linalg.qr(torch.randn(HEADS, rows, columns, dtype=torch.float64))[0]
+
+
+def factors_with(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32 factors of matrices with these singular values, mixed by an ill-conditioned change of basis."""
+    mix = torch.randn(HEADS, INNER, INNER, dtype=torch.float64) + 2 * torch.eye(INNER)
+    left = orthonormal(SIZE, INNER) * values @ mix
+    right = orthonormal(SIZE, INNER) @ torch.linalg.inv(mix).mT
+    return left.float(), right.float()
+
+
+def true_rank(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    values = torch.linalg.svdvals(left.double() @ right.double().mT)
+    return (values / values[..., :1]).square().sum(-1).nan_to_num(0)
+
+
+def assert_right(found: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    torch.testing.assert_close(found, true_rank(left, right), rtol=1e-5, atol=0)
+
+
+SPECTRA = {
+    "flat": torch.ones(INNER),
+    "nearly tied": torch.linspace(1, 0.9999, INNER),
+    "a tie on top": torch.tensor([1.0, 1.0] + [0.5] * (INNER - 2)),
+    "a cluster on top": torch.cat([torch.linspace(1, 0.999, 12), torch.linspace(0.99, 0.1, INNER - 12)]),
+    "slowly falling": torch.linspace(1, 0.01, INNER),
+    "quickly falling": 0.5 ** torch.arange(INNER),
+    "one": torch.eye(INNER)[0],
+    "three": torch.tensor([3.0, 2.0, 1.0] + [0.0] * (INNER - 3)),
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stable_ranks_of_known_spectra(name, dtype):
+    left, right = factors_with(SPECTRA[name].double())
+    assert_right(watch.stable_rank(left.to(dtype), right.to(dtype)), left, right)
+    assert_right(watch.stable_rank(left.double() @ right.double().mT), left, right)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    inner=st.sampled_from([1, 2, 5, 16, 40]),
+    width=st.sampled_from([5, 24, 64]),
+    decay=st.floats(0.2, 1.0),
+    size=st.floats(-7, 1).map(lambda exponent: 10**exponent),
+    scales=st.tuples(st.floats(-12, 12), st.floats(-12, 12)),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**20),
+)
+def test_stable_ranks_of_any_change(inner, width, decay, size, scales, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    normal = lambda *shape: torch.randn(2, *shape, generator=generator)  # noqa: E731
+    k0, q0 = normal(width, inner), normal(width, inner)
+    shape = decay ** torch.arange(inner)
+    kt = k0 + size * (normal(width, inner) * shape) @ normal(inner, inner)
+    qt = q0 + size * (normal(width, inner) * shape) @ normal(inner, inner)
+    k0, q0, kt, qt = (
+        (one * 10**scale).to(dtype) for one, scale in zip((k0, q0, kt, qt), scales * 2, strict=True)
+    )
+    learned = watch.change((k0, q0), (kt, qt))
+    assert_right(watch.stable_rank(learned), *learned.factors())
+    assert_right(watch.stable_rank(*learned.factors()), *learned.factors())
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-6])
+def test_stable_ranks_of_low_rank_changes(rank, size):
+    k0, q0 = torch.randn(HEADS, SIZE, INNER), torch.randn(HEADS, SIZE, INNER)
+    kt = k0 + size * torch.randn(HEADS, SIZE, rank) @ torch.randn(HEADS, rank, INNER)
+    qt = q0 + size * torch.randn(HEADS, SIZE, rank) @ torch.randn(HEADS, rank, INNER)
+    learned = watch.change((k0, q0), (kt, qt))
+    assert_right(watch.stable_rank(learned), *learned.factors())
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1e-20, 1.0, 1e20, 1e35])
+@pytest.mark.parametrize("counterscale", [False, True])
+def test_scales_beyond_the_range_of_float32_squares(scale, counterscale):
+    left, right = torch.randn(HEADS, SIZE, INNER), torch.randn(HEADS, SIZE, INNER)
+    scaled = left * scale, right / scale if counterscale else right
+    assert_right(watch.stable_rank(*scaled), left, right)
+    one_column = torch.ones(INNER)
+    one_column[0] = 1e-25
+    assert_right(watch.stable_rank(left * one_column, right / one_column), left, right)
+
+
+def test_frozen_heads_among_others():
+    k0, q0 = torch.randn(3, 20, 4), torch.randn(3, 20, 4)
+    kt = k0.clone()
+    kt[1] += torch.randn(20, 4)
+    ranks = watch.stable_rank(watch.change((k0, q0), (kt, q0)))
+    assert ranks[0] == ranks[2] == 0
+    assert_right(ranks[1], kt[1] - k0[1], q0[1])
+
+
+def test_factors_that_cancel_are_not_trusted_to_the_quick_way():
+    k0, q0 = torch.randn(HEADS, SIZE, INNER), torch.randn(HEADS, SIZE, INNER)
+    turn = torch.linalg.qr(torch.randn(HEADS, INNER, INNER))[0]
+    kt, qt = k0 @ turn + 1e-3 * torch.randn_like(k0), q0 @ turn
+    _, sure = _quick_ranks((kt, kt - k0), (qt - q0, q0))
+    assert not sure.any()
+    exact = torch.cat([kt.double(), k0.double()], -1), torch.cat([qt.double(), -q0.double()], -1)
+    assert_right(watch.stable_rank(watch.change((k0, q0), (kt, qt))), *exact)
+
+
+def test_ordinary_changes_are_done_the_quick_way():
+    left, right = torch.randn(8, 128, 32), torch.randn(8, 128, 32)
+    ranks, sure = _quick_ranks((left,), (right,))
+    assert sure.all()
+    assert_right(ranks, left, right)
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_two_ways_to_the_largest_eigenvalue(name):
+    """The eigenvalues of A B are those of diag(values), B being ill-conditioned."""
+    values = SPECTRA[name].double().square()
+    basis = orthonormal(INNER, INNER)
+    root = basis * torch.logspace(0, -3, INNER, dtype=torch.float64) @ basis.mT
+    inverse, turn = torch.linalg.inv(root), orthonormal(INNER, INNER)
+    first, second = inverse @ (turn * values @ turn.mT) @ inverse, root @ root
+    expected = torch.full((HEADS,), float(values.max()), dtype=torch.float64)
+    torch.testing.assert_close(by_squaring(first @ second), expected, rtol=1e-5, atol=0)
+    leading = by_filter(first, second, 2e-6)
+    assert (leading.value <= expected * (1 + 1e-9)).all()
+    assert ((expected - leading.value) <= torch.clamp(leading.error, min=1e-8) * 2 * expected).all()
+    assert by_squaring(torch.zeros(2, 5, 5, dtype=torch.float64)).tolist() == [0.0, 0.0]

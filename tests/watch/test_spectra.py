@@ -1,30 +1,32 @@
-"""Singular values from factors, against decompositions of the formed product in 40 decimal digits."""
+"""Singular values and vectors from factors, against decompositions of the formed product in 40 digits."""
+
+import math
+import threading
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _batches as batches
 from rankrise.watch import _spectra as spectra
+from rankrise.watch._overlap import principal_angles
 
 
 def exactly(tensor: Tensor) -> mpmath.matrix:
     return mpmath.matrix(tensor.double().tolist())
 
 
-def exact_values(product: mpmath.matrix) -> list[mpmath.mpf]:
-    wide = product if product.rows <= product.cols else product.T
-    return sorted(mpmath.svd_r(wide.T if wide.rows < wide.cols else wide, compute_uv=False), reverse=True)
-
-
 def largest_error(values: Tensor, product: mpmath.matrix) -> float:
     """Largest error of the computed values, as a share of the largest true one."""
-    true = exact_values(product)
+    tall = product if product.rows >= product.cols else product.T
+    true = sorted(mpmath.svd_r(tall, compute_uv=False), reverse=True)
     computed = [mpmath.mpf(value) for value in values.tolist()]
     assert computed == sorted(computed, reverse=True)
     computed += [mpmath.mpf(0)] * (len(true) - len(computed))
@@ -60,14 +62,18 @@ def test_any_size_scale_rank_and_type(sizes, exponents, rank, dtype, seed):
         assert largest_error(values, exactly(left) * exactly(right).T) < 1e-5
 
 
+def randoms(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.randn(shape) for shape in shapes]
+
+
 @pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
 def test_small_changes_keep_their_digits(size):
-    torch.manual_seed(0)
-    k0, q0 = torch.randn(12, 4), torch.randn(10, 4)
+    k0, q0 = randoms((12, 4), (10, 4))
     kt, qt = k0 + size * torch.randn(12, 4), q0 + size * torch.randn(10, 4)
+    learned = watch.change((k0, q0), (kt, qt))
     product = exactly(kt) * exactly(qt).T - exactly(k0) * exactly(q0).T
-    assert largest_error(watch.singular_values(*watch.change((k0, q0), (kt, qt)).factors()), product) < 1e-7
-    assert largest_error(watch.singular_values(watch.change((k0, q0), (kt, qt))), product) < 1e-7
+    assert largest_error(watch.singular_values(*learned.factors()), product) < 1e-7
+    assert largest_error(watch.singular_values(learned), product) < 1e-7
     # The obvious factors stand for the same matrix: slower, and still right.
     naive = torch.cat([kt, k0], -1), torch.cat([qt, -q0], -1)
     assert largest_error(watch.singular_values(*naive), product) < 1e-7
@@ -75,8 +81,7 @@ def test_small_changes_keep_their_digits(size):
 
 def test_large_weight_changes_that_nearly_cancel_in_the_product():
     """K A and Q A^-T have the product K Q^T: only rounding in A changed it, by 1e-7."""
-    torch.manual_seed(0)
-    k0, q0 = torch.randn(12, 4), torch.randn(12, 4)
+    k0, q0 = randoms((12, 4), (12, 4))
     turn = torch.linalg.qr(torch.randn(4, 4))[0]
     kt, qt = k0 @ turn, q0 @ turn
     product = exactly(kt) * exactly(qt).T - exactly(k0) * exactly(q0).T
@@ -84,130 +89,91 @@ def test_large_weight_changes_that_nearly_cancel_in_the_product():
     assert largest_error(watch.singular_values(watch.change((k0, q0), (kt, qt))), product) < 1e-7
 
 
-def test_a_change_of_sign_on_both_sides_is_no_change():
-    k0, q0 = torch.randn(2, 12, 4), torch.randn(2, 12, 4)
-    assert torch.equal(
-        watch.singular_values(watch.change((k0, q0), (-k0, -q0))), torch.zeros(2, 8, dtype=torch.float64)
-    )
-
-
-def test_frozen_weights_and_zero_factors_give_zeros():
-    k, q = torch.randn(3, 8, 2), torch.randn(3, 8, 2)
-    zeros = torch.zeros(3, 4, dtype=torch.float64)
-    assert torch.equal(watch.singular_values(watch.change((k, q), (k, q))), zeros)
-    assert torch.equal(watch.singular_values(0 * k, q), zeros[:, :2])
-    assert torch.equal(watch.singular_values(torch.zeros(5, 5)), torch.zeros(5, dtype=torch.float64))
-
-
-def test_float64_factors_beyond_the_range_of_their_squares():
-    torch.manual_seed(0)
-    left, right = torch.randn(9, 3, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
-    columns = torch.tensor([1e-250, 1.0, 1e250], dtype=torch.float64)
-    plain = watch.singular_values(left, right)
-    torch.testing.assert_close(
-        watch.singular_values(left * columns, right / columns), plain, rtol=1e-7, atol=0
-    )
-    torch.testing.assert_close(watch.singular_values(left * 1e200, right), plain * 1e200, rtol=1e-7, atol=0)
-    torch.testing.assert_close(
-        watch.singular_values(left * 1e-160, right * 1e-160), plain * 1e-320, rtol=1e-2, atol=0
-    )
-    assert largest_error(plain, exactly(left) * exactly(right).T) < 1e-7
+def test_no_change_has_no_singular_values():
+    k, q = randoms((3, 8, 2), (3, 8, 2))
+    for after in ((k, q), (-k, -q)):
+        assert watch.singular_values(watch.change((k, q), after)).tolist() == [[0.0] * 4] * 3
+    assert watch.singular_values(0 * k, q).tolist() == [[0.0] * 2] * 3
+    assert watch.singular_values(torch.zeros(5, 5)).tolist() == [0.0] * 5
+    assert watch.singular_values(watch.change(k, k)).tolist() == [[0.0] * 2] * 3
 
 
 def test_columns_of_very_different_sizes():
-    torch.manual_seed(0)
     columns = torch.logspace(-15, 15, 6)
     left, right = torch.randn(10, 6) * columns, torch.randn(10, 6) / columns
     assert largest_error(watch.singular_values(left, right), exactly(left) * exactly(right).T) < 1e-7
+    wide = torch.tensor([1e-250, 1.0, 1e250], dtype=torch.float64)
+    left, right = (torch.randn(9, 3, dtype=torch.float64) for _ in range(2))
+    plain = watch.singular_values(left, right)
+    for others, factor in (
+        ((left * wide, right / wide), 1.0),
+        ((left * 1e200, right), 1e200),
+        ((left * 1e-160, right * 1e-140), 1e-300),
+    ):
+        torch.testing.assert_close(watch.singular_values(*others), plain * factor, rtol=1e-7, atol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**20), sizes=st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3)))
+def test_every_measure_of_a_change_is_that_of_the_formed_difference(seed, sizes):
+    rows, columns, inner = sizes
+    generator = torch.Generator().manual_seed(seed)
+    k0, q0, kt, qt = (torch.randn(2, size, inner, generator=generator) for size in (rows, columns) * 2)
+    learned = watch.change((k0, q0), (kt, qt))
+    formed = kt.double() @ qt.double().mT - k0.double() @ q0.double().mT
+    left, right = learned.factors()
+    torch.testing.assert_close(left @ right.mT, formed)
+    values = torch.linalg.svdvals(formed)
+    shown = min(values.shape[-1], 2 * inner)
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(watch.singular_values(learned), values[..., :shown], **close)
+    torch.testing.assert_close(watch.stable_rank(learned), (values / values[:, :1]).square().sum(-1), **close)
+    vectors = watch.leading_vectors(learned, count=shown)
+    rebuilt = vectors.left_vectors * vectors.values.unsqueeze(-2) @ vectors.right_vectors.mT
+    torch.testing.assert_close(rebuilt, formed, **close)
+    for rank in (watch.effective_rank, watch.energy_rank):
+        torch.testing.assert_close(rank(learned), rank(watch.singular_values(learned)), rtol=0, atol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    before=arrays.arrays(np.float64, (2, 3, 4), elements=st.floats(-9, 9)),
+    after=arrays.arrays(np.float64, (2, 3, 4), elements=st.floats(-9, 9)),
+)
+def test_a_change_of_whole_matrices_as_tensors_arrays_and_lists(before, after):
+    values = np.linalg.svd(after - before, compute_uv=False)
+    largest = np.where(values[:, 0] == 0, 1, values[:, 0])
+    ranks = ((values / largest[:, None]) ** 2).sum(-1)
+    for form in (torch.tensor, np.asarray, np.ndarray.tolist):
+        learned = watch.change(form(before), form(after))
+        np.testing.assert_allclose(watch.singular_values(learned), values, atol=1e-6)
+        np.testing.assert_allclose(watch.stable_rank(learned), ranks, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(7, 30), (30, 7)])
+def test_a_change_of_a_whole_matrix_is_taken_in_parts(shape, monkeypatch):
+    before, after = randoms(shape, shape)
+    expected = torch.linalg.svdvals(after.double() - before.double())
+    torch.testing.assert_close(watch.singular_values(after.double() - before.double()), expected)
+    torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
+    monkeypatch.setattr(spectra, "STREAM_BYTES", 200)
+    torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
 
 
 def test_batches_views_and_chunks(monkeypatch):
-    torch.manual_seed(0)
     left, right = torch.randn(2, 3, 4, 10).transpose(-1, -2), torch.randn(2, 3, 14, 8)[..., ::2]
     whole = watch.singular_values(left, right)
     assert whole.shape == (2, 3, 4)
     torch.testing.assert_close(whole, torch.linalg.svdvals(left.double() @ right.double().mT)[..., :4])
     monkeypatch.setattr(batches, "CHUNK_BYTES", 1)
     torch.testing.assert_close(watch.singular_values(left, right), whole, rtol=1e-12, atol=1e-12)
-    monkeypatch.undo()
     one = torch.randn(14, 4)
     torch.testing.assert_close(watch.singular_values(left, one)[1, 2], watch.singular_values(left[1, 2], one))
-
-
-def test_whole_matrices_and_their_differences(monkeypatch):
-    torch.manual_seed(0)
-    for shape in ((7, 30), (30, 7)):
-        before, after = torch.randn(shape), torch.randn(shape)
-        expected = torch.linalg.svdvals(after.double() - before.double())
-        torch.testing.assert_close(watch.singular_values(after.double() - before.double()), expected)
-        torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
-        monkeypatch.setattr(spectra, "STREAM_BYTES", 200)
-        torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
-        monkeypatch.undo()
-    same = watch.singular_values(watch.change(before, before))
-    assert torch.equal(same, torch.zeros(7, dtype=torch.float64))
-
-
-def test_the_difference_of_the_products_is_not_the_product_of_the_differences():
-    torch.manual_seed(0)
-    k0, q0, kt, qt = (torch.randn(9, 3) for _ in range(4))
-    left, right = watch.change((k0, q0), (kt, qt)).factors()
-    torch.testing.assert_close(left @ right.mT, (kt.double() @ qt.double().mT) - k0.double() @ q0.double().mT)
-    wrong = watch.singular_values(kt - k0, qt - q0)
-    assert (watch.singular_values(left, right)[:3] - wrong).abs().min() > 0.1
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("partner_is_zero", [False, True])
-def test_non_finite_weights_are_named(value, partner_is_zero):
-    left, right = torch.randn(4, 8, 3), torch.randn(4, 8, 3)
-    left[2, 5, 1] = value
-    if partner_is_zero:
-        right[2, :, 1] = 0
-    for measure in (watch.singular_values, watch.stable_rank):
-        with pytest.raises(RankriseError, match=r"layers\.7, head 3 \(counted from 1\), holds nan or inf"):
-            measure(left, right, name="layers.7")
-    for measure in (watch.singular_values, watch.stable_rank):
-        with pytest.raises(RankriseError, match=r"layers\.7, head 3 \(counted from 1\), holds nan or inf"):
-            measure(watch.change((right, right), (left, right)), name="layers.7")
-    with pytest.raises(RankriseError, match=r"layers\.7, head 3 \(counted from 1\), holds"):
-        watch.leading_vectors(left, right, 1, name="layers.7")
-    with pytest.raises(RankriseError, match="fc holds nan or inf"):
-        watch.singular_values(watch.change(right[2], left[2]), name="fc")
-    with pytest.raises(RankriseError, match="fc holds nan or inf"):
-        watch.singular_values(left[2], name="fc")
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "message"),
-    [
-        (torch.ones(4, 2), torch.ones(4, 3), "same r"),
-        (torch.ones(2, 4, 2), torch.ones(3, 4, 2), "same leading sizes"),
-        (torch.ones(4, 2, dtype=torch.int64), torch.ones(4, 2), "left factor is .* of torch.int64"),
-        (
-            torch.ones(4, 2).to(torch.float8_e5m2),
-            torch.ones(4, 2),
-            "of torch.float8_e5m2: pass .* of 16 bits",
-        ),
-        (torch.ones(4, 2), torch.ones(4), "right factor is"),
-        (torch.ones(4, 0), torch.ones(4, 0), "holds numbers"),
-        (torch.ones(4, 2, device="meta"), torch.ones(4, 2, device="meta"), "on meta"),
-    ],
-)
-def test_unusable_factors_are_refused(left, right, message):
-    with pytest.raises(RankriseError, match=message):
-        watch.singular_values(left, right)
-
-
-def test_a_change_of_shape_is_refused():
-    with pytest.raises(RankriseError, match="same weights at two moments"):
-        watch.change((torch.ones(4, 2), torch.ones(4, 2)), (torch.ones(5, 2), torch.ones(4, 2)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("d", [40, 12])
 def test_the_gram_matrices_of_the_weights_come_with_the_values_of_their_change(dtype, d):
-    torch.manual_seed(0)
     weights = [torch.randn(3, d, 8).to(dtype) for _ in range(4)]
     values, found = spectra.change_values_and_grams(*weights)
     k0, q0, kt, qt = (weight.double() for weight in weights)
@@ -216,3 +182,127 @@ def test_the_gram_matrices_of_the_weights_come_with_the_values_of_their_change(d
     assert (found is None) == (dtype == torch.float64 or d < 16)
     for gram, weight in zip(found or (), (k0, q0, kt, qt), strict=False):
         torch.testing.assert_close(gram, weight.mT @ weight)
+
+
+def test_leading_vectors_are_those_of_the_product():
+    left, right = torch.randn(2, 3, 11, 4), torch.randn(2, 3, 8, 4) * 1e-12
+    product = left.double() @ right.double().mT
+    vectors = watch.leading_vectors(left, right, 4)
+    rebuilt = vectors.left_vectors * vectors.values.unsqueeze(-2) @ vectors.right_vectors.mT
+    torch.testing.assert_close(rebuilt, product, rtol=1e-9, atol=1e-22)
+    for basis in (vectors.left_vectors, vectors.right_vectors):
+        torch.testing.assert_close(basis.mT @ basis, torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4))
+    torch.testing.assert_close(
+        watch.leading_vectors(left, right, 2).values, torch.linalg.svd(product).S[..., :2]
+    )
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-12, 1e-3, 1.0, math.pi / 2])
+def test_known_angles_between_spaces(angle):
+    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+    first = turn[:, :2]
+    second = torch.stack([turn[:, 0], math.cos(angle) * turn[:, 1] + math.sin(angle) * turn[:, 4]], dim=-1)
+    assert principal_angles(first, second).tolist() == pytest.approx([0, angle], abs=1e-14)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# What the caller has set neither matters nor is changed.
+
+SETTINGS = {
+    "bfloat16 by default": lambda: torch.set_default_dtype(torch.bfloat16),
+    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "TF32": lambda: torch.set_float32_matmul_precision("high"),
+    "bfloat16 products": lambda: torch.set_float32_matmul_precision("medium"),
+    "gradients": lambda: None,
+}
+
+
+@pytest.fixture
+def restored():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_float32_matmul_precision("highest")
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_settings_do_not_matter(setting, threads, restored):
+    weights = [torch.randn(5, 40, 8, dtype=torch.float32, requires_grad=True) for _ in range(4)]
+    k0, q0, kt, qt = weights
+    true = torch.linalg.svdvals((kt.double() @ qt.double().mT - k0.double() @ q0.double().mT).detach())
+    torch.set_num_threads(threads)
+    SETTINGS[setting]()
+    learned = watch.change((k0, q0), (kt, qt))
+    found = [watch.singular_values(learned), watch.singular_values(*learned.factors())]
+    ranks = [watch.stable_rank(learned), watch.stable_rank(*learned.factors())]
+    leading = watch.leading_vectors(learned, count=2).values
+    whole = watch.singular_values(watch.change(k0[0], kt[0]))
+    assert torch.get_num_threads() == threads
+    for values in found:
+        assert ((values - true[:, :16]).abs() / true[:, :1]).max() < 1e-6
+    for rank in ranks:
+        torch.testing.assert_close(rank, (true / true[:, :1]).square().sum(-1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(leading, true[:, :2], rtol=1e-6, atol=0)
+    torch.testing.assert_close(whole, torch.linalg.svdvals((kt[0].double() - k0[0].double()).detach()))
+    assert not any(one.requires_grad for one in (*found, *ranks, leading, whole))
+
+
+def test_threads_of_others_are_left_alone(restored):
+    torch.set_num_threads(2)
+    watch.singular_values(torch.randn(6, 20, 4), torch.randn(6, 20, 4))
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert seen == [2]
+
+
+def test_the_inputs_are_not_touched():
+    weights = [
+        torch.randn(3, 9, 4, dtype=dtype) for dtype in (torch.float32, torch.float64) for _ in range(4)
+    ]
+    copies = [weight.clone() for weight in weights]
+    for k0, q0, kt, qt in (weights[:4], weights[4:]):
+        learned = watch.change((k0, q0), (kt, qt))
+        watch.singular_values(learned)
+        watch.stable_rank(learned)
+        watch.leading_vectors(learned, count=2)
+    assert all(torch.equal(weight, copy) for weight, copy in zip(weights, copies, strict=True))
+
+
+# ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("partner", [0.0, 1.0])
+@pytest.mark.parametrize("measure", [watch.singular_values, watch.stable_rank, watch.leading_vectors])
+def test_a_weight_that_diverged_is_named_by_layer_and_head(value, partner, measure):
+    left, right = torch.randn(4, 8, 3), torch.randn(4, 8, 3)
+    left[2, 5, 1], right[2, :, 1] = value, partner
+    learned = watch.change((right, right), (left, right))
+    for passed in ((left, right), (learned,), (watch.change(right, left),)):
+        with pytest.raises(RankriseError, match=r"layers\.7, head 3"):
+            measure(*passed, name="layers.7")
+
+
+ones = torch.ones
+MISTAKES = {
+    "another inner size": lambda: watch.singular_values(ones(4, 2), ones(4, 3)),
+    "quantised": lambda: watch.stable_rank(ones(4, 2).to(torch.int8), ones(4, 2)),
+    "a vector": lambda: watch.singular_values(ones(4)),
+    "a second factor": lambda: watch.stable_rank(watch.change(ones(4, 2), ones(4, 2)), ones(4, 2)),
+    "a count without its name": lambda: watch.leading_vectors(watch.change(ones(4, 2), ones(4, 2)), 2),
+    "too many vectors": lambda: watch.leading_vectors(ones(4, 2), ones(4, 2), 3),
+    "other shapes": lambda: watch.change((ones(4, 2), ones(4, 2)), (ones(5, 2), ones(4, 2))),
+    "a list of factors": lambda: watch.change([ones(4, 2)] * 2, [ones(4, 2)] * 2),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_refused(mistake):
+    with pytest.raises((RankriseError, ValueError)):
+        MISTAKES[mistake]()

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from rankrise.watch._gram import divided
+from rankrise.watch._factors import divided
 from rankrise.watch._spectra import difference_values, row_parts
 
 # Columns that are iterated beside those asked for; blocks of columns before the whole matrix is decomposed.

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
-from rankrise.watch._factors import Factors
-from rankrise.watch._gram import divided
+from rankrise.watch._factors import Factors, divided
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
 from rankrise.watch._spectra import change_values_and_grams, difference_values, factor_values

@@ -10,7 +10,6 @@ from tiny_model import tiny, train
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.lines import read_lines
-from rankrise.watch._recorded import initial_layers
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
@@ -30,7 +29,6 @@ def _without_checksums(folder: Path, file: str) -> None:
         ("ranks.jsonl", lambda run: run.measured),
         ("spectra/initial.safetensors", lambda run: run.spectrum("KQ")),
         ("spectra/step-0000000002.safetensors", lambda run: run.spectrum("KQ", 2)),
-        ("initial.safetensors", lambda run: initial_layers(run.folder)),
     ],
 )
 def test_a_record_without_its_checksums_is_damaged_unless_of_an_earlier_version(tmp_path, file, read):
