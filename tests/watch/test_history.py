@@ -193,7 +193,7 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     assert run.notes[0] == plan.notes[0]
     assert run.since == "checkpoint-10 (step 10)"
 
-    from rankrise.show.figures.tracked.course_of_training import draw_course
+    from rankrise.show.figures.training import draw_course
     from rankrise.show.report.tracked.story import chapters
 
     main(["watch", str(run.folder)])
@@ -280,7 +280,7 @@ def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
     note = "at 2 of 4 measured steps, up to step 2, the change of most heads is rounding noise"
     assert note in run.notes
 
-    from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
+    from rankrise.show.figures.ranks import draw_stable_rank
     from rankrise.show.report.tracked.gather import gather_all
 
     main(["watch", str(run.folder), "--json"])

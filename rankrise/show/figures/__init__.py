@@ -1,62 +1,15 @@
-"""The paper's figures, each drawn from opened runs and from nothing else, with its data beside it."""
+"""The paper's figures, drawn from opened runs, each with its data beside it."""
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import NotRecorded, Run, Study
-from rankrise.show.figures.figure import Shown, shown_of
-from rankrise.show.figures.paper_figures import FIGURES
-from rankrise.show.figures.saving import Drawn, save
+from rankrise.runs import NotRecorded, Run
+from rankrise.show.figures.listing import FIGURES, planned, shown_of
+from rankrise.show.figures.saving import save
 from rankrise.show.figures.style import paper_style
-from rankrise.show.figures.toy.seed import ToySeed
 
-__all__ = ["FIGURES", "Planned", "draw_figures", "planned"]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A figure to draw: the name of its files, the names it also goes by, their title, and how."""
-
-    name: str
-    others: tuple[str, ...]
-    title: str
-    draw: Callable[[], Drawn]
-
-
-def planned(shown: Shown) -> list[Planned]:
-    """Every figure that some runs could have."""
-    plans: list[Planned] = []
-    for figure in FIGURES:
-        for subject in figure.on(shown):
-            number = figure.number_on(subject)
-            name = f"{number or figure.name}{_suffix(subject, shown, bool(number))}"
-            name = _free(name, {plan.name for plan in plans})
-            draw = lambda draw=figure.draw, subject=subject: draw(subject)  # noqa: E731
-            plans.append(Planned(name, (figure.name, number), figure.title_on(subject), draw))
-    return plans
-
-
-def _suffix(subject: object, shown: Shown, numbered: bool) -> str:
-    """What tells apart the figures of several seeds, and of several data sets that the paper lacks."""
-    if isinstance(subject, ToySeed) and len(subject.run.settings.seeds) > 1:
-        return f"-seed-{subject.seed}"
-    if isinstance(subject, Study) and not numbered and len(shown.studies) > 1:
-        return "-" + re.sub(r"[^\w.-]+", "-", subject.label)
-    return ""
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """The name, with a number behind it where another study has it already.
-
-    >>> _free("15", {"15"})
-    '15-2'
-    """
-    numbered = (f"{name}-{number}" for number in count(2))
-    return next(one for one in chain([name], numbered) if one not in taken)
+__all__ = ["FIGURES", "draw_figures"]
 
 
 def draw_figures(
@@ -66,19 +19,16 @@ def draw_figures(
     seed: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
-    """Draw figures of opened runs into the folder `out`, as PNG and SVG with a CSV beside them: their paths,
-    and why others are not drawn.
+    """Draw figures of opened runs into the folder `out`: PNG, SVG, and the data as CSV.
 
-    Without `names`, all figures that the runs have the data for; named ones must be drawable. A toy run has
-    several seeds, of which `seed` chooses one.
+    Returns the paths of each figure, and for each that is not drawn the reason. Draws all figures that the
+    runs have the data for, or those of `names`, which must be drawable.
     """
     plans = planned(shown_of(opened, seed))
+    known = dict.fromkeys(name for plan in plans for name in (plan.name, *plan.others) if name)
     for name in names or ():
-        if not any(name in (plan.name, *plan.others) for plan in plans):
-            known = ", ".join(
-                dict.fromkeys(one for plan in plans for one in (plan.name, *plan.others) if one)
-            )
-            raise RankriseError(f"figure {name!r} is not known: the runs given here have {known}.")
+        if name not in known:
+            raise RankriseError(f"figure {name!r} is not known: the runs given here have {', '.join(known)}.")
     asked = [plan for plan in plans if names is None or {plan.name, *plan.others} & {*names}]
     drawn: dict[str, list[Path]] = {}
     skipped: dict[str, str] = {}

@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
-from rankrise.foundations.text import printable
-
 WIDTH = 6.5
 """Inches: the width of the paper's text."""
 
@@ -59,12 +57,12 @@ def paper_style() -> Iterator[None]:
 
 
 def plain(name: str) -> str:
-    """A name from a run as it is shown: no formula, and nothing that a picture's format cannot hold.
+    """A name from a run, with no part of it read as a formula.
 
     >>> print(plain("a$b"))
     a\\$b
     """
-    return printable(name).replace("$", r"\$")
+    return name.replace("$", r"\$")
 
 
 def new_figure(height: float) -> Figure:

@@ -9,7 +9,7 @@ from tracked_runs import changed
 
 from rankrise.foundations.files import write_json
 from rankrise.runs import NotRecorded, open, studies
-from rankrise.show.figures.tracked.stages_to_smooth import draw_stages_to_smooth
+from rankrise.show.figures.training import draw_stages_to_smooth
 from rankrise.watch.types import FoundStage, StagesFound
 
 FOUND = {

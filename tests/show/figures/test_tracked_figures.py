@@ -16,10 +16,9 @@ from rankrise.commands import main
 from rankrise.foundations.files import write_json
 from rankrise.record.lines import read_lines
 from rankrise.runs import ToyRun, open, studies
-from rankrise.show.figures import FIGURES, draw_figures, planned
-from rankrise.show.figures.figure import shown_of
-from rankrise.show.figures.tracked.matrices import draw_matrices
-from rankrise.show.figures.tracked.stable_rank import draw_stable_rank
+from rankrise.show.figures import FIGURES, draw_figures
+from rankrise.show.figures.listing import planned, shown_of
+from rankrise.show.figures.ranks import draw_matrices, draw_stable_rank
 from rankrise.show.rank_kinds import product_rank_kinds
 from rankrise.show.report import write_report
 from rankrise.show.report.tracked.gather import gather_all
@@ -307,7 +306,7 @@ def test_a_run_that_has_only_begun_is_said_to_be(tracked: dict[str, Path], tmp_p
         path.unlink()
     figures, skipped = draw_figures(open(tmp_path / "run"), tmp_path)
     assert list(figures) == ["training"]
-    assert "is finished and has no full spectra: restore its folder spectra" in skipped["11"]
+    assert "no full spectra: train again with a schedule" in skipped["11"]
     (tmp_path / "unfinished").mkdir()
     unfinished = changed(tmp_path / "run", tmp_path / "unfinished" / "run", finished=None)
     assert "no full spectra yet: run this again when" in draw_figures(open(unfinished), tmp_path)[1]["11"]

@@ -1,1 +1,0 @@
-"""Figures that are drawn from a seed of a toy run."""

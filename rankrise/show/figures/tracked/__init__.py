@@ -1,1 +1,0 @@
-"""Figures that are drawn from studies of tracked runs."""
