@@ -1,4 +1,4 @@
-"""`rankrise claims`: what the claims of the paper and of its reproduction come to on these runs."""
+"""`rankrise claims`: judge the claims of the paper and of its reproduction on runs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def claims(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Say whether each claim holds on these runs, and which other choice would change the verdict.
+    """Say whether each claim holds on these runs, and which other choice would turn the verdict.
 
     Each toy run is judged by itself. Tracked runs on one data set are judged together, and may differ in
     initialisation scale and seed; each product has its own verdict. Some claims compare two data sets.
@@ -24,8 +24,8 @@ def claims(
             that have hardly learned.
         all: show each claim's statement, its effect in every layer with an interval, and every number.
         why: the same as --all, with the reason for each threshold.
-        out: file for the verdicts; claims.json in the run's folder if not given, or beside the first of
-            several folders, and none with --only.
+        out: file for the verdicts; default: claims.json in the run's folder, or beside the first of several
+            folders. With --only, none.
         json: print everything as JSON instead of a table.
     """
     from rankrise.claims import check_claims, write_claims

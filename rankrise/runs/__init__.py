@@ -1,4 +1,4 @@
-"""Runs: folders opened as typed, read-only values, each file read when it is asked for and at most once.
+"""Open folders of runs as typed, read-only values; each file is read on demand, and once.
 
 >>> from rankrise import runs
 >>> runs.open([])

@@ -1,4 +1,4 @@
-"""Runs that differ from a base in one choice each, as a recipe's table of choices makes them."""
+"""Runs that differ from a base in one choice each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rankrise.runs._study import BASE, Study, one_per_seed
 from rankrise.watch import TrackedRun
 
 ORDER = list(science_of(TrainSettings().to_dict()))
-"""Choices follow one another as the settings do that they change."""
+"""Settings in the order in which choices of them are listed."""
 VALUES = {
     ("augmentation", "none"): "no augmentation",
     ("augmentation", "rand-augment"): "RandAugment",
@@ -27,35 +27,32 @@ VALUES = {
     ("optimiser", "muon"): "Muon",
     ("optimiser", "random-walk"): "random walk",
 }
-"""What to call values of settings."""
+"""Names for values of settings."""
 NAMES = {"learning_rate": "rate", "initialisation_scale": "scale", "label_noise": "label noise"}
-"""What to call settings, before their value."""
+"""Names for settings, written before their value."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Runs, one per seed, and in which settings of science they differ from the base: in none, the base."""
+    """Runs, one per seed, and the settings in which they differ from the base; the base has none."""
 
     changes: Mapping[str, Any]
     runs: tuple[TrackedRun, ...]
 
     @property
     def label(self) -> str:
-        """What is changed, in words, and how far its runs have come where one is not finished."""
+        """The change in words, with the progress of runs that are not finished."""
         ends = [f"{run.clock} {int(run.at(run.last_step))}" for run in self.runs if not run.finished]
         return ", ".join([in_short(self.changes), *(f"up to {end}" for end in ends[:1])])
 
     @property
     def apart_from_its_rate(self) -> tuple[tuple[str, str], ...]:
-        """What is changed but for the learning rate: choices that agree in it are one, at several rates."""
+        """The changes other than the learning rate, equal for one choice at several rates."""
         return tuple((name, str(value)) for name, value in self.changes.items() if name != "learning_rate")
 
 
 def choices_of(study: Study) -> list[Choice]:
-    """The base, which is the run called so, and the choices among runs as long as it; none without a base.
-
-    Other seeds of a choice, and of the base, are told by their settings.
-    """
+    """The base, which is the run named "base", and the choices among runs as long as it; else no choices."""
     base = next((run for run in study.members if run.name == BASE and run.recipe), None)
     if base is None:
         return []
@@ -71,7 +68,7 @@ def choices_of(study: Study) -> list[Choice]:
 
 
 def in_short(changes: Mapping[str, Any]) -> str:
-    """Changed settings in a few words; an optimiser's momentum goes without saying.
+    """Changed settings in a few words, without an optimiser's momentum.
 
     >>> in_short({"optimiser": "muon", "learning_rate": 3e-4, "momentum": 0.95}), in_short({})
     ('Muon, rate 0.0003', 'base')
@@ -89,7 +86,7 @@ def in_short(changes: Mapping[str, Any]) -> str:
 
 
 def _changes(base: TrackedRun, run: TrackedRun) -> dict[str, Any]:
-    """What a run has otherwise than the base; beside another optimiser also its rate, whatever it is."""
+    """The settings in which a run differs from the base; with another optimiser, its rate too."""
     before, now = science_of(base.recipe), science_of(run.recipe)
     changed = {name for name in now if name != "seed" and now[name] != before.get(name)}
     changed |= {"learning_rate"} if "optimiser" in changed else set()
@@ -97,7 +94,7 @@ def _changes(base: TrackedRun, run: TrackedRun) -> dict[str, Any]:
 
 
 def _called(name: str, value: Any) -> str:
-    """What a value of a setting is called, if there is a name for it; values may be lists."""
+    """The name of a setting's value, or ""."""
     return next((said for (of, known), said in VALUES.items() if of == name and known == value), "")
 
 
@@ -111,7 +108,7 @@ def _place(changes: Mapping[str, Any]) -> list[tuple[int, float, str]]:
 
 
 def at_their_best(choices: Sequence[Choice], scores: Sequence[float]) -> list[bool]:
-    """Of choices at several learning rates, whether each has the highest score; the others are alone.
+    """Whether each choice has the highest score among its learning rates.
 
     >>> one, two = (Choice({"optimiser": "sgd", "learning_rate": rate}, ()) for rate in (0.1, 0.2))
     >>> at_their_best([Choice({}, ()), one, two], [0.9, 0.5, 0.6])

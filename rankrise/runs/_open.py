@@ -1,10 +1,9 @@
-"""Folders opened as runs: toy runs and tracked ones, alone or in the folder of a sweep."""
+"""Open folders as runs, toy or tracked, alone or in the folder of a sweep."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
 from rankrise.record.names import RUN
 from rankrise.record.run_file import has_run, read_run
 from rankrise.record.weight_folders import checkpoints_below, named
@@ -14,9 +13,8 @@ from rankrise.watch import TrackedRun
 Run = ToyRun | TrackedRun
 
 
-@typed
 def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
-    """The runs that folders name, each once; the folder of a sweep, or of any runs, stands for those in it.
+    """Open runs, each once; a folder of runs, such as that of a sweep, stands for the runs in it.
 
     >>> open("no/such/folder")
     Traceback (most recent call last):
@@ -26,7 +24,7 @@ def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
 
 
 def folders_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The folders that `open` opens: a run's own, or for a folder of runs those in it, by name."""
+    """The folders that `open` opens; a folder of runs is replaced by those in it, sorted by name."""
     found: list[Path] = []
     for folder in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         inner = [] if has_run(folder) else sorted(folder.glob(f"*/{RUN}"))
@@ -35,7 +33,7 @@ def folders_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
-    """The same runs, those of one kind together, the first one's kind first; refused where there is none."""
+    """The runs grouped by kind, the kind of the first run first."""
     if not opened:
         raise RankriseError("no run was passed: pass one or more folders of runs.")
     toys = [run for run in opened if isinstance(run, ToyRun)]
@@ -48,13 +46,13 @@ def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
 
 def _opened(folder: Path) -> Run:
     if folder.is_dir() and not has_run(folder):
-        _refuse_what_it_holds(folder)
+        _raise_if_near_miss(folder)
     info = read_run(folder)
     return toy_run(folder, info) if info["kind"] == "toy" else TrackedRun(folder, info)
 
 
-def _refuse_what_it_holds(folder: Path) -> None:
-    """Where a folder is not a run, but holds what was meant, further down, or what a run can be made of."""
+def _raise_if_near_miss(folder: Path) -> None:
+    """Point to runs further down, or to checkpoints of which a run can be made."""
     runs = sorted(path.parent for path in folder.glob(f"*/*/{RUN}"))
     if runs:
         above = list(dict.fromkeys(path.parent for path in runs))

@@ -1,7 +1,6 @@
-"""Tracked runs that belong together: those on one data set, by initialisation scale and seed.
+"""Tracked runs on one data set, told apart by the recipe that `rankrise train` keeps in run.json.
 
-What tells them apart is the recipe that `rankrise train` keeps in run.json. A run without one, such as a
-user's own, is a study by itself.
+A run without a recipe is a study by itself.
 """
 
 import math
@@ -16,7 +15,7 @@ from rankrise.runs.toy.run import ToyRun
 from rankrise.watch import TrackedRun
 
 BASE = "base"
-"""The name of the run that a table of choices compares the others with."""
+"""Name of the run that a table of choices compares the others with."""
 VARIED = ("seed", "initialisation_scale")
 
 FAMILIES = {
@@ -26,39 +25,38 @@ FAMILIES = {
     "wikitext103": "WikiText-103",
     "wikipedia": "Wikipedia",
 }
-"""The paper's data sets, by what the name of a data set begins with or contains; and a stand-in for one."""
+"""The paper's data sets and Wikipedia, by a part of the data set's name."""
 
 SUBSETS = {"tinyimagenet100": "ImageNet subset", "tinyimagenet": "Tiny-ImageNet"}
-"""Subsets of ImageNet as people write them, by their whole name."""
+"""Titles of subsets of ImageNet, by their whole name."""
 
 MODELS = {"GPT2LMHeadModel": "GPT-2", "InContextRegressor": "GPT-2"}
-"""Models that a title names beside their data, by their class."""
+"""Models named in titles, by their class."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs on one data set (`data`; None where runs do not say)."""
+    """Runs on one data set; `data` is None if the runs do not say."""
 
     data: str | None
     members: tuple[TrackedRun, ...]
 
     @property
     def family(self) -> str | None:
-        """Which of the paper's data sets this is, or is a subset of."""
+        """The data set of the paper that this is, or is a subset of."""
         plain = "".join(letter for letter in (self.data or "").lower() if letter.isalnum())
         return next((family for family in FAMILIES if family in plain), None)
 
     @property
     def label(self) -> str:
-        """The data set as people write it, a subset of ImageNet by its own name; else the run's name."""
-        name = (self.data or "").rpartition(":")[2]  # of a Hugging Face data set, its configuration
+        """The data set as people write it; otherwise the run's name."""
+        name = (self.data or "").rpartition(":")[2]  # the configuration of a Hugging Face data set
         plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("rawv1")
         return (FAMILIES | SUBSETS).get(plain) or name or self.members[0].name
 
     @property
     def title(self) -> str:
-        """The data set as a title has it: with the model, unless that is the paper's for images. Where the
-        data are not known, the run and its model."""
+        """The data set with its language model, or the run and its model if the data set is unknown."""
         model = self.members[0].info["model"]
         if self.data is None:
             return f"run {self.label} ({MODELS.get(model, model)})"
@@ -66,14 +64,14 @@ class Study:
 
     @property
     def main_label(self) -> str:
-        """The title, and where runs differ in their initialisation scale, that of `main`."""
+        """The title, with the scale of `main` if the runs have several."""
         several = len({one.scale for one in self.members}) > 1
         return f"{self.title}, scale {self.main[0].scale:g}" if several else self.title
 
     @cached_property
     def main(self) -> tuple[TrackedRun, ...]:
-        """The runs that speak for the study, one per seed: trained longest, then the base of choices, then
-        at a scale nearest to 1.
+        """The runs that speak for the study, one per seed: those trained longest, or the base of choices, at
+        the scale nearest to 1.
         """
         best = max(
             self.members,
@@ -85,8 +83,7 @@ class Study:
 
     @cached_property
     def scales(self) -> dict[float, tuple[TrackedRun, ...]]:
-        """Runs by scale, largest first, of the settings that have the most scales (and then, runs); a scale
-        of 0 or below has no place among them."""
+        """Runs by scale, largest first, of the settings that have the most scales above 0."""
         by_settings: dict[tuple[object, ...], list[TrackedRun]] = {}
         for one in self.members:
             by_settings.setdefault(_shared(one), []).append(one)
@@ -95,8 +92,9 @@ class Study:
         return {scale: one_per_seed([one for one in alike if one.scale == scale]) for scale in scales}
 
     def left_out(self, judged: Sequence[TrackedRun]) -> dict[str, str]:
-        """How each member that is not among some of them differs from the first of these, by its name; by
-        its folder where several have the same name."""
+        """How each member that was not judged differs from those that were, by name, or by folder if names
+        repeat.
+        """
         names = [one.name for one in self.members]
         return {
             one.name if names.count(one.name) == 1 else str(one.folder): _difference(one, judged[0])
@@ -106,7 +104,7 @@ class Study:
 
 
 def _difference(run: TrackedRun, other: TrackedRun) -> str:
-    """What tells a run from another on the same data set: settings, heads, or how far it went."""
+    """How a run differs from another on the same data set: settings, heads, or length."""
     mine, theirs = (science_of(one.recipe) if one.recipe else {} for one in (run, other))
     told = [
         f"{name} {mine.get(name)} instead of {theirs.get(name)}"
@@ -124,27 +122,25 @@ def _shapes(run: TrackedRun) -> tuple[object, ...]:
 
 
 def _shared(run: TrackedRun) -> tuple[object, ...]:
-    """What runs must have in common to differ in scale and seed only: layers, heads, their products and the
-    science."""
+    """What runs must share to differ only in scale and seed: layers, heads, products and settings."""
     science = science_of(run.recipe) if run.recipe else {}
     alike = sorted((name, str(value)) for name, value in science.items() if name not in VARIED)
     return _shapes(run), tuple(alike)
 
 
 def _from_unit(scale: float) -> float:
-    """How far a scale is from the default, 1, as a ratio: half of it is as far as twice it."""
+    """The distance of a scale from 1 as a ratio: 1/2 is as far as 2."""
     return abs(math.log(scale)) if scale > 0 else math.inf
 
 
 def one_per_seed(members: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
-    """By seed; of several runs with the same one, that which went furthest."""
+    """The longest run of each seed."""
     longest = {one.seed: one for one in sorted(members, key=lambda one: one.last_finite_step)}
     return tuple(longest[seed] for seed in sorted(longest))
 
 
 def studies(runs: Sequence[Run], of_heads: bool = True) -> list[Study]:
-    """The studies that the tracked ones among some runs make up, in their order; a run without heads is
-    refused where they are `of_heads`.
+    """The studies that tracked runs make up, in their order. With `of_heads` every run must have heads.
 
     >>> studies([])
     []

@@ -1,4 +1,4 @@
-"""Verdicts on claims in a terminal: in short, with what would turn each; or with all that was measured."""
+"""Verdicts on claims in a terminal: in short, with what would turn each; or with every number."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {"holds": "green", "does not hold": "red"}
-BUT = "'but': what another choice alone would give."
+BUT = "'but': the verdict that another choice, made alone, would give."
 MORE = "Pass --all for every claim's sentence and numbers."
 LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
     "known. -: it decides nothing, because it is for information or because the claim is not judged on these "
-    f"runs. [low, high]: {INTERVALS}; of a rank by tries, the least and the most that it can be."
+    f"runs. [low, high]: {INTERVALS}; for a rank found by trying some, the least and the most it can be."
 )
 WHY = "Pass --why for the reason behind each threshold."
 NARROWEST = 20
-"""Letters of a name in a line; where there is no room for them, there is no table."""
+"""Narrowest column of names, in characters."""
 NAMED = 2
-"""How many of the runs that are left out are named."""
+"""How many of the runs left out are named."""
 
 
 def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
-    """The verdicts, by subject and by who made the claims; then what is not judged, and what is left out."""
+    """Print the verdicts by subject and source, then what is not judged and which runs are left out."""
     from rankrise.show.table import Fitting
 
     for subject in dict.fromkeys(claim.data or claim.runs[0] for claim in claims):
@@ -35,9 +35,13 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
         judged = [claim for claim in ours if claim.verdict != "not judged"]
         for source in dict.fromkeys(claim.source for claim in judged):
             console.print(_text(f"\n{subject}: {source}'s claims", style="bold"))
-            console.print(Fitting(_verdicts([claim for claim in judged if claim.source == source])))
-        for reason, same in _not_judged(ours).items():
-            console.print(_text(f"\nNot judged on {subject}: {', '.join(same)}. {reason}"))
+            console.print(Fitting(_verdict_table([claim for claim in judged if claim.source == source])))
+        unjudged: dict[str, dict[str, None]] = {}  # names by the reason
+        for claim in ours:
+            if claim.verdict == "not judged":
+                unjudged.setdefault(claim.reason, {})[claim.name] = None
+        for reason, names in unjudged.items():
+            console.print(_text(f"\nNot judged on {subject}: {', '.join(names)}. {reason}"))
         if left_out := runs_left_out(ours):
             console.print(_text(f"\n{left_out}"))
     turned = any(claim.otherwise and claim.measures for claim in claims if claim.verdict != "not judged")
@@ -45,7 +49,7 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
 
 
 def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:
-    """Each claim, and on each subject its verdict, what would turn that, its effects and its measures."""
+    """Print each claim, then on each subject its verdict, what would turn it, its effects and its numbers."""
     from rich.padding import Padding
 
     from rankrise.show.table import Fitting
@@ -61,46 +65,15 @@ def print_measures(console: "Console", claims: Sequence[Claim], why: bool = Fals
                 line = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
                 console.print(Padding(_text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
             if claim.measures:
-                console.print(Padding(Fitting(_measures(claim, why)), (0, 0, 0, 2)))
+                console.print(Padding(Fitting(_measure_table(claim, why)), (0, 0, 0, 2)))
     if any(claim.measures for claim in claims):
         console.print(_text(f"\n{LEGEND}{'' if why else f' {WHY}'}", style="dim"))
     if left_out := runs_left_out(claims):
         console.print(_text(left_out))
 
 
-def _verdicts(claims: Sequence[Claim]) -> "Table":
-    """A row per part; a claim that the runs cannot tell says why."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for no_wrap in (True, False, True):  # the claim, the part of it, the verdict
-        table.add_column(no_wrap=no_wrap)
-    table.add_column(min_width=NARROWEST)
-    before = ""
-    for claim in claims:
-        turned = f"but {claim.otherwise}" if claim.otherwise else ""
-        table.add_row(
-            "" if claim.name == before else claim.name,
-            claim.part,
-            _verdict(claim),
-            turned if claim.measures else claim.reason,
-        )
-        before = claim.name
-    return table
-
-
-def _not_judged(claims: Sequence[Claim]) -> dict[str, list[str]]:
-    """By the reason, the names of the claims that are not judged for it."""
-    found: dict[str, list[str]] = {}
-    for claim in claims:
-        if claim.verdict == "not judged" and claim.name not in found.setdefault(claim.reason, []):
-            found[claim.reason].append(claim.name)
-    return found
-
-
 def runs_left_out(claims: Sequence[Claim]) -> str:
-    """The sentence on runs that no claim was judged on, and what tells each from those that were; empty
-    where there are none."""
+    """A sentence on runs that no claim was judged on, and how they differ; "" if there are none."""
     used = {run for claim in claims for run in claim.runs}
     found = {run: how for claim in claims for run, how in claim.left_out.items() if run not in used}
     if not found:
@@ -110,7 +83,24 @@ def runs_left_out(claims: Sequence[Claim]) -> str:
     return f"Left out: {named}{more}. Runs with other settings are judged apart: pass them alone."
 
 
-def _measures(claim: Claim, why: bool) -> "Table":
+def _verdict_table(claims: Sequence[Claim]) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for no_wrap in (True, False, True):  # the claim, its part, the verdict
+        table.add_column(no_wrap=no_wrap)
+    table.add_column(min_width=NARROWEST)
+    before = ""
+    for claim in claims:
+        turned = f"but {claim.otherwise}" if claim.otherwise else ""
+        name = "" if claim.name == before else claim.name
+        table.add_row(name, claim.part, _verdict(claim), turned if claim.measures else claim.reason)
+        before = claim.name
+    return table
+
+
+def _measure_table(claim: Claim, why: bool) -> "Table":
+    """The deciding measures, those that another choice changes, and those for information."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
@@ -118,11 +108,8 @@ def _measures(claim: Claim, why: bool) -> "Table":
         table.add_column(justify=justify, no_wrap=True)
     table.add_column(min_width=NARROWEST)
     decided = {(one.name, one.value, one.needed) for one in claim.deciding}
-    changed = [
-        one
-        for one in claim.choices
-        if one.value is not None and (one.name, one.value, one.needed) not in decided
-    ]
+    others = [one for one in claim.choices if one.value is not None]
+    changed = [one for one in others if (one.name, one.value, one.needed) not in decided]
     for measure in (*claim.deciding, *changed, *claim.beside):
         open_mark = "?" if measure.needed and claim.verdict != "not judged" else "-"
         mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
@@ -137,7 +124,7 @@ def _verdict(claim: Claim) -> "Text":
 
 
 def _number(measure: Measure) -> str:
-    """A value with its interval: "0.542 [0.49, 0.61]"."""
+    """A value with its interval, such as "0.542 [0.49, 0.61]"."""
     if measure.value is None:
         return "-"
     bounds = "" if measure.interval is None else f" [{measure.interval[0]:.3g}, {measure.interval[1]:.3g}]"
