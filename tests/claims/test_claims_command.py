@@ -93,7 +93,7 @@ def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
     turned = [claim["turned"] for claim in kept if claim["turned"].startswith("Another choice turns it: ")]
     assert turned
     assert words.count(" but ") == len(turned)
-    assert "'but': what another choice" in printed
+    assert "'but': the verdict that another choice" in printed
     monkeypatch.setenv("COLUMNS", "40")
     main(["claims", *runs])
     assert re.search(r"^low rank, VO, does not hold", capsys.readouterr().out, re.MULTILINE)
