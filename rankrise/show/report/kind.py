@@ -1,56 +1,34 @@
-"""How a kind of run fills the page, and what the page tells of it in words."""
+"""What a kind of run brings to its page: sentences, settings, plots and their data."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-AnyRun = TypeVar("AnyRun")
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """HTML sentences on a toy run or on a study: whether it learned in stages, what was done, what is not
-    finished, what else came out."""
+    """HTML sentences about a toy run or a study: did it learn in stages, what was done, what came out."""
 
     answer: str
     done: str
-    unfinished: Sequence[str]
-    came_out: Sequence[str]
+    unfinished: list[str] = field(default_factory=list)
+    came_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Kind(Generic[AnyRun]):
-    """A kind of run: what the paper found of it, and how runs become chapters, settings and a payload.
-
-    `name` is that of the folder with its scripts and sections; `title` is what a page of another kind calls
-    it in its navigation, and `run` what sentences call one of its runs; its own title is its `heading` with
-    the `subjects`, and `sections` are the ids and titles of what follows.
-    """
+class Kind:
+    """A kind of run; `name` is the folder of its scripts, in the order in which they need each other."""
 
     name: str
-    title: str
     run: str
+    """What sentences call one of its runs."""
+    link: str
+    """The title of its page in the navigation of another."""
     heading: str
-    subjects: Callable[[Sequence[AnyRun]], list[str]]
     finding: str
-    sections: tuple[tuple[str, str], ...]
-    chapters: Callable[[Sequence[AnyRun]], list[Chapter]]
-    settings: Callable[[AnyRun], dict[str, Any]]
-    payload: Callable[[Sequence[AnyRun]], Any]
-
-
-def story(finding: str, chapters: Sequence[Chapter], tally: str) -> str:
-    """HTML paragraphs: the answers, how many claims hold, the finding, then chapter by chapter what was done
-    and what came out."""
-    parts = [f'<p class="answer">{chapter.answer}</p>' for chapter in chapters]
-    if tally:
-        parts.append(
-            f'<p class="tally">{tally} <a href="#claims">All claims, with reasons and numbers</a></p>'
-        )
-    parts.append(f"<p>{finding}</p>")
-    for chapter in chapters:
-        parts.append(f"<p>{chapter.done}</p>")
-        parts += [f'<p class="warning">{sentence}</p>' for sentence in chapter.unfinished]
-        if chapter.came_out:
-            parts.append(f'<p class="came-out">{" ".join(chapter.came_out)}</p>')
-    return "\n".join(parts)
+    sections: dict[str, str]
+    scripts: tuple[str, ...]
+    subjects: Callable[[Sequence[Any]], list[str]]
+    chapters: Callable[[Sequence[Any]], list[Chapter]]
+    settings: Callable[[Any], dict[str, Any]]
+    payload: Callable[[Sequence[Any]], dict[str, Any]]

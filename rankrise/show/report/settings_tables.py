@@ -6,60 +6,64 @@ from typing import Any
 
 from rankrise.foundations.settings import in_words
 
+Facts = Mapping[str, Any]
 
-def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> str:
+
+def settings_tables(runs: Sequence[tuple[str, Facts, Facts]]) -> str:
     """Settings, machine, versions, command: for each run its name, its run.json, and the settings to show.
 
     What several runs have in common stands before them, once.
     """
+    names = [name for name, *_ in runs]
     about = [_about(name, info) for name, info, _ in runs]
-    shared_about, shared_settings = _shared(about), _shared([settings for *_, settings in runs])
-    all_runs = f'<h3 class="run-name">All runs</h3>{_settings(shared_about, shared_settings)}'
-    parts = []
-    for (name, _, settings), about_it in zip(runs, about, strict=True):
-        heading = f'<h3 class="run-name">{escape(name)}</h3>' if len(runs) > 1 else ""
-        own = _settings(_without(shared_about, about_it), _without(shared_settings, settings))
-        parts.append(f'<div class="run">{heading}{own}</div>')
-    return f'{all_runs if shared_about or shared_settings else ""}<div class="runs">{"".join(parts)}</div>'
+    settings = [one for *_, one in runs]
+    if len(runs) == 1:
+        return f'<div class="runs"><div class="run">{_table(about[0], settings[0])}</div></div>'
+    common_about, common_settings = _common(about), _common(settings)
+    common = ""
+    if common_about or common_settings:
+        common = f'<h3 class="run-name">All runs</h3>{_table(common_about, common_settings)}'
+    own = "".join(
+        f'<div class="run"><h3 class="run-name">{escape(name)}</h3>'
+        f"{_table(_without(common_about, one), _without(common_settings, its_settings))}</div>"
+        for name, one, its_settings in zip(names, about, settings, strict=True)
+    )
+    return f'{common}<div class="runs">{own}</div>'
 
 
-def _about(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
+def _about(name: str, info: Facts) -> dict[str, Any]:
     return {
-        "command": info.get("command") or None,
+        "command": info.get("command"),
         "run": name,
-        "note": info.get("note") or None,
+        "note": info.get("note"),
         "started": info.get("started"),
         "finished": info.get("finished") or "not yet",
-        **_mapping(info.get("machine")),
-        **_mapping(info.get("versions")),
+        **(info.get("machine") or {}),
+        **(info.get("versions") or {}),
     }
 
 
-def _shared(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is known and the same in all of several; nothing where there is one."""
+def _common(facts: Sequence[Facts]) -> dict[str, Any]:
+    """What all have and agree in."""
     first, *others = facts
     return {
         name: value
         for name, value in first.items()
-        if others and value is not None and all(other.get(name) == value for other in others)
+        if value is not None and all(other.get(name) == value for other in others)
     }
 
 
-def _without(shared: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if name not in shared}
+def _without(common: Facts, facts: Facts) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in common}
 
 
-def _settings(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def _table(about: Facts, settings: Facts) -> str:
     command = f"<pre>{escape(str(about['command']))}</pre>" if about.get("command") else ""
-    facts = _facts({name: value for name, value in about.items() if name != "command"})
-    return f'{command}<div class="settings">{facts}{_facts(settings)}</div>'
+    facts = _list({name: value for name, value in about.items() if name != "command"})
+    return f'{command}<div class="settings">{facts}{_list(settings)}</div>'
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _facts(facts: Mapping[str, Any]) -> str:
+def _list(facts: Facts) -> str:
     items = []
     for name, value in facts.items():
         if value not in (None, "", [], ()):

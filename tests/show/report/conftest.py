@@ -1,15 +1,14 @@
-"""A browser to open pages in."""
+"""A browser to open pages in, and the pages that several tests open."""
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pages import Open
 
-from rankrise.runs import open
+from rankrise.runs import ToyRun, open
 from rankrise.show.report import write_report
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ def browser() -> "Iterator[Browser]":
 
 
 @pytest.fixture
-def open_page(browser: "Browser") -> "Iterator[Open]":
-    """open_page(path, width=1360): a page, open; nothing may go wrong in it or be fetched by it."""
+def open_page(browser: "Browser") -> "Iterator[Callable[..., Page]]":
+    """open_page(path, width=1360): an open page; it may log nothing, fail in nothing and fetch nothing."""
     complaints: list[str] = []
     contexts = []
 
@@ -56,7 +55,7 @@ def open_page(browser: "Browser") -> "Iterator[Open]":
         )
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]", state="attached")
-        # Plots are drawn when their place has a size, in the frame after that.
+        # Plots are drawn in the frame after the one in which their place gets a size.
         page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return page
 
@@ -64,6 +63,11 @@ def open_page(browser: "Browser") -> "Iterator[Open]":
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def toy_page(run: ToyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report([run], tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture(scope="session")

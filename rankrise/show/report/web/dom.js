@@ -1,4 +1,4 @@
-// Elements and numbers. Text always goes in as text, never as markup.
+// Elements, tables and numbers. Text always goes in as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Like `h`, for SVG. */
 export function s(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -22,55 +22,10 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** A number as people write it: 0.3296, 12.4, 3.1e−5; a dash where there is none. */
-export function number(value, digits = 4) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  const size = Math.abs(value);
-  let text;
-  if (value === 0) text = "0";
-  else if (size < 1e-4 || size >= 1e6) text = value.toExponential(digits - 1).replace("e+", "e");
-  else text = String(Number(value.toPrecision(digits)));
-  return text.replaceAll("-", "−");
-}
-
-/** A number with a fixed count of decimals, for columns. */
-export function fixed(value, decimals) {
-  return value === null || value === undefined || !Number.isFinite(value)
-    ? number(value)
-    : value.toFixed(decimals).replace("-", "−");
-}
-
-export function percent(value) {
-  return value === null ? "–" : `${number(100 * value, 2)} %`;
-}
-
-export function signed(value, decimals = 3) {
-  return (value > 0 ? "+" : "") + fixed(value, decimals);
-}
-
-/** 10 to a power in plain text: power(-32) is "10⁻³²". */
-export function power(exponent) {
-  const raised = { "-": "⁻", ".": "·" };
-  "⁰¹²³⁴⁵⁶⁷⁸⁹".split("").forEach((digit, index) => (raised[index] = digit));
-  return "10" + String(exponent).replace(/[-.0-9]/g, (sign) => raised[sign]);
-}
-
-/** An initialisation scale by its logarithm, in plain text: 10⁻³², 2.5·10⁻³. */
-export function scaleText(log10Alpha) {
-  const exponent = Math.floor(log10Alpha + 1e-9);
-  const factor = 10 ** (log10Alpha - exponent);
-  return Math.abs(factor - 1) < 1e-6 ? power(exponent) : `${number(factor, 3)}·${power(exponent)}`;
-}
-
-export function plural(count, one, many = one + "s") {
-  return `${count} ${count === 1 ? one : many}`;
-}
-
-/** A table from its head and rows; cells are text or elements, numbers are set in columns. */
+/** A table whose first column heads its rows. */
 export function table(caption, head, rows) {
   const cell = (value, index) =>
-    index === 0 ? h("th", { scope: "row" }, String(value)) : h("td", {}, value instanceof Node ? value : String(value));
+    index ? h("td", {}, value instanceof Node ? value : String(value)) : h("th", { scope: "row" }, String(value));
   return h(
     "table",
     {},
@@ -78,4 +33,78 @@ export function table(caption, head, rows) {
     h("thead", {}, h("tr", {}, head.map((title) => h("th", { scope: "col" }, title)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell)))),
   );
+}
+
+/** A box that scrolls by itself, by keys too. */
+export function scrolling(label, content, kind = "") {
+  return h("div", { class: `scroll ${kind}`, tabindex: 0, role: "region", "aria-label": label }, content);
+}
+
+export function absent(text) {
+  return h("p", { class: "absent" }, text);
+}
+
+/** A place for each run beside the others, filled with `make(run)`. */
+export function sideBySide(section, runs, make) {
+  const heading = (run) => (runs.length > 1 ? h("h3", { class: "run-name" }, run.name) : null);
+  const parts = runs.map((run) => h("div", { class: "run" }, heading(run), make(run)));
+  document.getElementById(section).append(h("div", { class: "runs" }, parts));
+}
+
+/** "KQ" is W_K W_Qᵀ. */
+export function productName([left, right]) {
+  return [...symbol("W", left), " ", ...symbol("W", right), h("sup", {}, "⊤")];
+}
+
+export function changeOf(product) {
+  return ["Δ(", ...productName(product), ")"];
+}
+
+export function symbol(letter, index) {
+  return [h("var", {}, letter), h("sub", {}, index)];
+}
+
+/** A number as people write it: 0.3296, 12.4, 3.1e−5; a dash if it is not known. */
+export function number(value, digits = 4) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const size = Math.abs(value);
+  let text = String(Number(value.toPrecision(digits)));
+  if (size && (size < 1e-4 || size >= 1e6)) text = value.toExponential(digits - 1).replace("e+", "e");
+  return text.replaceAll("-", "−");
+}
+
+/** A number with a fixed count of decimals, for columns. */
+export function fixed(value, decimals) {
+  return Number.isFinite(value) ? value.toFixed(decimals).replace("-", "−") : number(value);
+}
+
+export function signed(value, decimals = 3) {
+  return (value > 0 ? "+" : "") + fixed(value, decimals);
+}
+
+export function percent(value) {
+  return value === null ? "–" : `${number(100 * value, 2)} %`;
+}
+
+/** power(-32) is "10⁻³²". */
+export function power(exponent) {
+  const raised = { "-": "⁻", ".": "·" };
+  "⁰¹²³⁴⁵⁶⁷⁸⁹".split("").forEach((digit, index) => (raised[index] = digit));
+  return "10" + String(exponent).replace(/[-.0-9]/g, (sign) => raised[sign]);
+}
+
+/** An initialisation scale by its logarithm: 10⁻³², 2.5·10⁻³. */
+export function scaleText(log10Alpha) {
+  const exponent = Math.floor(log10Alpha + 1e-9);
+  const factor = 10 ** (log10Alpha - exponent);
+  return Math.abs(factor - 1) < 1e-6 ? power(exponent) : `${number(factor, 3)}·${power(exponent)}`;
+}
+
+export function plural(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
+export function capitalised(text) {
+  return text[0].toUpperCase() + text.slice(1);
 }

@@ -1,130 +1,137 @@
-// A line plot in SVG: drag to zoom, hover to read, click to set the time; keys do the same; its numbers lie beneath it.
+// A line plot in SVG: drag to zoom, hover to read, click to choose a time; keys zoom too; its numbers lie beneath it.
 
-import { extent, scale } from "./axes.js";
-import { countUpTo, valueAt } from "./curves.js";
-import { h, s } from "./dom.js";
-import { fillPlotData } from "./plotdata.js";
-import { Zoom } from "./state.js";
+import { countUpTo, highest, lowest, valueAt } from "./data.js";
+import { h, number, s, scrolling, table } from "./dom.js";
+import { extent, scale } from "./scales.js";
+import { watch, Zoom } from "./state.js";
 
 const HEIGHT = 230;
 const NARROWEST = 200;
 const MOST_LETTERS = 12;
+const LETTER_WIDTH = 6.6;
 const LETTER_HEIGHT = 12;
+const REACH = 36; // pixels from the pointer to the line that it reads
 let plotCount = 0;
 
 /** The CSS classes of a line: its shade in the order of learning, and its style. */
 export function colourOf({ shade, style = "" }) {
-  return shade === undefined ? style : `${shade === null ? "idle" : `shade-${shade}`} ${style}`;
+  if (shade === undefined) return style;
+  return `${shade === null ? "idle" : `shade-${shade}`} ${style}`;
 }
 
 /**
- * options: name (for screen readers), title, xLabel, logX(), logY(), floor, height, labelled (letters to leave room for at the right),
- * allLabels (of rules: all or none), key (names above), padX (room at both ends), still (no zoom), zoom (shared, or its own),
- * onPick(x) on a click, tip(x, line) → lines of text.
- * show({lines, rules, greyed, summary}): a line is {label, xs, ys, step, shade, style, direct, quiet, band}; `style` names a CSS class;
- * `quiet` lines are neither picked nor labelled, `unkeyed` ones not named above; `band` {low, high} is shaded.
- * A rule is a thin upright line {at, label, interval}; `greyed` [[from, to], ...] are ranges of x that are shaded and do not set the range of y.
+ * A figure that draws `content()` anew whenever one of the choices named in `on` changes; null hides it.
+ *
+ * Options and content are one object: an option may be fixed, or come with the content.
+ * - name (for screen readers), title, xLabel, xLabelShort, logX, logY, floor (of y), height
+ * - labelled: letters to leave room for at the right; key: name the lines above; padX: room at both ends
+ * - zoom: shared with other plots; still: no zoom; cursor: [choices, function that gives the marked x]
+ * - onPick(x) on a click; tip(x, line) gives lines of text; allLabels: label all rules or none
+ * - lines: {name, label, xs, ys, step, shade, style, direct, weight, quiet, unkeyed, twin, band: {low, high}};
+ *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above
+ * - rules: thin upright lines {at, label, interval}; greyed: ranges [from, to] that do not set the range of y
+ * - summary: the sentences beneath
  */
 export class Plot {
   constructor(options) {
     this.options = options;
-    this.content = { lines: [], rules: [], greyed: [], summary: "" };
-    this.cursor = null;
     this.id = `plot-${(plotCount += 1)}`;
+    this.cursor = null;
     this.zoom = options.zoom ?? new Zoom();
-    this.zoom.followers.push(() => this.draw());
     this.build();
+    this.listen();
+    this.zoom.followers.push(() => this.draw());
     new ResizeObserver(([entry]) => {
       const width = Math.round(entry.contentRect.width);
       if (width >= NARROWEST && width !== this.width) this.draw(width);
     }).observe(this.stage);
+    watch(options.on ?? [], () => this.refresh());
+    if (options.cursor) watch(options.cursor[0], () => this.setCursor(options.cursor[1]()));
   }
 
   build() {
-    const { name, title } = this.options;
+    const showAll = () => this.zoom.set(null);
     this.svg = s("svg", {
       role: "group",
       "aria-roledescription": "plot",
-      "aria-label": name,
       "aria-describedby": `${this.id}-summary`,
       tabindex: 0,
     });
     this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
-    this.reset = h("button", { type: "button", class: "reset", hidden: true, onclick: () => this.zoom.set(null) }, "Show all");
+    this.reset = h("button", { type: "button", class: "reset", hidden: true, onclick: showAll }, "Show all");
     this.stage = h("div", { class: "stage" }, this.svg, this.tip);
     this.summary = h("figcaption", { id: `${this.id}-summary` });
-    this.data = h("details", { class: "data", ontoggle: () => fillPlotData(this) }, h("summary", {}, "Data"));
-    this.heading = h("h4", {}, title);
-    const heading = h("div", { class: "plot-title" }, this.heading, this.reset);
+    this.data = h("details", { class: "data", ontoggle: () => this.fillData() }, h("summary", {}, "Data"));
+    this.heading = h("h4");
     this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !this.options.key });
-    this.figure = h("figure", { class: "plot" }, heading, this.legend, this.stage, this.summary, this.data);
-    this.listen();
+    const top = h("div", { class: "plot-title" }, this.heading, this.reset);
+    this.figure = h("figure", { class: "plot" }, top, this.legend, this.stage, this.summary, this.data);
   }
 
-  /** Another name and title, where the plot shows another quantity now. */
-  rename(name, title) {
-    this.options.name = name;
+  refresh() {
+    const found = this.options.content();
+    this.figure.hidden = !found;
+    if (!found) return;
+    this.content = { height: HEIGHT, rules: [], greyed: [], summary: "", ...this.options, ...found };
+    const { lines, name, title, summary, padX } = this.content;
     this.svg.setAttribute("aria-label", name);
     this.heading.replaceChildren(...[title].flat());
-  }
-
-  show(content) {
-    this.content = { rules: [], greyed: [], summary: "", ...content };
-    this.summary.replaceChildren(this.content.summary);
-    this.legend.replaceChildren(...this.content.lines.filter((line) => !line.unkeyed).map((line) => this.keyEntry(line)));
-    const ends = this.content.lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs[xs.length - 1]] : []));
-    const low = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
-    if (ends.length) this.own = this.options.padX ? extent(ends, true) : [low(ends), -low(ends.map((end) => -end))];
-    if (!this.options.zoom && this.own) this.zoom.full = this.own;
+    this.summary.replaceChildren(summary);
+    const keyed = lines.filter((line) => !line.unkeyed);
+    this.legend.replaceChildren(...keyed.map((line) => h("span", {}, swatch(line), line.name)));
+    const ends = lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs.at(-1)] : []));
+    if (!this.options.zoom && ends.length) this.zoom.full = padX ? extent(ends, true) : [lowest(ends), highest(ends)];
     this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
-    fillPlotData(this);
+    this.fillData();
     this.draw();
-  }
-
-  keyEntry(line) {
-    const swatch = s("svg", { viewBox: "0 0 24 8" }, s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` }));
-    return h("span", {}, swatch, line.name);
   }
 
   /** The range of x in view. */
   get view() {
-    const range = this.zoom.range ?? (this.options.zoom ? this.zoom.full : this.own) ?? [0, 1];
-    return range[1] > range[0] ? range : [range[0], range[0] + 1];
+    const [low, high] = this.zoom.range ?? this.zoom.full;
+    return [low, high > low ? high : low + 1];
+  }
+
+  inView(x) {
+    return x >= this.view[0] && x <= this.view[1];
+  }
+
+  /** The pixel of x, or of the end of the view that is nearest to it. */
+  pixelInside(x) {
+    return this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], x)));
   }
 
   draw(width = this.width) {
-    if (!width) return;
+    if (!this.content) return;
+    const { lines, height, logX, logY, floor, labelled } = this.content;
+    this.stage.hidden = !lines.length;
+    if (!width || !lines.length) return;
     this.width = width;
-    this.stage.hidden = !this.content.lines.length;
-    if (this.stage.hidden) return;
-    const narrow = width < 480;
-    const height = this.options.height ?? HEIGHT;
-    const logY = this.options.logY?.() ?? false;
-    const written = this.content.lines.filter((line) => line.direct).map((line) => line.label.length);
-    const letters = Math.min(MOST_LETTERS, Math.max(this.options.labelled ?? 0, ...written));
-    const box = { right: width - (letters ? 12 + 6.6 * letters : 12), top: 18, bottom: height - 34 };
-    const clear = this.content.lines.flatMap((line) => this.valuesInView(line, (x) => !this.isGreyed(x)));
-    const inView = clear.length ? clear : this.content.lines.flatMap((line) => this.valuesInView(line));
-    this.y = scale(extent(inView, logY, this.options.floor), [box.bottom, box.top], logY, 5);
-    box.left = Math.max(narrow ? 40 : 48, ...this.y.ticks.map(({ text }) => 12 + 6.6 * text.length));
-    this.x = scale(this.view, [box.left, box.right], this.options.logX?.() ?? false, (box.right - box.left) / 90);
-    this.box = box;
+    this.narrow = width < 480;
+    const written = lines.filter((line) => line.direct).map((line) => line.label.length);
+    const letters = Math.min(MOST_LETTERS, Math.max(labelled ?? 0, ...written));
+    const [top, right, bottom] = [18, width - (letters ? 12 + LETTER_WIDTH * letters : 12), height - 34];
+    this.y = scale(extent(this.shownValues(), logY, floor), [bottom, top], logY, 5);
+    const left = Math.max(this.narrow ? 40 : 48, ...this.y.ticks.map(({ text }) => 12 + LETTER_WIDTH * text.length));
+    this.x = scale(this.view, [left, right], logX, (right - left) / 90);
+    this.box = { left, right, top, bottom };
     this.reset.hidden = !this.zoom.range;
 
-    const clip = `${this.id}-clip`;
-    const area = { x: box.left, y: box.top - 4, width: box.right - box.left, height: box.bottom - box.top + 8 };
-    this.paths = new Map(this.content.lines.map((line) => [line, this.path(line)]));
-    this.brush = s("rect", { class: "brush", y: box.top, height: box.bottom - box.top, hidden: true });
+    const area = { x: left, y: top - 4, width: right - left, height: bottom - top + 8 };
+    const clipped = { "clip-path": `url(#${this.id}-clip)` };
+    this.paths = new Map(lines.map((line) => [line, this.path(line)]));
+    const drawn = (wanted) => lines.filter(wanted).map((line) => this.paths.get(line));
+    this.brush = s("rect", { class: "brush", y: top, height: bottom - top, hidden: true });
     this.cursorMark = s("g", { class: "cursor" });
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(
-      s("clipPath", { id: clip }, s("rect", area)),
+      s("clipPath", { id: `${this.id}-clip` }, s("rect", area)),
       this.greyedRanges(),
-      this.grid(height, narrow),
+      this.grid(),
       this.ruleMarks(),
-      s("g", { class: "bands", "clip-path": `url(#${clip})` }, this.content.lines.filter((line) => line.band).map((line) => this.band(line))),
-      s("g", { class: "lines", "clip-path": `url(#${clip})` }, this.pathsOf((line) => line.xs.length > 1)),
-      s("g", { class: "lines" }, this.pathsOf((line) => line.xs.length === 1 && line.xs[0] >= this.view[0] && line.xs[0] <= this.view[1])),
+      s("g", { class: "bands", ...clipped }, lines.filter((line) => line.band).map((line) => this.band(line))),
+      s("g", { class: "lines", ...clipped }, drawn(({ xs }) => xs.length > 1)),
+      s("g", { class: "lines" }, drawn(({ xs }) => xs.length === 1 && this.inView(xs[0]))), // whole dots
       s("g", { class: "labels" }, this.directLabels()),
       this.cursorMark,
       this.brush,
@@ -132,21 +139,24 @@ export class Plot {
     this.setCursor(this.cursor);
   }
 
-  /** A line’s values that set the range of y: those in view, where `counts(x)`. What is greyed may leave the frame. */
-  valuesInView({ xs, ys, step, band }, counts = () => true) {
-    const [low, high] = this.view;
-    const all = band ? [ys, band.low, band.high] : [ys];
-    const inside = all.flatMap((values) => Array.from(values).filter((_, index) => xs[index] >= low && xs[index] <= high && counts(xs[index])));
-    const edges = [low, high].filter(counts).map((x) => valueAt({ xs, ys, step }, x)).filter((value) => value !== null);
-    return [...inside, ...edges];
+  /** The values in view that set the range of y: those in no greyed range, if there are any such. */
+  shownValues() {
+    const { lines, greyed } = this.content;
+    const clear = (x) => !greyed.some(([from, to]) => x >= from && x < to);
+    const found = (counts) =>
+      lines.flatMap((line) => {
+        const bounds = line.band ? [line.ys, line.band.low, line.band.high] : [line.ys];
+        const inside = bounds.flatMap((values) => values.filter((_, at) => this.inView(line.xs[at]) && counts(line.xs[at])));
+        const edges = this.view.filter(counts).map((x) => valueAt(line, x));
+        return [...inside, ...edges.filter((value) => value !== null)];
+      });
+    const ofClear = found(clear);
+    return ofClear.length ? ofClear : found(() => true);
   }
 
-  isGreyed(x) {
-    return this.content.greyed.some(([from, to]) => x >= from && x < to);
-  }
-
-  grid(height, narrow) {
+  grid() {
     const { left, right, top, bottom } = this.box;
+    const { height, xLabel, xLabelShort } = this.content;
     const group = s("g", { class: "grid", "aria-hidden": "true" });
     for (const { at, text } of this.y.ticks) {
       const y = this.y.pixel(at);
@@ -160,126 +170,105 @@ export class Plot {
       group.append(s("text", { x, y: bottom + 17, "text-anchor": "middle" }, text));
     }
     group.append(s("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }));
-    const label = narrow ? (this.options.xLabelShort ?? this.options.xLabel) : this.options.xLabel;
+    const label = this.narrow ? (xLabelShort ?? xLabel) : xLabel;
     group.append(s("text", { x: right, y: height - 4, "text-anchor": "end", class: "x-label" }, label));
     return group;
   }
 
+  /** A box of full height over a range of x. */
+  upright(range, narrowest) {
+    const [x, end] = range.map((one) => this.pixelInside(one));
+    const { top, bottom } = this.box;
+    return s("rect", { x, width: Math.max(narrowest, end - x), y: top, height: bottom - top });
+  }
+
   greyedRanges() {
-    const inside = (x) => this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], x)));
-    const rects = this.content.greyed.map((range) => {
-      const [x, end] = range.map(inside);
-      return s("rect", { x, width: Math.max(0, end - x), y: this.box.top, height: this.box.bottom - this.box.top });
-    });
-    return s("g", { class: "greyed", "aria-hidden": "true" }, rects);
+    const boxes = this.content.greyed.map((range) => this.upright(range, 0));
+    return s("g", { class: "greyed", "aria-hidden": "true" }, boxes);
   }
 
   ruleMarks() {
+    const { top, bottom } = this.box;
     const group = s("g", { class: "rules", "aria-hidden": "true" });
-    const inView = this.content.rules.filter(({ at }) => at >= this.view[0] && at <= this.view[1]);
-    const roomy = (rule, index) => index === 0 || this.x.pixel(rule.at) - this.x.pixel(inView[index - 1].at) > 6 + 6 * rule.label.length;
-    const all = inView.every(roomy);
-    let lastLabel = -Infinity;
-    for (const { at, label, interval } of inView) {
-      const x = this.x.pixel(at);
-      if (interval) {
-        const [from, to] = interval.map((end) => this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], end))));
-        group.append(s("rect", { x: from, width: Math.max(1, to - from), y: this.box.top, height: this.box.bottom - this.box.top }));
-      }
-      group.append(s("line", { x1: x, x2: x, y1: this.box.top, y2: this.box.bottom }));
-      if (this.options.allLabels ? all : x - lastLabel > 6 + 6 * label.length) {
-        group.append(s("text", { x, y: this.box.top - 6, "text-anchor": "middle" }, label));
-        lastLabel = x;
+    const rules = this.content.rules.filter(({ at }) => this.inView(at));
+    const room = ({ label }) => 6 + 6 * label.length;
+    const distance = (index) => this.x.pixel(rules[index].at) - this.x.pixel(rules[index - 1].at);
+    const all = rules.every((rule, index) => index === 0 || distance(index) > room(rule));
+    let before = -Infinity;
+    for (const rule of rules) {
+      const x = this.x.pixel(rule.at);
+      if (rule.interval) group.append(this.upright(rule.interval, 1));
+      group.append(s("line", { x1: x, x2: x, y1: top, y2: bottom }));
+      if (this.content.allLabels ? all : x - before > room(rule)) {
+        group.append(s("text", { x, y: top - 6, "text-anchor": "middle" }, rule.label));
+        before = x;
       }
     }
     return group;
   }
 
-  pathsOf(drawn) {
-    return this.content.lines.filter(drawn).map((line) => this.paths.get(line));
-  }
-
-  /** A line through its points; of a single one a dot: no length, but round ends. */
+  /** A line through its points; a single point is a line of no length with round ends. */
   path(line) {
     const { xs, ys, step } = line;
     const first = Math.max(0, countUpTo(xs, this.view[0]) - 1);
     const last = Math.min(xs.length - 1, countUpTo(xs, this.view[1]));
-    const floor = this.y.domain[0];
-    const height = (value) => this.y.pixel(value > 0 || !this.options.logY?.() ? value : floor / 10).toFixed(1);
+    const below = this.y.domain[0] / 10;
+    const height = (value) => this.y.pixel(value > 0 || !this.content.logY ? value : below).toFixed(1);
     const parts = [];
-    for (let i = first; i <= last; i += 1) {
-      const x = this.x.pixel(xs[i]).toFixed(1);
-      if (i > first && step) parts.push(`H${x}V${height(ys[i])}`);
-      else parts.push(`${i > first ? "L" : "M"}${x} ${height(ys[i])}`);
+    for (let at = first; at <= last; at += 1) {
+      const x = this.x.pixel(xs[at]).toFixed(1);
+      if (at > first && step) parts.push(`H${x}V${height(ys[at])}`);
+      else parts.push(`${at > first ? "L" : "M"}${x} ${height(ys[at])}`);
     }
     if (xs.length === 1) parts.push("h0");
     return s("path", { d: parts.join(""), class: `line ${colourOf(line)} ${xs.length === 1 ? "dot" : ""}` });
   }
 
-  /** The shaded band of a line: there and back again. */
   band(line) {
-    const { xs, band } = line;
-    const floor = this.y.domain[0];
-    const place = (x, y) => `${this.x.pixel(x).toFixed(1)} ${this.y.pixel(Math.max(y, floor)).toFixed(1)}`;
-    const there = Array.from(xs, (x, index) => place(x, band.high[index]));
-    const back = Array.from(xs, (x, index) => place(x, band.low[index])).reverse();
-    return s("path", { d: `M${[...there, ...back].join("L")}Z`, class: `band ${colourOf(line)}` });
+    const edge = (values) => line.xs.map((x, at) => {
+      const y = this.y.pixel(Math.max(values[at], this.y.domain[0]));
+      return `${this.x.pixel(x).toFixed(1)} ${y.toFixed(1)}`;
+    });
+    const around = [...edge(line.band.high), ...edge(line.band.low).reverse()];
+    return s("path", { d: `M${around.join("L")}Z`, class: `band ${colourOf(line)}` });
   }
 
-  /** Names at the right end, the largest first, each beside its line or as near to it as there is room. */
+  /** Labels at the right, the largest values first, each at its line's end or as near to it as there is room. */
   directLabels() {
     const taken = [];
-    const named = this.content.lines.filter((line) => line.direct);
-    const ends = named
-      .map((line) => ({ line, value: valueAt(line, Math.min(this.view[1], line.xs[line.xs.length - 1])) }))
+    const ends = this.content.lines
+      .filter((line) => line.direct)
+      .map((line) => ({ line, value: valueAt(line, Math.min(this.view[1], line.xs.at(-1))) }))
       .filter(({ value }) => value !== null);
     ends.sort((a, b) => (b.line.weight ?? Math.abs(b.value)) - (a.line.weight ?? Math.abs(a.value)));
-    const texts = [];
-    for (const { line, value } of ends) {
+    return ends.flatMap(({ line, value }) => {
       const y = this.freePlace(this.y.pixel(value), taken);
-      if (y === null) continue;
+      if (y === undefined) return [];
       taken.push(y);
-      texts.push(s("text", { x: this.box.right + 5, y: y + 3.5, class: colourOf(line) }, line.label));
-    }
-    return texts;
+      return [s("text", { x: this.box.right + 5, y: y + 3.5, class: colourOf(line) }, line.label)];
+    });
   }
 
-  /** The height nearest to `wanted` at which a name overlaps none of those taken; null where that is too far from its line. */
+  /** The height nearest to `wanted` at which a label overlaps none of those taken; undefined if that is too far. */
   freePlace(wanted, taken) {
     const { top, bottom } = this.box;
     const inside = Math.min(bottom, Math.max(top, wanted));
     const away = (y) => Math.abs(y - inside);
     const fits = (y) => y >= top - 4 && y <= bottom + 4 && away(y) <= 1.5 * LETTER_HEIGHT;
-    const clear = (y) => taken.every((other) => Math.abs(other - y) > LETTER_HEIGHT - 0.5);
+    const free = (y) => taken.every((other) => Math.abs(other - y) > LETTER_HEIGHT - 0.5);
     const places = [inside, ...taken.flatMap((other) => [other - LETTER_HEIGHT, other + LETTER_HEIGHT])];
-    return places.filter((y) => fits(y) && clear(y)).reduce((best, y) => (best === null || away(y) < away(best) ? y : best), null);
+    return places.filter((y) => fits(y) && free(y)).sort((a, b) => away(a) - away(b))[0];
   }
 
-  /** Mark a time: the upright line that the slider moves. */
+  /** Mark a time with the upright line that the slider moves. */
   setCursor(at) {
     this.cursor = at;
     if (!this.cursorMark) return;
-    const hidden = at === null || at < this.view[0] || at > this.view[1];
-    if (hidden) return this.cursorMark.replaceChildren();
+    if (at === null || !this.inView(at)) return this.cursorMark.replaceChildren();
     const x = this.x.pixel(at);
     const { top, bottom } = this.box;
-    this.cursorMark.replaceChildren(
-      s("line", { x1: x, x2: x, y1: top, y2: bottom }),
-      s("path", { d: `M${x - 4} ${bottom + 6}h8l-4 -6z` }),
-    );
-  }
-
-  /** The line nearest to a place, within reach of the pointer. */
-  nearest(x, pixelY) {
-    let best = null;
-    let distance = 36;
-    for (const line of this.content.lines) {
-      if (line.quiet) continue;
-      const value = valueAt(line, x);
-      const away = value === null ? Infinity : Math.abs(this.y.pixel(value) - pixelY);
-      if (away < distance) [best, distance] = [line, away];
-    }
-    return best;
+    const triangle = s("path", { d: `M${x - 4} ${bottom + 6}h8l-4 -6z` });
+    this.cursorMark.replaceChildren(s("line", { x1: x, x2: x, y1: top, y2: bottom }), triangle);
   }
 
   listen() {
@@ -287,39 +276,40 @@ export class Plot {
     const place = (event) => {
       const bounds = this.svg.getBoundingClientRect();
       const ratio = this.width / bounds.width;
-      return [(event.clientX - bounds.left) * ratio, (event.clientY - bounds.top) * ratio];
+      const x = (event.clientX - bounds.left) * ratio;
+      return [Math.min(this.box.right, Math.max(this.box.left, x)), (event.clientY - bounds.top) * ratio];
     };
-    const within = (pixel) => Math.min(this.box.right, Math.max(this.box.left, pixel));
-    this.svg.addEventListener("pointerdown", (event) => {
+    const isDrag = (x) => Math.abs(x - start) >= 6 && !this.options.still;
+    const on = (kind, act) => this.svg.addEventListener(kind, act);
+    on("pointerdown", (event) => {
       if (event.button) return;
-      start = within(place(event)[0]);
+      start = place(event)[0];
       this.svg.setPointerCapture(event.pointerId);
     });
-    this.svg.addEventListener("pointermove", (event) => {
-      const [pixelX, pixelY] = place(event);
-      if (start === null) return this.point(within(pixelX), pixelY);
-      const [low, high] = [start, within(pixelX)].sort((a, b) => a - b);
-      this.brush.toggleAttribute("hidden", high - low < 6 || this.options.still);
-      this.brush.setAttribute("x", low);
-      this.brush.setAttribute("width", high - low);
+    on("pointermove", (event) => {
+      const [x, y] = place(event);
+      if (start === null) return this.point(x, y);
+      this.brush.toggleAttribute("hidden", !isDrag(x));
+      this.brush.setAttribute("x", Math.min(x, start));
+      this.brush.setAttribute("width", Math.abs(x - start));
       this.leave();
     });
-    this.svg.addEventListener("pointerup", (event) => {
+    on("pointerup", (event) => {
       if (start === null) return;
-      const [pixelX, pixelY] = place(event);
-      const [low, high] = [start, within(pixelX)].sort((a, b) => a - b);
+      const [x, y] = place(event);
+      const range = isDrag(x) ? [start, x].sort((a, b) => a - b).map(this.x.value) : null;
       start = null;
       this.brush.toggleAttribute("hidden", true);
-      if (high - low >= 6 && !this.options.still) return this.zoom.set([this.x.value(low), this.x.value(high)]);
-      this.options.onPick?.(this.x.value(within(pixelX)));
-      this.point(within(pixelX), pixelY);
+      if (range) return this.zoom.set(range);
+      this.options.onPick?.(this.x.value(x));
+      this.point(x, y);
     });
-    this.svg.addEventListener("pointercancel", () => {
+    on("pointercancel", () => {
       start = null;
       this.brush.toggleAttribute("hidden", true);
     });
-    this.svg.addEventListener("pointerleave", () => this.leave());
-    this.svg.addEventListener("keydown", (event) => this.press(event));
+    on("pointerleave", () => this.leave());
+    on("keydown", (event) => this.press(event));
   }
 
   press(event) {
@@ -338,20 +328,24 @@ export class Plot {
     actions[event.key]();
   }
 
-  /** Read the plot at a place: light up the nearest line and say what it is. */
+  /** Read the plot at a place: light up the nearest line, and its twin, and say what it is. */
   point(pixelX, pixelY) {
     const x = this.x.value(pixelX);
-    const line = this.nearest(x, pixelY);
+    const away = (line) => {
+      const value = line.quiet ? null : valueAt(line, x);
+      return value === null ? Infinity : Math.abs(this.y.pixel(value) - pixelY);
+    };
+    const near = this.content.lines.map((line) => [line, away(line)]).filter(([, distance]) => distance < REACH);
+    const [line] = near.length ? near.reduce((best, one) => (one[1] < best[1] ? one : best)) : [null];
     this.paths.forEach((path, other) => path.classList.toggle("lit", line !== null && (other === line || other.twin === line)));
     this.svg.classList.toggle("reading", line !== null);
-    const texts = this.options.tip?.(x, line) ?? [];
+    const texts = (line && this.options.tip?.(x, line)) ?? [];
     this.tip.hidden = !texts.length;
-    if (!texts.length) return;
     this.tip.replaceChildren(...texts.map((text, index) => h(index ? "span" : "strong", {}, text)));
-    const left = pixelX > this.width / 2;
-    this.tip.style.left = left ? "auto" : `${pixelX + 14}px`;
-    this.tip.style.right = left ? `${this.width - pixelX + 14}px` : "auto";
-    this.tip.style.top = `${Math.max(4, Math.min(pixelY - 12, (this.options.height ?? HEIGHT) - 110))}px`;
+    const atLeft = pixelX > this.width / 2;
+    this.tip.style.left = atLeft ? "auto" : `${pixelX + 14}px`;
+    this.tip.style.right = atLeft ? `${this.width - pixelX + 14}px` : "auto";
+    this.tip.style.top = `${Math.max(4, Math.min(pixelY - 12, this.content.height - 110))}px`;
   }
 
   leave() {
@@ -359,4 +353,32 @@ export class Plot {
     this.svg.classList.remove("reading");
     this.paths?.forEach((path) => path.classList.remove("lit"));
   }
+
+  /** Once its details are open: each line in numbers, and a button that saves every point. */
+  fillData() {
+    if (!this.content || !this.data.open || this.data.querySelector("table")) return;
+    const { lines, name } = this.content;
+    const caption = `${name}: each line in numbers`;
+    const rows = lines.map(({ name: own, ys }) => [own, ...[ys[0], ys.at(-1), lowest(ys), highest(ys)].map((y) => number(y))]);
+    const numbers = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
+    const save = h("button", { type: "button", onclick: () => this.saveData() }, "Save every point as CSV");
+    this.data.append(scrolling(caption, numbers), save);
+  }
+
+  saveData() {
+    const { lines, name } = this.content;
+    const digits = (value) => Number(value.toPrecision(7)); // what 32 bits hold
+    const rows = lines.flatMap((line) => {
+      const quoted = `"${String(line.name).replaceAll('"', '""')}"`;
+      return line.xs.map((x, at) => `${quoted},${digits(x)},${digits(line.ys[at])}`);
+    });
+    const file = new Blob([["line,x,y", ...rows].join("\n") + "\n"], { type: "text/csv" });
+    const link = h("a", { href: URL.createObjectURL(file), download: `${name.replace(/[^\w-]+/g, "-")}.csv` });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+}
+
+function swatch(line) {
+  return s("svg", { viewBox: "0 0 24 8" }, s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` }));
 }

@@ -1,4 +1,4 @@
-// What the reader has chosen. Parts of the page subscribe to what they show.
+// What the reader has chosen. Parts of the page watch the choices that they show.
 
 export const state = {};
 const listeners = [];
@@ -17,19 +17,17 @@ export function choose(changes) {
   }
 }
 
-/** A range of x that several plots share: null is everything. */
+/** A range of x that several plots share; null is everything. */
 export class Zoom {
-  constructor() {
-    this.range = null;
-    this.full = [0, 1];
-    this.followers = [];
-  }
+  range = null;
+  full = [0, 1];
+  followers = [];
 
   set(range) {
     const [low, high] = this.full;
     const clipped = range && [Math.max(low, range[0]), Math.min(high, range[1])];
-    const whole = !clipped || clipped[1] - clipped[0] >= 0.999 * (high - low);
     if (clipped && clipped[1] - clipped[0] < 1e-6 * (high - low)) return;
+    const whole = !clipped || clipped[1] - clipped[0] >= 0.999 * (high - low);
     this.range = whole ? null : clipped;
     this.followers.forEach((follow) => follow());
   }
@@ -41,12 +39,12 @@ export class Zoom {
     this.set([centre - (centre - low) / factor, centre + (high - centre) / factor]);
   }
 
-  /** Move by a share of the width in view. */
+  /** Move by a share of the width in view, as far as there is room. */
   pan(share) {
     if (!this.range) return;
     const [low, high] = this.range;
-    const room = share > 0 ? this.full[1] - high : this.full[0] - low;
-    const move = Math.sign(share) * Math.min(Math.abs(share * (high - low)), Math.abs(room));
+    const room = share > 0 ? this.full[1] - high : low - this.full[0];
+    const move = Math.sign(share) * Math.min(Math.abs(share) * (high - low), room);
     this.set([low + move, high + move]);
   }
 }

@@ -1,167 +1,227 @@
-// Rank through training, stable or another: at a glance, layer by layer, and of matrices that belong to no head.
+// Rank through training: at a glance, layer by layer, of other matrices; and of every head at the chosen step.
 
-import { valueAt } from "../curves.js";
-import { h, number, plural } from "../dom.js";
-import { changeOf, spread } from "../layout.js";
-import { Plot } from "../plot.js";
-import { state, watch } from "../state.js";
-import { follow, timePlot } from "./clock.js";
-import { runChoice } from "./controls.js";
-import { here, MATRICES, mean } from "./runs.js";
+import { highest, lowest, mean, spread, valueAt } from "../data.js";
+import { absent, capitalised, changeOf, fixed, h, number, plural, scrolling } from "../dom.js";
+import { choose, state, watch } from "../state.js";
+import { here, MATRICES, plotOfTime, PRODUCTS } from "./run.js";
 
 export const LOOKS = { KQ: "kq", VO: "vo dashed" };
-const MOST_HEADS = 24;
+const MOST_HEADS = 24; // with more, only the chosen head has a line
 const MOST_KEYED = 12;
+const MOST_WRITTEN = 16; // with more heads across, cells have colours alone
 
-/** Both products, mean over every head of the run. */
-export function glance(runs) {
-  const plot = new Plot({
-    ...timePlot,
-    name: "Stable rank of the change, all heads",
-    title: "Stable rank of what was learned, all heads",
-    xLabel: "",
+/** Mean over all heads, of both products. */
+export function glance() {
+  const plot = plotOfTime({
     key: true,
     floor: 0,
     height: 250,
     tip: rankTip,
+    on: ["rank"],
+    content: (run) => {
+      const all = run.headCount === 1 ? "the only head" : `all ${run.members}`;
+      const words = `${run.rankName} of what was learned, ${all}`;
+      const name = `${capitalised(run.rankName)} of the change, ${all}`;
+      const shown = { name, title: run.alone ? capitalised(words) : `${run.name}: ${words}` };
+      return { ...shown, ...(run.empty ? { lines: [], summary: run.about_stages } : meanRanks(run)) };
+    },
   });
-  watch(["run", "rank", "logTime"], () => {
-    const run = here();
-    plot.options.xLabel = run.clock;
-    const all = run.headCount === 1 ? "the only head" : `all ${run.products.length ? "heads" : MATRICES}`;
-    const title = `${run.rankTitle} of what was learned, ${all}`;
-    plot.rename(`${run.rankTitle} of the change, ${all}`, runs.length > 1 ? `${run.name}: ${title[0].toLowerCase()}${title.slice(1)}` : title);
-    if (run.empty) return plot.show({ lines: [], rules: run.rules, summary: run.about_stages });
-    const ofHeads = run.products.map((product) => ({
-      name: `change of ${product}`,
-      product,
-      style: LOOKS[product],
-      ...run.over(run.ranks[product].flat()),
-    }));
-    const ofMatrices = { name: "change of matrices", product: MATRICES, style: "kq", ...run.over(run.matrixCurves) };
-    const lines = ofHeads.length ? ofHeads : [ofMatrices];
-    const members = ofHeads.length ? "heads" : MATRICES;
-    const ends = lines.map((line) => `${number(line.ys[line.ys.length - 1], 3)} (${line.name})`).join(", ");
-    const when = runs.length > 1 ? `${run.name}, at ${run.end}` : `At ${run.end}`;
-    const greyed = run.noisy(run.products.length ? run.products : [MATRICES]);
-    const over = run.headCount === 1 ? "" : `; mean and standard deviation over ${members}`;
-    const unchanged = lines.every(({ ys }) => ys[ys.length - 1] === 0);
-    const told = unchanged ? `${when}, nothing has changed.` : `${when}: ${ends}${over}.`;
-    plot.show({ lines, rules: run.rules, greyed, summary: `${told}${run.ruleNote}${run.greyNote(greyed, members)}` });
+  document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
+}
+
+function meanRanks(run) {
+  const ofHeads = run.products.map((product) => {
+    const look = { name: `change of ${product}`, product, style: LOOKS[product] };
+    return { ...look, ...run.over(run.ranks[product].flat()) };
   });
-  follow(plot);
-  const choice = runChoice(runs, "run-above", `The plots show one run of ${runs.length}: `);
-  document.getElementById("glance-here").append(h("div", { class: "run" }, h("div", { class: "chosen-run" }, choice), plot.figure));
+  const curves = run.matrices.flatMap(({ kinds }) => (run.kind in kinds ? [kinds[run.kind]] : []));
+  const ofMatrices = { name: "change of matrices", product: MATRICES, style: "kq", ...run.over(curves) };
+  const lines = ofHeads.length ? ofHeads : [ofMatrices];
+  const ends = lines.map(({ name, ys }) => `${number(ys.at(-1), 3)} (${name})`).join(", ");
+  const when = run.alone ? `At ${run.end}` : `${run.name}, at ${run.end}`;
+  const greyed = run.noisy(run.products.length ? run.products : [MATRICES]);
+  const over = run.headCount === 1 ? "" : `; mean and standard deviation over ${run.members}`;
+  const unchanged = lines.every(({ ys }) => ys.at(-1) === 0);
+  const course = unchanged ? `${when}, nothing has changed.` : `${when}: ${ends}${over}.`;
+  return { lines, greyed, summary: `${course}${run.ruleNote}${run.greyNote(greyed, run.members)}` };
 }
 
 function rankTip(moment, line) {
-  if (!line) return null;
   const run = here();
   const place = run.nearest(moment);
   const value = valueAt(line, moment);
+  const above = line.band ? valueAt({ xs: line.xs, ys: line.band.high }, moment) - value : null;
   const members = line.product === MATRICES ? MATRICES : "heads";
-  const spread = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - value, 2)} over ${members}` : "";
+  const deviation = above === null ? "" : ` ± ${number(above, 2)} over ${members}`;
+  const rounding = line.product ? run.roundingNote(line.product, line.layer ?? -1, place) : [];
   const name = line.module ? `${line.name}, ${line.module}` : line.name;
-  const rounding = line.product ? run.roundingNote(line.product, line.layer ?? -1, place) : null;
-  return [name, `${run.rankName} ${number(value, 3)}${spread}`, run.moment(run.steps[place]), ...(rounding ? [rounding] : [])];
+  return [name, `${run.rankName} ${number(value, 3)}${deviation}`, run.moment(run.steps[place]), ...rounding];
 }
 
 /** A plot for each product: every layer's mean, or one layer with its band and its heads. */
 export function ranks() {
-  const holder = h("div", { class: "pair" });
-  const plots = new Map(["KQ", "VO"].map((product) => [product, rankPlot(product)]));
-  const matrices = matrixPlot();
-  watch(["run"], () => {
-    const figures = here().products.map((product) => plots.get(product).figure);
-    holder.replaceChildren(...figures, ...(here().matrices.length ? [matrices.figure] : []));
-  });
-  document.getElementById("ranks-here").append(h("div", { class: "run" }, holder));
+  const plots = [...PRODUCTS.map(productRanks), matrixRanks()];
+  const figures = plots.map((plot) => plot.figure);
+  document.getElementById("ranks-here").append(h("div", { class: "run" }, h("div", { class: "pair" }, figures)));
 }
 
-/** A line for each tracked matrix that belongs to no head. */
-function matrixPlot() {
-  const plot = new Plot({ ...timePlot, name: "Rank of the change of other matrices", title: "", xLabel: "", key: true, floor: 0, height: 290, tip: rankTip });
-  watch(["run", "rank", "logTime"], () => {
-    const run = here();
-    plot.options.xLabel = run.clock;
-    plot.rename(`${run.rankTitle} of the change of other matrices`, `${run.rankTitle} of the change of other matrices`);
-    const all = run.matrices.map(({ name, kinds }, layer) => ({ name, product: MATRICES, layer, ...run.line(kinds[run.kind] ?? []) }));
-    const drawn = all.filter((line) => line.xs.length);
-    const lines = drawn.map((line, index) => ({ ...line, shade: spread(index, drawn.length), unkeyed: drawn.length > MOST_KEYED }));
-    const ends = lines.map((line) => line.ys[line.ys.length - 1]);
-    const range = lines.length > 1 ? `from ${number(Math.min(...ends), 3)} to ${number(Math.max(...ends), 3)}` : number(ends[0], 3);
-    const greyed = run.noisy([MATRICES]);
-    const told = `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${run.ruleNote}${run.greyNote(greyed, MATRICES)}`;
-    const summary = lines.length ? told : `The ${run.rankName} of these matrices is not recorded.`;
-    plot.show({ lines, rules: run.rules, greyed, summary });
-  });
-  follow(plot);
-  return plot;
-}
-
-function rankPlot(product) {
-  const plot = new Plot({
-    ...timePlot,
-    name: `Stable rank of the change of ${product}`,
-    title: ["Stable rank of ", ...changeOf(product)],
-    xLabel: "",
+function productRanks(product) {
+  return plotOfTime({
     labelled: 8,
     key: true,
     floor: 0,
     height: 290,
     tip: rankTip,
+    on: ["rank", "layer", "head"],
+    content: (run) => {
+      if (!run.products.includes(product)) return null;
+      const rank = capitalised(run.rankName);
+      const shown = { name: `${rank} of the change of ${product}`, title: [`${rank} of `, ...changeOf(product)] };
+      if (run.empty) return { ...shown, lines: [], summary: run.about_stages };
+      const lines = state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer);
+      const greyed = run.noisy([product], state.layer);
+      const summary = `${productSummary(run, product)}${run.ruleNote}${run.greyNote(greyed)}`;
+      return { ...shown, lines: lines.filter(({ xs }) => xs.length), greyed, summary };
+    },
   });
-  watch(["run", "rank", "layer", "head", "logTime"], () => {
-    const run = here();
-    plot.options.xLabel = run.clock;
-    plot.rename(`${run.rankTitle} of the change of ${product}`, [`${run.rankTitle} of `, ...changeOf(product)]);
-    if (run.empty || !run.products.includes(product)) return plot.show({ lines: [], summary: run.about_stages });
-    const lines = state.layer < 0 ? layerLines(run, product) : headLines(run, product, state.layer);
-    const greyed = run.noisy([product], state.layer);
-    plot.show({ lines, rules: run.rules, greyed, summary: `${rankSummary(run, product)}${run.ruleNote}${run.greyNote(greyed)}` });
-  });
-  follow(plot);
-  return plot;
 }
 
 function layerLines(run, product) {
-  return run.layers.map((layer, index) => {
-    const { xs, ys } = run.over(run.ranks[product][index]);
-    const look = { label: `layer ${index + 1}`, shade: spread(index, run.layers.length), direct: true };
-    return { name: run.layerName(index), module: layer.name, product, layer: index, ...look, xs, ys };
+  return run.layers.map(({ title, name }, layer) => {
+    const { xs, ys } = run.over(run.ranks[product][layer]);
+    const look = { label: `layer ${layer + 1}`, shade: spread(layer, run.layers.length), direct: true };
+    return { name: title, module: name, product, layer, ...look, xs, ys };
   });
 }
 
 function headLines(run, product, layer) {
   const curves = run.ranks[product][layer];
   const look = { label: "mean", style: LOOKS[product], direct: true, weight: Infinity };
-  const line = { name: `${run.layerName(layer)}, mean over heads`, product, layer, ...look, ...run.over(curves) };
-  const heads = curves.length > MOST_HEADS && state.head < 0 ? [] : curves.map((curve, slot) => ({
-    name: `${run.layerName(layer)}, ${run.headName(layer, slot)}`,
-    label: run.headName(layer, slot),
-    style: slot === state.head ? "chosen" : "thin",
-    direct: slot === state.head,
-    unkeyed: slot !== state.head,
-    ...run.line(curve),
-  }));
-  return [line, ...heads.filter((_, slot) => curves.length <= MOST_HEADS || slot === state.head)];
+  const ofAll = { name: `${run.layerName(layer)}, mean over heads`, product, layer, ...look, ...run.over(curves) };
+  const ofHeads = curves.map((curve, slot) => {
+    const chosen = slot === state.head;
+    const label = run.headName(layer, slot);
+    const style = chosen ? "chosen" : "thin";
+    const name = `${run.layerName(layer)}, ${label}`;
+    return { name, label, style, direct: chosen, unkeyed: !chosen, ...run.line(curve) };
+  });
+  return [ofAll, ...ofHeads.filter((_, slot) => curves.length <= MOST_HEADS || slot === state.head)];
 }
 
-function rankSummary(run, product) {
-  const last = run.steps.length - 1;
+/** Where the lines end, and between which values. */
+function productSummary(run, product) {
   const ofHeads = state.layer >= 0;
   const ends = ofHeads
-    ? run.ranks[product][state.layer].map((curve) => curve[last])
-    : run.layers.map((_, layer) => run.layerMean(product, layer, last));
-  const lowest = ends.reduce((a, b) => Math.min(a, b));
-  const highest = ends.reduce((a, b) => Math.max(a, b));
-  if (highest === 0) return `At ${run.end}, nothing has changed.`;
-  const [low, high] = [number(lowest, 3), number(highest, 3)];
+    ? run.ranks[product][state.layer].map((curve) => curve.at(-1))
+    : run.ranks[product].map((curves) => mean(curves.map((curve) => curve.at(-1))));
+  const found = ends.filter((end) => Number.isFinite(end));
+  if (!found.length) return `The ${run.rankName} is not recorded there.`;
+  const [least, most] = [lowest(found), highest(found)];
+  if (most === 0) return `At ${run.end}, nothing has changed.`;
+  const [low, high] = [number(least, 3), number(most, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
-  const where = (value) => run.layerName(ends.indexOf(value));
-  const onAverage = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
-  const byLayer = `Mean over heads at ${run.end}: lowest in ${where(lowest)} (${low}), highest in ${where(highest)} (${high})`;
-  const one = run.headCount === 1 ? `${low} at ${run.end}` : `Mean over heads at ${run.end}: ${low}`;
-  const told = ends.length === 1 ? one : ofHeads ? onAverage : byLayer;
-  return `${told}; a head’s size is ${size}.`;
+  const layerOf = (value) => run.layerName(ends.indexOf(value));
+  let course = `Mean over heads at ${run.end}: lowest in ${layerOf(least)} (${low}), highest in ${layerOf(most)} (${high})`;
+  if (ofHeads) {
+    course = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
+  }
+  if (ends.length === 1) course = run.headCount === 1 ? `${low} at ${run.end}` : `Mean over heads at ${run.end}: ${low}`;
+  return `${course}; a head’s size is ${size}.`;
+}
+
+/** A line for each tracked matrix that belongs to no head. */
+function matrixRanks() {
+  return plotOfTime({
+    key: true,
+    floor: 0,
+    height: 290,
+    tip: rankTip,
+    on: ["rank"],
+    content: (run) => {
+      if (!run.matrices.length) return null;
+      const title = `${capitalised(run.rankName)} of the change of other matrices`;
+      const all = run.matrices.map(({ name, kinds }, layer) => ({ name, product: MATRICES, layer, ...run.line(kinds[run.kind] ?? []) }));
+      const lines = keyed(all.filter(({ xs }) => xs.length));
+      const ends = lines.map(({ ys }) => ys.at(-1));
+      const [low, high] = [number(lowest(ends), 3), number(highest(ends), 3)];
+      const range = lines.length > 1 ? `from ${low} to ${high}` : low;
+      const greyed = run.noisy([MATRICES]);
+      const notes = `${run.ruleNote}${run.greyNote(greyed, MATRICES)}`;
+      const course = `${plural(lines.length, "matrix", "matrices")}: ${range} at the end.${notes}`;
+      const summary = lines.length ? course : `The ${run.rankName} of these matrices is not recorded.`;
+      return { name: title, title, lines, greyed, summary };
+    },
+  });
+}
+
+/** Lines in the shades of their order, named above if they are few. */
+export function keyed(lines) {
+  return lines.map((line, index) => ({ ...line, shade: spread(index, lines.length), unkeyed: lines.length > MOST_KEYED }));
+}
+
+/** Layers by heads at the chosen step: a table, so that it can be read, pressed and printed. */
+export function heads() {
+  const holder = h("div", { class: "pair" });
+  watch(["run", "rank", "place", "layer", "head"], () => {
+    const run = here();
+    document.getElementById("heads-note").hidden = run.headCount < 2;
+    if (!run.layers.length) return holder.replaceChildren(absent("This run has no heads."));
+    if (run.empty) return holder.replaceChildren(absent(run.about_stages));
+    if (run.headCount === 1) return holder.replaceChildren(h("p", {}, onlyHead(run)));
+    const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
+    holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));
+    document.getElementById(focused)?.focus();
+  });
+  document.getElementById("heads-here").append(h("div", { class: "run" }, holder));
+}
+
+/** A map of one cell would show nothing. */
+function onlyHead(run) {
+  const values = run.products.map((product) => `${number(run.ranks[product][0][0][state.place], 3)} (change of ${product})`);
+  const when = run.moment(run.steps[state.place]);
+  return `One head was tracked, in ${run.layerName(0)}. Its ${run.rankName} at ${when}: ${values.join(", ")}.`;
+}
+
+function heatMap(run, product) {
+  const widest = highest(run.layers.map((layer) => layer.heads.length));
+  const longest = run.layers.find((layer) => layer.heads.length === widest).heads;
+  const rowName = ({ title }) => title.replace("layer ", "");
+  const rows = run.layers.map((layer, index) => {
+    const cells = layer.heads.map((_, slot) => heatCell(run, product, index, slot, widest));
+    return h("tr", {}, h("th", { scope: "row", title: layer.name }, rowName(layer)), cells);
+  });
+  const rank = capitalised(run.rankName);
+  const when = ` at ${run.moment(run.steps[state.place])}, layers down, heads across`;
+  const caption = h("caption", {}, `${rank} of `, changeOf(product), when);
+  const columns = longest.map((head) => h("th", { scope: "col" }, String(head + 1)));
+  const top = h("thead", {}, h("tr", {}, h("td"), columns));
+  const made = h("table", { class: widest > MOST_WRITTEN ? "heat small" : "heat" }, caption, top, h("tbody", {}, rows));
+  made.style.setProperty("--heads", widest);
+  made.style.setProperty("--letters", highest(run.layers.map((layer) => rowName(layer).length)));
+  return scrolling(`${rank} of every head, ${product}`, made, "measured");
+}
+
+function heatCell(run, product, layer, slot, widest) {
+  // Colours keep their meaning as the step moves: the strongest is the highest rank anywhere.
+  run.highest ??= {};
+  run.highest[run.kind] ??= highest([1.01, ...run.products.flatMap((one) => run.ranks[one].flat(2))].filter(Number.isFinite));
+  const value = run.ranks[product][layer][slot][state.place];
+  const share = Math.max(0, Math.min(1, (value - 1) / (run.highest[run.kind] - 1))) || 0;
+  const chosen = state.layer === layer && state.head === slot;
+  const name = `${run.layerName(layer)}, ${run.headName(layer, slot)}: `;
+  const cell = h(
+    "button",
+    {
+      type: "button",
+      id: `heat-${product}-${layer}-${slot}`,
+      "aria-pressed": String(chosen),
+      "aria-label": `${name}${run.rankName} ${number(value, 3)}`,
+      title: `${name}${number(value, 3)}`,
+      onclick: () => choose(chosen ? { layer: -1, head: -1 } : { layer, head: slot }),
+    },
+    widest > MOST_WRITTEN ? "" : fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0),
+  );
+  cell.style.setProperty("--heat", `${Math.round(100 * share)}%`);
+  if (share > 0.55) cell.classList.add("hot");
+  return h("td", {}, cell);
 }

@@ -1,121 +1,180 @@
-// Singular values: of the product at the beginning, and of its change at steps of training.
+// Singular values: whole spectra at steps of training, the leading values through training, and what a cut leaves.
 
-import { valueAt } from "../curves.js";
-import { h, number, plural } from "../dom.js";
-import { absent, changeOf, spread } from "../layout.js";
+import { highest, known, lowest, mean, spread, valueAt } from "../data.js";
+import { absent, changeOf, h, number, plural } from "../dom.js";
 import { Plot } from "../plot.js";
 import { state, watch } from "../state.js";
-import { here, mean } from "./runs.js";
+import { keyed } from "./ranks.js";
+import { here, nearestTo, plotOfTime, PRODUCTS } from "./run.js";
 
-const MOST_KEYED = 12;
+const FLOOR = 1e-6; // leading values are shown from this fraction of the largest on
 
 export function spectra() {
-  const holder = h("div", { class: "pair" });
-  const plots = new Map(["KQ", "VO"].map((product) => [product, spectrumPlot(product)]));
-  const matrices = matrixSpectra();
+  const plots = [...PRODUCTS.map(productSpectra), matrixSpectra()];
+  const figures = plots.map((plot) => plot.figure);
+  const none = absent("");
   watch(["run"], () => {
-    const ofHeads = here().spectra.steps.length ? here().products.map((product) => plots.get(product).figure) : [];
-    const found = [...ofHeads, ...(here().matrix_spectra.steps.length ? [matrices.figure] : [])];
-    holder.replaceChildren(...(found.length ? found : [absent(`This run has no full spectra${here().finished ? "" : " yet"}.`)]));
+    none.replaceChildren(`This run has no full spectra${here().finished ? "" : " yet"}.`);
+    none.hidden = here().spectra.steps.length > 0 || here().matrix_spectra.steps.length > 0;
   });
-  document.getElementById("spectra-here").append(h("div", { class: "run" }, holder));
+  document.getElementById("spectra-here").append(h("div", { class: "run" }, none, h("div", { class: "pair" }, figures)));
 }
 
-const spectrumAxes = {
-  xLabel: "index of the singular value",
-  xLabelShort: "index",
-  logY: () => state.logValues,
-  key: true,
-  floor: 0,
-  height: 290,
-  tip: (index, line) => line && [line.name, `value ${Math.round(index)}: ${number(valueAt(line, index), 3)}`],
-};
-
-/** The change of every matrix that belongs to no head, a line each, at the step nearest to the chosen one. */
-function matrixSpectra() {
-  const plot = new Plot({ ...spectrumAxes, name: "Spectra of other matrices", title: "Singular values of the change of other matrices" });
-  watch(["run", "place", "normalised", "logValues"], () => {
-    const run = here();
-    const { steps, indices, change } = run.matrix_spectra;
-    if (!steps.length) return plot.show({ lines: [] });
-    plot.options.floor = state.logValues ? undefined : 0;
-    const chosen = nearestSpectrum(run, steps);
-    const drawn = run.matrices.map(({ name }, place) => ({ name, xs: indices[place], ys: scaled(change[place][chosen]) })).filter(({ ys }) => ys.length);
-    const lines = drawn.map((line, index) => ({ ...line, shade: spread(index, drawn.length), unkeyed: drawn.length > MOST_KEYED }));
-    const missing = run.matrices.length - lines.length;
-    const but = missing ? `; ${plural(missing, "large matrix has", "large matrices have")} none there` : "";
-    const over = state.normalised ? "; each spectrum over its largest value" : "";
-    plot.show({ lines, summary: `${plural(lines.length, "matrix", "matrices")} at ${run.moment(steps[chosen])}${but}${over}.` });
+/** A plot of spectra at the step nearest to the chosen one; `content(run)` gives its lines and summary. */
+function plotOfSpectra(on, content) {
+  return new Plot({
+    xLabel: "index of the singular value",
+    xLabelShort: "index",
+    key: true,
+    height: 290,
+    tip: (index, line) => [line.name, `value ${Math.round(index)}: ${number(valueAt(line, index), 3)}`],
+    on: ["run", "place", "normalised", "logValues", ...on],
+    content: () => {
+      const found = content(here());
+      return found && { ...found, logY: state.logValues, floor: state.logValues ? undefined : 0 };
+    },
   });
-  return plot;
 }
 
-function spectrumPlot(product) {
-  const plot = new Plot({ ...spectrumAxes, name: `Spectra of ${product}`, title: ["Singular values of ", ...changeOf(product)] });
-  watch(["run", "layer", "head", "place", "normalised", "logValues"], () => {
-    const run = here();
-    if (!run.spectra.steps.length || !run.products.includes(product)) return plot.show({ lines: [] });
-    plot.options.floor = state.logValues ? undefined : 0;
-    plot.show(spectrumContent(run, product));
+function productSpectra(product) {
+  return plotOfSpectra(["layer", "head"], (run) => {
+    const { steps, indices, initial, change, initial_above, change_above, merged } = run.spectra;
+    if (!steps.length || !run.products.includes(product)) return null;
+    const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
+    const atFirst = run.since === null ? "initial product" : "product at first";
+    const line = (byLayer, more) => {
+      const curves = run.chosen(byLayer, merged).map(scaled);
+      const shared = indices.slice(0, lowest(curves.map((curve) => curve.length)));
+      return { ...known(shared, shared.map((_, index) => mean(curves.map((curve) => curve[index])))), ...more };
+    };
+    const lines = steps.map((step, index) => {
+      const green = steps.length < 2 ? 5 : Math.round((5 * index) / (steps.length - 1));
+      const style = `green-${green}${index === chosen ? " now" : " faint"}`;
+      return line(change[product][index], { name: `change at ${run.moment(step)}`, unkeyed: index !== chosen, style });
+    });
+    lines.push(line(initial[product], { name: atFirst, style: "initial" }));
+    const above = (byLayer) => number(mean(run.chosen(byLayer, merged)), 3);
+    const count = above(change_above[product][chosen]);
+    const values = `${count} ${count === "1" ? "value" : "values"} of the change at ${run.moment(steps[chosen])}`;
+    const counts = `Above a tenth of a head’s largest: ${values}, ${above(initial_above[product])} of the ${atFirst}.`;
+    const summary = `${run.whose(merged)}${overLargest()}. ${counts}`;
+    return { name: `Spectra of ${product}`, title: ["Singular values of ", ...changeOf(product)], lines, summary };
   });
-  return plot;
 }
 
-function spectrumContent(run, product) {
-  const { steps, indices, initial, change } = run.spectra;
-  const chosen = nearestSpectrum(run, steps);
-  const layers = state.layer < 0 ? run.layers.map((_, layer) => layer) : [state.layer];
-  const line = (record, more) => {
-    const curves = layers.flatMap((layer) => spectrumHeads(run, record[layer]));
-    const shared = curves.reduce((least, curve) => Math.min(least, curve.length), Infinity);
-    const ys = Array.from({ length: shared }, (_, index) => mean(curves.map((curve) => curve[index])));
-    return { xs: indices.slice(0, shared), ys, ...more };
-  };
-  const lines = steps.map((step, index) =>
-    line(change[product][index], {
-      name: `change at ${run.moment(step)}`,
-      unkeyed: index !== chosen,
-      style: `green-${greenOf(index, steps.length)}${index === chosen ? " now" : " faint"}`,
-    }),
-  );
-  lines.push(line(initial[product], { name: atFirst(run), style: "initial" }));
-  const above = (record) => number(mean(layers.flatMap((layer) => chosenHeads(run, record[layer]))), 3);
-  const { initial_above, change_above } = run.spectra;
-  const whose = state.layer < 0 ? "All layers" : run.layerName(state.layer);
-  const which = run.spectra.merged || state.layer < 0 || state.head < 0 ? "mean over heads" : run.headName(state.layer, state.head);
-  const count = above(change_above[product][chosen]);
-  const ofChange = `${count} ${count === "1" ? "value" : "values"} of the change at ${run.moment(steps[chosen])}`;
-  const counted = `Above a tenth of a head’s largest: ${ofChange}, ${above(initial_above[product])} of the ${atFirst(run)}.`;
-  const whom = run.headCount === 1 ? run.onlyHead : `${whose}, ${which}`;
-  return { lines, summary: `${whom}${state.normalised ? "; each spectrum over its largest value" : ""}. ${counted}` };
-}
-
-/** The product of the beginning, in words: a history may begin at any checkpoint. */
-function atFirst(run) {
-  return run.since === null ? "initial product" : "product at first";
-}
-
-/** What a layer's record has of its heads, or of the chosen one. */
-function chosenHeads(run, heads) {
-  return !run.spectra.merged && state.layer >= 0 && state.head >= 0 ? [heads[state.head]] : heads;
-}
-
-/** Their spectra, over their largest value where asked for. */
-function spectrumHeads(run, heads) {
-  return chosenHeads(run, heads).map(scaled);
+function overLargest() {
+  return state.normalised ? "; each spectrum over its largest value" : "";
 }
 
 function scaled(curve) {
   return state.normalised ? curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)) : curve;
 }
 
-/** The place of the full spectrum nearest to the chosen step, on a logarithmic clock. */
-function nearestSpectrum(run, steps) {
-  const step = run.steps[state.place] ?? 1;
-  const away = steps.map((one) => Math.abs(Math.log(one / step)));
-  return away.indexOf(away.reduce((a, b) => Math.min(a, b), Infinity));
+/** A line for each matrix that belongs to no head. */
+function matrixSpectra() {
+  return plotOfSpectra([], (run) => {
+    const { steps, indices, change } = run.matrix_spectra;
+    if (!steps.length) return null;
+    const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
+    const all = run.matrices.map(({ name }, place) => ({ name, ...known(indices[place], scaled(change[place][chosen])) }));
+    const lines = keyed(all.filter(({ xs }) => xs.length));
+    const missing = all.length - lines.length;
+    const but = missing ? `; ${plural(missing, "large matrix has", "large matrices have")} none there` : "";
+    const shown = `${plural(lines.length, "matrix", "matrices")} at ${run.moment(steps[chosen])}`;
+    const title = "Singular values of the change of other matrices";
+    return { name: "Spectra of other matrices", title, lines, summary: `${shown}${but}${overLargest()}.` };
+  });
 }
 
-function greenOf(index, count) {
-  return count < 2 ? 5 : Math.round((5 * index) / (count - 1));
+/** Where a stage adds a direction, another singular value rises. */
+export function leading() {
+  const note =
+    "The leading singular values of the change, on a logarithmic axis. Where a head learns one direction after " +
+    "another, as in theory, one value after another rises to the size of the largest.";
+  const pair = h("div", { class: "pair" }, PRODUCTS.map((product) => leadingValues(product).figure));
+  const block = h("div", { class: "run", id: "leading" }, h("h3", {}, "Singular values through training"), h("p", {}, note), pair);
+  watch(["run"], () => (block.hidden = here().leading.steps.length < 2 || !here().products.length));
+  document.getElementById("spectra-here").append(block);
+}
+
+function leadingValues(product) {
+  return plotOfTime({
+    name: `Singular values of the change of ${product} through training`,
+    title: ["Singular values of ", ...changeOf(product), " through training"],
+    logY: true,
+    height: 290,
+    tip: (moment, line) => [line.name, number(valueAt(line, moment), 3), `${here().clock} ${number(moment, 3)}`],
+    on: ["layer", "head"],
+    content: (run) => {
+      const { steps, values, merged } = run.leading;
+      if (steps.length < 2 || !run.products.includes(product)) return null;
+      const times = steps.map((step) => run.at(step));
+      const heads = run.chosen(values[product], merged);
+      const count = highest([0, ...heads.map((head) => head.length)]);
+      const curves = Array.from({ length: count }, (_, index) => {
+        const ofHeads = heads.flatMap((head) => (head[index] ? [head[index]] : []));
+        const look = { name: `singular value ${index + 1}`, label: String(index + 1), shade: spread(index, count) };
+        return { ...look, ...known(times, times.map((_, place) => mean(ofHeads.map((curve) => curve[place])))) };
+      });
+      const shown = curves.filter(({ xs }) => xs.length);
+      const floor = FLOOR * highest([0, ...shown.flatMap(({ ys }) => ys)]);
+      const lines = shown.map((line) => ({ ...line, direct: line.ys.at(-1) > floor }));
+      const greyed = run.noisy([product], state.layer);
+      const isCut = lines.some(({ ys }) => ys.some((value) => value < floor));
+      const cut = isCut ? ", from a millionth of the largest on" : "";
+      const what = `the ${plural(lines.length, "largest value", "largest values")}${cut}.`;
+      const summary = `${run.whose(merged)}: ${what}${run.ruleNote}${run.greyNote(greyed)}`;
+      return { lines, greyed, floor: floor || undefined, summary };
+    },
+  });
+}
+
+/** What remains when the change is cut to few directions, if any run was truncated. */
+export function remains(runs) {
+  if (!runs.some((run) => run.truncation)) return;
+  const note =
+    "How much of the fall of the loss remains when the change of some weights is cut to its leading directions: " +
+    "of the products of all heads, and of groups of matrices. The rest of the network stays as trained. " +
+    "Dashed: weighted by what a direction does to the loss.";
+  const plots = [gainPlot("head products", true), gainPlot("matrices", false)];
+  const pair = h("div", { class: "pair" }, plots.map((plot) => plot.figure));
+  const block = h("div", { class: "run", id: "remains" }, h("h3", {}, "What remains at each rank"), h("p", {}, note), pair);
+  document.getElementById("spectra-here").append(block);
+}
+
+function gainPlot(what, ofHeads) {
+  const gainAt = (line, rank) => `${number(100 * valueAt(line, rank), 3)} % of the gain at rank ${Math.round(rank)}`;
+  const nameOf = ({ method, group }) => (method === "plain" ? group : `${group}, ${method}`);
+  return new Plot({
+    name: `Share of the gain by rank, ${what}`,
+    title: `Share of the gain that remains, ${what}`,
+    xLabel: "rank",
+    logX: true,
+    padX: true,
+    still: true,
+    key: true,
+    floor: 0,
+    height: 290,
+    tip: (rank, line) => [line.name, gainAt(line, rank)],
+    on: ["run"],
+    content: () => {
+      const curves = (here().truncation ?? []).filter(({ heads, ranks }) => heads === ofHeads && ranks.length);
+      if (!curves.length) return { lines: [], summary: "This run was not truncated." };
+      const groups = [...new Set(curves.map((curve) => curve.group))];
+      const lines = curves.map((curve) => ({
+        name: nameOf(curve),
+        label: nameOf(curve),
+        shade: spread(groups.indexOf(curve.group), groups.length),
+        style: curve.method === "plain" ? "" : "dashed",
+        direct: true,
+        xs: curve.ranks,
+        ys: curve.gains,
+      }));
+      const [{ gain, on }] = curves;
+      const found = curves.filter((curve) => curve.functional !== null);
+      const ranks = found.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`).join(", ") || "none";
+      const kept = `keeps ${number(100 * gain, 3)} % of the gain${on ? `, of the loss on ${on}` : ""}`;
+      return { lines, summary: `Functional rank, the least that ${kept}: ${ranks}.` };
+    },
+  });
 }

@@ -1,0 +1,46 @@
+"""Thinned curves stay within the tolerance of what they were made from; packed arrays come back."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from rankrise.show.report.arrays import TOLERANCE, curve, kept_points, packed
+
+curves = arrays(np.float64, st.integers(2, 60), elements=st.floats(-10, 10, width=32))
+
+
+def unpacked(carried: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(carried["f32"]), "<f4").reshape(carried["shape"])
+
+
+@given(curves, st.floats(1e-3, 1.0))
+def test_lines_between_kept_points_stay_within_the_tolerance(values: np.ndarray, tolerance: float) -> None:
+    times = np.arange(len(values), dtype=float) ** 1.5
+    kept = kept_points(times, values, tolerance)
+    assert np.abs(np.interp(times, times[kept], values[kept]) - values).max() <= tolerance + 1e-12
+
+
+def test_a_curve_is_drawn_within_a_pixel_on_a_linear_and_on_a_log_axis() -> None:
+    times = np.linspace(0, 1, 400)
+    losses = 10.0 ** (-6 * times**2)
+    drawn_times, drawn = unpacked(curve(times, losses, logarithmic=True))
+    assert len(drawn_times) < 100
+    assert np.interp(times, drawn_times, drawn) == pytest.approx(losses, abs=1.01 * TOLERANCE)
+    logs = np.interp(times, drawn_times, np.log10(drawn))
+    assert logs == pytest.approx(np.log10(losses), abs=6 * 1.01 * TOLERANCE)
+
+
+def test_a_staircase_keeps_its_corners_only() -> None:
+    values = np.repeat([0.0, 1.0, 1.5], 100)
+    assert kept_points(np.arange(300.0), values, 0.01).tolist() == [0, 99, 100, 199, 200, 299]
+
+
+def test_what_is_not_finite_is_not_known() -> None:
+    values = np.array([[1.0, np.inf, np.nan], [1e300, -2.5, 0.0]])
+    expected = [[1, np.nan, np.nan], [np.nan, -2.5, 0]]
+    np.testing.assert_array_equal(unpacked(packed(values)), expected)

@@ -1,0 +1,196 @@
+"""The page of toy runs in a real browser: its numbers are the run's, and its controls work."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pages import (
+    PLOTS,
+    Open,
+    check_it_can_be_heard,
+    check_nothing_is_cut_off,
+    check_on_paper,
+    check_play,
+    check_themes,
+    check_zoom,
+    hover,
+    numbers_of,
+    plain,
+    rows_of,
+    slide,
+)
+
+from rankrise.claims import check_claims
+from rankrise.runs import ToyRun, open_toy
+from rankrise.show.report import write_report
+
+
+def test_the_stage_table_is_the_run_s_at_every_scale(open_page: Open, run: ToyRun, toy_page: Path) -> None:
+    page, stages, labels = open_page(toy_page), run.stages(0), run.labels(0)
+    for alpha in run.settings.alphas:
+        page.locator(f"input[name=alpha][value='{int(alpha.split('e')[1])}'] + span").click()
+        crossings = [one for one in run.flow(0, alpha).crossings(1e-3) if one.upward]
+        rows = rows_of(page, "#table-here")
+        assert len(rows) == len(stages)
+        for row, stage in zip(rows, stages, strict=True):
+            times = [one.time for one in crossings if one.coordinate == stage.coordinate]
+            nearest = min(times, key=lambda time: abs(time - stage.time), default=math.nan)
+            assert row[2] == labels[stage.coordinate]
+            assert plain(row[1]) == pytest.approx(stage.time, abs=5.1e-5)
+            assert plain(row[4]) == pytest.approx(nearest, abs=6e-5, nan_ok=True)
+            assert plain(row[6]) == pytest.approx(stage.loss, rel=1e-3)
+            assert int(row[7]) == len(stage.support)
+
+
+def test_the_panel_follows_the_slider(open_page: Open, run: ToyRun, toy_page: Path) -> None:
+    page, stages, labels, flow = open_page(toy_page), run.stages(0), run.labels(0), run.flow(0, "1e-8")
+    for begun, stage in enumerate(stages):
+        slide(page, "#time", stage.time - 0.05)
+        time = float(page.input_value("#time"))
+        assert page.locator(".next strong").first.inner_text() == labels[stage.coordinate]
+        assert plain(page.locator(".next strong").last.inner_text()) == pytest.approx(stage.time, rel=1e-3)
+        rows = {row[0]: row[1:] for row in rows_of(page, ".now")}
+        values, plateau = flow.at(time), stages[begun - 1] if begun else None
+        active = (values.abs() >= 1e-3).nonzero()[:, 0].tolist()
+        assert rows["active"] == [str(len(active)), str(len(plateau.support) if plateau else 0)]
+        for coordinate in active:
+            shown, theory = map(plain, rows[labels[coordinate]])
+            assert shown == pytest.approx(float(values[coordinate]), abs=2e-3)
+            assert theory == pytest.approx(float(plateau.point[coordinate]) if plateau else 0, abs=5.1e-4)
+    page.locator("#time").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert float(page.input_value("#time")) == pytest.approx(run.settings.until / 500)
+    page.keyboard.press("End")
+    assert stages.message in page.locator(".next").inner_text()
+
+
+def test_time_goes_from_plateau_to_plateau_plays_and_zooms(
+    open_page: Open, run: ToyRun, toy_page: Path
+) -> None:
+    page, times = open_page(toy_page), [stage.time for stage in run.stages(0)]
+    slide(page, "#time", times[0])
+    for button, middle in (("#after", (times[0] + times[1]) / 2), ("#before", times[0] / 2)):
+        page.locator(button).click()
+        assert float(page.input_value("#time")) == pytest.approx(middle, abs=run.settings.until / 500)
+    check_zoom(page, f"#stages-here {PLOTS}")
+    check_play(page, "#time")
+
+
+def test_hovering_names_the_coordinate_its_stage_and_its_value(
+    open_page: Open, run: ToyRun, toy_page: Path
+) -> None:
+    page, stages, labels = open_page(toy_page), run.stages(0), run.labels(0)
+    last = stages[len(stages) - 1]
+    coordinate = max(last.support, key=lambda index: abs(float(last.point[index])))
+    kind = run.places(0)[coordinate].kind
+    plot = page.locator(f"svg[aria-label='Entries of {kind}, report-run']")
+    words = hover(page, plot, plot.locator(".labels text", has_text=labels[coordinate]))
+    order = [stage.coordinate for stage in stages].index(coordinate) + 1
+    assert words[0] == f"{labels[coordinate]}, stage {order}"
+    theory = plain(words[2].removeprefix("Algorithm 1 "))
+    assert theory == pytest.approx(float(last.point[coordinate]), abs=5.1e-4)
+    assert plot.locator("path.lit").count() == 2  # the flow, and Algorithm 1
+
+
+def test_the_numbers_of_a_plot_can_be_read_and_saved(
+    open_page: Open, run: ToyRun, toy_page: Path, tmp_path: Path
+) -> None:
+    page, full = open_page(toy_page), run.full(0)
+    figure = page.locator("#full-here figure").nth(1)
+    shown = numbers_of(figure)
+    for numbers, values in zip(shown.values(), full.singular_values_kq.T.numpy(), strict=True):
+        expected = [values[0], values[-1], values.min(), values.max()]
+        assert numbers == pytest.approx(expected, rel=1e-3, abs=2e-3)
+    with page.expect_download() as download:
+        figure.locator("button", has_text="CSV").click()
+    download.value.save_as(tmp_path / "saved.csv")
+    head, *lines = (tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()
+    assert head == "line,x,y"
+    points = np.array([line.split(",")[1:] for line in lines if line.startswith('"σ1"')], float)
+    drawn = np.interp(full.times, *points.T)
+    assert np.abs(drawn - full.singular_values_kq[:, 0].numpy()).max() < 1e-3 * drawn.max()
+
+
+def test_a_curve_s_payload_is_the_run_s(open_page: Open, run: ToyRun, toy_page: Path) -> None:
+    page = open_page(toy_page)
+    for index, alpha in enumerate(run.settings.alphas):
+        flow = run.flow(0, alpha)
+        times = np.linspace(0, 0.999 * float(flow.times[-1]), 97)
+        exact = flow.at(flow.times.new_tensor(times)).numpy()
+        page.locator("input[name=alpha] + span").nth(index).click()
+        for kind in ("KQ", "VO"):
+            figure = page.locator(f"figure:has(svg[aria-label='Entries of {kind}, report-run'])")
+            shown = numbers_of(figure)
+            for coordinate, label in enumerate(run.labels(0)):
+                if label.startswith(kind):
+                    ends = shown[label][:2]
+                    assert ends == pytest.approx([0, exact[-1, coordinate]], abs=5e-3 * np.ptp(exact))
+
+
+def test_the_claims_are_those_of_the_run(open_page: Open, run: ToyRun, toy_page: Path) -> None:
+    page, claims = open_page(toy_page), check_claims([run])
+    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_text_contents()]
+    assert verdicts == [claim.verdict for claim in claims]
+    measures = [one for claim in claims for one in (*claim.deciding, *claim.choices, *claim.beside)]
+    rows = page.eval_on_selector_all(
+        ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    for (label, value, needed, _), measure in zip(rows, measures, strict=True):
+        assert label == measure.label
+        assert needed == measure.needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
+        expected = math.nan if measure.value is None else measure.value
+        assert plain(value.split()[0]) == pytest.approx(expected, rel=6e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_seen_heard_and_printed(open_page: Open, toy_page: Path, scheme: str) -> None:
+    page = open_page(toy_page, color_scheme=scheme)
+    check_themes(page, ["h1", "figcaption", "nav a", ".now .key"], scheme)
+    check_it_can_be_heard(page)
+    check_on_paper(page)
+
+
+@pytest.mark.parametrize("width", [320, 768])
+def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, toy_page: Path, width: int) -> None:
+    check_nothing_is_cut_off(open_page(toy_page, width=width, has_touch=True), width)
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def test_names_are_text_and_several_runs_share_their_controls(
+    open_page: Open, run: ToyRun, copy_of: Any, tmp_path: Path
+) -> None:
+    name = "<script>alert(1)<img src=x onerror=alert(3)>"
+    path = copy_of(name).folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": HOSTILE, "command": HOSTILE}))
+    page = open_page(write_report([open_toy(path.parent), copy_of("'\"&<!--")], tmp_path / "page.html"))
+    assert page.title() == f"Gradual rank increase: toy run {name}, toy run '\"&<!--"
+    assert page.locator("#stages-here .run-name").all_inner_texts() == [name, "'\"&<!--"]
+    assert page.locator("#settings pre").first.inner_text() == HOSTILE
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    slide(page, "#time", run.stages(0)[1].time + 0.05)
+    one, other = page.locator(".now h4").all_inner_texts()
+    assert one == other
+    assert one.startswith("Stage 2 of ")
+
+
+def test_a_run_with_pieces_missing_opens_and_says_so(open_page: Open, copy_of: Any, tmp_path: Path) -> None:
+    partial = copy_of("partial")
+    for file in (partial.folder / "seed-0").glob("*"):
+        if not file.name.startswith("stages"):
+            file.unlink()
+    page = open_page(write_report([partial], tmp_path / "page.html"))
+    assert "not finished" in page.locator(".story").inner_text()
+    assert "no experiment with full weights" in page.locator("#full-here").inner_text()
+    assert len(rows_of(page, "#table-here")) == len(partial.stages(0))
+    for file in (partial.folder / "seed-0").glob("*"):
+        file.unlink()
+    page = open_page(write_report([open_toy(partial.folder)], tmp_path / "page.html"))
+    assert "Nothing has been computed" in page.locator(".story").inner_text()
+    assert page.locator("#descent-here figcaption").first.inner_text() == "Not computed yet."
