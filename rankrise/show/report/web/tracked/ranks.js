@@ -120,10 +120,10 @@ function productSummary(run, product) {
   if (most === 0) return `At ${run.end}, nothing has changed.`;
   const [low, high] = [number(least, 3), number(most, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
-  const layerOf = (value) => run.layerName(ends.indexOf(value));
-  let course = `Mean over heads at ${run.end}: lowest in ${layerOf(least)} (${low}), highest in ${layerOf(most)} (${high})`;
-  if (ofHeads) {
-    course = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
+  let course = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
+  if (!ofHeads) {
+    const [lowLayer, highLayer] = [least, most].map((end) => run.layerName(ends.indexOf(end)));
+    course = `Mean over heads at ${run.end}: lowest in ${lowLayer} (${low}), highest in ${highLayer} (${high})`;
   }
   if (ends.length === 1) course = run.headCount === 1 ? `${low} at ${run.end}` : `Mean over heads at ${run.end}: ${low}`;
   return `${course}; a head’s size is ${size}.`;
