@@ -12,7 +12,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.commands import main
-from rankrise.show.report.tracked.story import chapters
+from rankrise.show.report.tracked_story import chapters
 
 peft = pytest.importorskip("peft")
 SIZES = {"q_proj": 3, "k_proj": 2, "v_proj": 1, "o_proj": 2}

@@ -194,7 +194,7 @@ def test_a_series_without_step_0_says_so(series, tmp_path, capsys):
     assert run.since == "checkpoint-10 (step 10)"
 
     from rankrise.show.figures.training import draw_course
-    from rankrise.show.report.tracked.story import chapters
+    from rankrise.show.report.tracked_story import chapters
 
     main(["watch", str(run.folder)])
     shown = " ".join(capsys.readouterr().out.split())
@@ -280,18 +280,20 @@ def test_noise_is_shown_wherever_ranks_are(tmp_path, capsys):
     note = "at 2 of 4 measured steps, up to step 2, the change of most heads is rounding noise"
     assert note in run.notes
 
+    from pages import unpacked
+
     from rankrise.show.figures.ranks import draw_stable_rank
-    from rankrise.show.report.tracked.gather import gather_all
+    from rankrise.show.report.tracked_data import gather_all
 
     main(["watch", str(run.folder), "--json"])
     shown = json.loads(capsys.readouterr().out)
     assert shown["notes"] == run.notes
     assert shown["ranks"][0]["noise_share"] == run.mean_noise_share("KQ")[:, 0].tolist()
     (page,) = gather_all([run])["runs"]
-    assert np.allclose(page["noise"]["VO"]["share"], run.mean_noise_share("VO")[1:].T, rtol=1e-3)
+    assert np.allclose(unpacked(page["noise"]["VO"]["share"]), run.mean_noise_share("VO")[1:].T, rtol=1e-3)
     assert shown["ranks"][0]["noise_rank"] == run.mean_noise_rank("KQ")[:, 0].tolist()
-    assert np.allclose(page["noise"]["VO"]["rank"], run.mean_noise_rank("VO")[1:].T, rtol=1e-3)
-    assert page["noise"]["VO"]["below"] == [[2, 2, 0, 0]] * 2
+    assert np.allclose(unpacked(page["noise"]["VO"]["rank"]), run.mean_noise_rank("VO")[1:].T, rtol=1e-3)
+    assert unpacked(page["noise"]["VO"]["below"]).tolist() == [[2, 2, 0, 0]] * 2
     figure, table = draw_stable_rank(runs.studies([run])[0])
     assert "grey: rounding noise" in figure.get_suptitle()
     grey = [patch for patch in figure.axes[0].patches if patch.get_zorder() == -1]

@@ -1,14 +1,22 @@
 """What the tests read off a page, and what every page must do."""
 
+import base64
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 Open = Callable[..., "Page"]
 PLOTS = "svg[aria-roledescription=plot]"
+
+
+def unpacked(carried: dict[str, Any]) -> np.ndarray:
+    """An array as the page carries it."""
+    return np.frombuffer(base64.b64decode(carried["f32"]), "<f4").reshape(carried["shape"])
 
 
 def plain(text: str) -> float:

@@ -1,21 +1,15 @@
 """Thinned curves stay within the tolerance of what they were made from; packed arrays come back."""
 
-import base64
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from pages import unpacked
 
 from rankrise.show.report.arrays import TOLERANCE, curve, kept_points, packed
 
 curves = arrays(np.float64, st.integers(2, 60), elements=st.floats(-10, 10, width=32))
-
-
-def unpacked(carried: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(carried["f32"]), "<f4").reshape(carried["shape"])
 
 
 @given(curves, st.floats(1e-3, 1.0))

@@ -7,7 +7,7 @@ from torch import nn
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.show.report.tracked.story import chapters
+from rankrise.show.report.tracked_story import chapters
 
 
 class PerHead(nn.Module):
