@@ -59,20 +59,6 @@ def test_a_name_that_is_shown_can_be_imported_and_is_not_on_its_way_out(
         assert hasattr(import_module(module), name) or import_module(f"{module}.{name}")
 
 
-def test_the_table_that_opens_the_results_says_what_their_pages_say() -> None:
-    """Each number with its interval stands there again, and has the verdict that the tables give it."""
-    opening = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "results").glob("*.md"))]
-    below = "\n".join(pages)
-    told = " ".join(below.split())
-    cells = re.findall(r"(?<=\| )([\d.]+ \[[^]]*\]): ([^|]*?) \|", opening)
-    assert len(cells) == 28
-    for number, verdict in cells:
-        assert number in told
-        rows = [row for row in below.splitlines() if f" {number}" in row and re.search(r"<sup>|hold", row)]
-        assert not rows or any(f"| {verdict} " in row for row in rows)
-
-
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_a_place_that_a_newcomer_is_sent_to_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
