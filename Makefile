@@ -1,9 +1,10 @@
 # Two commands: `make demo` and `make test`. Both build .venv from the pinned set on the first call.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint requirements.txt
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-fast lint docs clean
 
 demo: .venv/installed
 	$(BIN)/rankrise toy runs/demo --quick
@@ -16,6 +17,10 @@ demo: .venv/installed
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+# For daily work: under a minute, without the linters and the slower tests.
+test-fast: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow"
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -31,12 +36,14 @@ docs: .venv/installed-test
 
 .venv/installed: pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --editable '.[train]'
+	@echo "Installing rankrise and torch into .venv: a few minutes, once."
+	$(PIP) --editable '.[train]'
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --editable '.[test]'
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.txt --no-deps timm  # its torchvision has no CPU build
+	@echo "Installing what the tests need into .venv: a few minutes, once."
+	$(PIP) --editable '.[test]'
+	$(PIP) --no-deps timm  # its torchvision has no CPU build
 	touch $@
 
 clean:
