@@ -1,4 +1,4 @@
-"""A picture as files: PNG and SVG, each whole or not at all, and the same bytes from the same numbers."""
+"""A picture as PNG and SVG; the same numbers give the same bytes."""
 
 from pathlib import Path
 

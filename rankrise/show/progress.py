@@ -1,5 +1,4 @@
-"""Progress of long work on standard error, with its rate and the time left: a bar on a terminal, and where
-there is none, a line now and then."""
+"""Progress of long work on standard error: a bar on a terminal, else a line now and then."""
 
 import sys
 import time
@@ -8,10 +7,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol, TextIO
 
+FIRST, LONGEST = 5.0, 300.0
+"""Seconds to the first line, and the most between two; in between, a tenth of what has passed."""
+CENTURY = 100 * 365 * 24 * 3600
+
 
 class Move(Protocol):
-    """Move the bar to a place of its total, and change its description or its total where one is given; with
-    `tell`, the place is worth a line where there is no terminal."""
+    """Move to a place of the total, and change description or total; `tell` prints a line where there is no
+    terminal."""
 
     def __call__(
         self, done: float, description: str | None = None, total: float | None = None, tell: bool = False
@@ -20,8 +23,7 @@ class Move(Protocol):
 
 @contextmanager
 def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
-    """Show progress and give the function that moves it to a given place of `total`; with a `unit`, its rate
-    is shown too.
+    """Show progress, with its rate if there is a `unit`; give the function that moves it.
 
     >>> with bar("counting", total=10) as move_to:
     ...     move_to(10)
@@ -58,7 +60,7 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
 
 
 class ProgressLines:
-    """Progress as lines: 5 seconds after the start, then ever more seldom, and where one is asked for.
+    """Progress as lines, ever more seldom.
 
     >>> clock = iter([0.0, 1.0, 10.0, 11.0])
     >>> move_to = ProgressLines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
@@ -68,9 +70,6 @@ class ProgressLines:
     >>> move_to(55)
     """
 
-    FIRST, LONGEST = 5.0, 300.0
-    """Seconds to the first line, and the most between two; until then a tenth of what has passed."""
-
     def __init__(
         self,
         description: str,
@@ -79,37 +78,35 @@ class ProgressLines:
         clock: Callable[[], float] = time.monotonic,
         out: TextIO | None = None,
     ) -> None:
-        self._description, self._total, self._unit = description, total, unit
-        self._clock, self._out = clock, out or sys.stderr
-        self._begun = self._last = clock()
-        self._origin: tuple[float, float] | None = None
+        self.description, self.total, self.unit = description, total, unit
+        self.clock, self.out = clock, out or sys.stderr
+        self.begun = self.last = clock()
+        self.origin: tuple[float, float] | None = None
 
     def __call__(
         self, done: float, description: str | None = None, total: float | None = None, tell: bool = False
     ) -> None:
-        self._description = description or self._description
-        self._total = total or self._total
-        now = self._clock()
-        # The rate counts from the first call: what was done before it may be of a run that is resumed.
-        self._origin = self._origin or (now, done)
-        if tell or now - self._last >= min(max(self.FIRST, (now - self._begun) / 10), self.LONGEST):
-            self._last = now
-            print(self._line(done, now), file=self._out, flush=True)
+        self.description = description or self.description
+        self.total = total or self.total
+        now = self.clock()
+        # The rate counts from the first call, since a resumed run has done some before.
+        self.origin = self.origin or (now, done)
+        if tell or now - self.last >= min(max(FIRST, (now - self.begun) / 10), LONGEST):
+            self.last = now
+            since, before = self.origin
+            speed = (done - before) / (now - since) if now > since else 0.0
+            parts = [f"{100 * done / self.total:.0f} %", rate(speed, self.unit), self._left(done, speed)]
+            print(f"{self.description}: {', '.join(filter(None, parts))}", file=self.out, flush=True)
 
-    def _line(self, done: float, now: float) -> str:
-        since, before = self._origin or (now, done)
-        speed = (done - before) / (now - since) if now > since else 0.0
-        parts = [f"{100 * done / self._total:.0f} %", rate(speed, self._unit)]
-        if speed > 0 and self._total > done:
-            seconds = (self._total - done) / speed
-            century = 100 * 365 * 24 * 3600
-            left = timedelta(seconds=round(seconds)) if seconds < century else "more than 100 years"
-            parts.append(f"{left} left")
-        return f"{self._description}: {', '.join(filter(None, parts))}"
+    def _left(self, done: float, speed: float) -> str:
+        if speed <= 0 or self.total <= done:
+            return ""
+        seconds = (self.total - done) / speed
+        return f"{timedelta(seconds=round(seconds)) if seconds < CENTURY else 'more than 100 years'} left"
 
 
 def rate(speed: float, unit: str) -> str:
-    """How fast it goes, to two digits or to the unit.
+    """Two digits, or whole numbers from 100 on.
 
     >>> rate(12345.6, "images"), rate(0.0234, "stages"), rate(0.0, "stages"), rate(3.0, "")
     ('12,346 images/s', '0.023 stages/s', '', '')

@@ -4,13 +4,13 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 def size(count: float) -> str:
-    """A number of bytes, to three digits, in the unit that makes it less than 1000.
+    """A number of bytes, to three digits.
 
     >>> size(180), size(5400), size(999_999), size(58.1e9)
     ('180 bytes', '5.4 kB', '1 MB', '58.1 GB')
     """
     place = 0
-    while place < len(UNITS) - 1 and count >= 999.5:
+    while count >= 999.5 and place < len(UNITS) - 1:
         count, place = count / 1000, place + 1
     return f"{count:.3g} {UNITS[place]}"
 

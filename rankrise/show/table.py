@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], **options: Any) -> "Table":
-    """A rich table of columns by their titles, without those that are empty; those in `left` begin there.
+    """A rich table of columns by their titles, without the empty ones; those in `left` are left-justified.
 
     >>> from rich.console import Console
     >>> columns = {"stage": ["1", "2"], "coordinate": ["VO 3", "KQ 1"], "left": ["", ""]}
@@ -32,8 +32,8 @@ def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], **option
 
 @dataclass(frozen=True)
 class Fitting:
-    """A rich table where the terminal has room for the columns that may not wrap; else a paragraph per row,
-    in which a first cell that is empty is the one above.
+    """A rich table if the terminal has room for the columns that may not wrap; else a paragraph per row, in
+    which an empty first cell is the one above.
 
     >>> from rich.console import Console
     >>> from rich.table import Table
@@ -55,13 +55,12 @@ class Fitting:
         from rich.measure import Measurement
         from rich.text import Text
 
+        unbounded = options.update(max_width=10_000)
         for column in self.table.columns:
             if column.no_wrap:
                 cells = (column.header, *column.cells)
-                widths = (Measurement.get(console, options.update(max_width=10_000), cell) for cell in cells)
-                column.min_width = max(width.maximum for width in widths)
-        needed = Measurement.get(console, options.update(max_width=10_000), self.table).minimum
-        if needed <= options.max_width:
+                column.min_width = max(Measurement.get(console, unbounded, cell).maximum for cell in cells)
+        if Measurement.get(console, unbounded, self.table).minimum <= options.max_width:
             yield self.table
             return
         if self.table.title:
@@ -70,9 +69,6 @@ class Fitting:
         first: Any = ""
         for cells in zip(*(column.cells for column in self.table.columns), strict=True):
             first = cells[0] or first
-            named = [
-                Text.assemble(f"{title} " if title else "", cell)
-                for title, cell in zip(titles, (first, *cells[1:]), strict=True)
-                if cell
-            ]
+            row = zip(titles, (first, *cells[1:]), strict=True)
+            named = [Text.assemble(f"{title} " if title else "", cell) for title, cell in row if cell]
             yield Text(", ").join(named)
