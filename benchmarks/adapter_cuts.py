@@ -7,9 +7,9 @@ from typing import Any
 
 from adapter_tasks import Task
 from adapter_training import sample, scores, tensor_float_32
+from rankrise.use._allocate import Spectrum, budget, one_rank, parameters_of, ranks_within
 
 from rankrise import use
-from rankrise.use._allocate import Spectrum, budget, one_rank, parameters_of, ranks_within
 from rankrise.use._measure import Bench, least
 from rankrise.use._weights import pair
 from rankrise.use.types import Adapter

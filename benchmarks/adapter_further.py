@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from adapter_cuts import FISHER, PLAIN, Cutting, row
 from adapter_training import fit, scores
-
 from rankrise.use._allocate import one_rank, ranks_within
+
 from rankrise.use._measure import least
 from rankrise.use.types import Adapter, Advice
 

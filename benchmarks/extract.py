@@ -21,16 +21,16 @@ import argparse
 from dataclasses import asdict, dataclass
 
 import torch
+from rankrise.use._budget import Budget
+from rankrise.use._leading import leading_directions
+from rankrise.use._moment import Moment
 from timing import timed
 from torch import Tensor
 
 from rankrise.foundations.files import to_json
-from rankrise.use._budget import Budget
 from rankrise.use._cut import cut_product
 from rankrise.use._extract import directions
 from rankrise.use._gathered import Sum
-from rankrise.use._leading import leading_directions
-from rankrise.use._moment import Moment
 from rankrise.use._moments import BLOCK, Moments
 from rankrise.use._weights import Matrix
 

@@ -32,7 +32,6 @@ COMMANDS = (
     "extract",
     "shrink",
     "truncate",
-    "advise",
     "history",
 )
 

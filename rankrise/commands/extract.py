@@ -1,11 +1,11 @@
 """`rankrise extract`: an adapter from two checkpoints that keeps the directions that matter."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.commands.tuned import Budget, Measuring
+from rankrise.recipes.use_settings import Budget, Measuring
 
 
 def extract(
@@ -24,17 +24,17 @@ def extract(
     """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
 
     With --data, the directions are those that matter most for the loss, and the adapter's loss is measured on
-    held-out examples. Without it, they are those of a plain SVD, at one rank for all matrices. If no budget
-    is given, it is that of rank 8.
+    held-out examples. Without it, they are those of a plain SVD, at one rank for all matrices. The default
+    budget is that of rank 8.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train'.
         out: new folder for the adapter.
-        uniform: give every matrix the same rank, as is done anyway without moments.
+        uniform: give every matrix the same rank, the default without moments.
         largest: the largest rank that a matrix may get.
-        leave_rest: leave out what a low rank cannot hold: biases, norms, embeddings, a new head.
-        padded: pad every matrix with zeros to the largest rank, as vLLM needs it.
+        leave_rest: leave out what is not cut: biases, norms, embeddings, convolutions, a new head.
+        padded: fill every matrix up to the largest rank, as vLLM needs it.
         dtype: number type of the adapter's weights; the tuned model's if not given.
         device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
@@ -42,31 +42,32 @@ def extract(
     import torch
 
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import device_or_gpu, moments_of, new_folder, opened, warn_of_no_gain
+    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder
     from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
+    from rankrise.use._data import open_models
 
-    place = new_folder(out, "the adapter")
-    kept = Budget(**budget) if budget else Budget(rank=8)
+    place = new_folder(out)
     asked = Measuring(**measuring)
-    if kept.gain is not None and asked.data is None and len(models) > 1:
+    if "gain" in budget and asked.data is None and len(models) > 1:
         raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
-    both = opened(models, asked)
-    weights = moments_of(both, both.tuned, asked)
+    both = open_models(models, asked)
+    moments = measured_moments(both.tuned, both.data, asked)
     with bar("extracting", total=1.0) as move_to:
         adapter = use.extract(
             both.base,
             both.tuned,
-            **asdict(kept),
+            **(budget or {"rank": 8}),
             uniform=True if uniform else None,
-            moments=weights,
+            moments=moments,
             evaluate=None if both.data is None else both.data.evaluate,
             largest=largest,
             rest="leave" if leave_rest else "keep",
             device=device_or_gpu(device),
             progress=move_to,
         )
-    warn_of_no_gain(adapter.measured)
-    adapter.save(place, padded=padded, dtype=None if dtype is None else getattr(torch, dtype))
+    if dtype is not None:
+        adapter = replace(adapter, dtype=getattr(torch, dtype))
+    adapter.save(place, padded=padded)
     on = both.data.measured_on if both.data else ""
-    print_adapter(adapter, place, kept.rank, on, json, default="" if budget else "that of rank 8")
+    print_adapter(adapter, place, budget or {"rank": 8}, on, json, "change")

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from rankrise.commands.tuned import Judged, Measuring
+from rankrise.recipes.use_settings import Measuring
 
 
 def truncate(
@@ -14,16 +14,17 @@ def truncate(
     groups: tuple[str, ...] = (),
     ranks: tuple[int, ...] = (),
     gain: float = 0.99,
-    loss: Judged = "training",
+    loss: Literal["training", "validation"] = "training",
     all: bool = False,
     out: Path | None = None,
+    config: Path | None = None,
     json: bool = False,
 ) -> None:
     """Cut the change of training to each rank, measure what remains, and find the functional rank.
 
     The functional rank is the least that keeps 99 % of the fall of the loss: of the training loss for a run
-    or a recipe, of the loss on held-out examples for your own data. With --out, what is measured is written
-    there as it comes, and the same command goes on where it stopped.
+    or a recipe, of the loss on held-out examples for your own data. With --out, results are written as they
+    come, and the same command resumes where it stopped.
 
     Args:
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
@@ -36,30 +37,29 @@ def truncate(
         gain: the share of the fall of the loss that the functional rank keeps.
         loss: which loss to measure for a run or a recipe; with training, the scores on the validation set are
             measured too.
-        all: also print what remains at each rank, as is done anyway with --ranks.
+        all: also print what remains at each rank, as --ranks does.
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
+        config: JSON file for the ranks found for all matrices, as arguments of peft.LoraConfig.
         json: print everything as JSON instead of a table.
     """
     from rankrise import RankriseError, use
-    from rankrise.commands.tuned import moments_of, opened
-    from rankrise.foundations.files import to_json
-    from rankrise.show.console import safe_console
+    from rankrise.commands.adapters import measured_moments
+    from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.table import Fitting
-    from rankrise.show.truncation import draw_curves, notes, tables
-    from rankrise.use._fingerprint import fingerprint
+    from rankrise.show.truncation import draw_curves, print_truncation
+    from rankrise.use._data import open_models
     from rankrise.use._groups import PRODUCTS, group_names
-    from rankrise.use._kept_curves import keep_curves, kept_curves
-    from rankrise.use._weights import open_source
+    from rankrise.use._truncate import read_curves, write_curves
+    from rankrise.use._weights import fingerprint
 
     named = group_names(groups)
     asked = Measuring(**measuring)
-    both = opened(models, asked, loss)
+    both = open_models(models, asked, loss)
     if both.data is None:
         raise RankriseError("There is no data to measure a loss on: pass --data.")
     about = {
         "models": models,
-        "weights": [fingerprint(open_source(model)) for model in (both.base, both.tuned)],
+        "weights": [fingerprint(model) for model in (both.base, both.tuned)],
         "data": asked.data,
         "ranks": list(ranks),
         "gain": gain,
@@ -67,14 +67,15 @@ def truncate(
         "examples": asked.examples,
     }
     if out is not None:
-        kept_curves(out, about)  # another command's are refused before moments are measured
-    only_products = bool(named) and set(named) <= set(PRODUCTS)
-    weights = None if plain or only_products else moments_of(both, both.tuned, asked)
-    facts = {"labels": asked.labels, "seed": asked.seed, "block": asked.block}
-    if weights is not None:  # what a file of moments says, not what was asked beside it
-        facts |= {name: value for name, value in weights.to_dict().items() if name in facts}
-    about |= facts
-    known = [] if out is None else kept_curves(out, about)
+        read_curves(out, about)  # refuses another command's curves before moments are measured
+    moments = None
+    if not plain and not (named and set(named) <= set(PRODUCTS)):
+        moments = measured_moments(both.tuned, both.data, asked)
+    how = {"labels": asked.labels, "seed": asked.seed, "block": asked.block}
+    if moments is not None:  # a file may have other moments than were asked for
+        how |= {name: value for name, value in moments.about.items() if name in how}
+    about |= how
+    known = [] if out is None else read_curves(out, about)
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
             both.base,
@@ -82,24 +83,22 @@ def truncate(
             both.data.evaluate,
             groups=named or None,
             ranks=ranks or None,
-            moments=weights,
+            moments=moments,
             gain=gain,
             known=known,
-            measured=None if out is None else lambda curves: keep_curves(out, about, curves, known),
+            measured=None if out is None else lambda curves: write_curves(out, about, curves, known),
             progress=move_to,
         )
-    saved = []
+    written = []
     if out is not None:
-        saved = [keep_curves(out, about, found.curves, known, found.trained), *draw_curves(found, out)]
+        written = [write_curves(out, about, found.curves, known, found.trained), *draw_curves(found, out)]
+    if config is not None:
+        if found.config is None:
+            raise RankriseError("No ranks were found for all matrices: measure the group all.")
+        write_json(config, found.config)
+        written.append(config)
     if json:
-        measured = None if weights is None else weights.to_dict()
-        print(to_json({**about, "moments": measured, **found.to_dict()}))
-        return
-    console = safe_console()
-    every_rank = all or bool(ranks)
-    for table in tables(found, every_rank):
-        console.print(Fitting(table))
-    for note in notes(found, both.data.measured_on, gain, every_rank):
-        console.print(note, markup=False, highlight=False)
-    if saved:
-        console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
+        told = None if moments is None else moments.to_dict()
+        print(to_json({**about, "moments": told, **found.to_dict()}))
+    else:
+        print_truncation(found, both.data.measured_on, gain, all or bool(ranks), written)

@@ -1,10 +1,10 @@
-"""Use: how many directions of a change matter, and an adapter that keeps just those."""
+"""Use: cut a change of weights to the directions that matter, and make adapters of it."""
 
-from rankrise.use._advise import advise
+from rankrise.use._adapter import Adapter
 from rankrise.use._extract import extract
-from rankrise.use._moments import Moments, moments
-from rankrise.use._sampled import labelled, sampled
+from rankrise.use._gathered import labelled, moments, sampled
+from rankrise.use._moments import Moments
 from rankrise.use._shrink import shrink
 from rankrise.use._truncate import truncate
 
-__all__ = ["Moments", "advise", "extract", "labelled", "moments", "sampled", "shrink", "truncate"]
+__all__ = ["Adapter", "Moments", "extract", "labelled", "moments", "sampled", "shrink", "truncate"]

@@ -1,23 +1,23 @@
-"""An adapter: the change of a model cut to few directions, and what was measured of it."""
+"""An adapter: the change of a model cut to few directions, what it holds, and what was measured of it."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rankrise.use._allocate import Spectrum, budget, kept_share, parameters_of
+from rankrise.foundations.errors import RankriseError
 from rankrise.use._cut import Cut
-from rankrise.use._gain import kept_gain, no_gain
-from rankrise.use._rest import Rest
-from rankrise.use._weights import Matrix
+from rankrise.use._ranks import Spectrum, highest, kept_share, parameters_of
+from rankrise.use._weights import Matrix, Pair
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Losses of the base, of the tuned model and of the base with the adapter, and other scores of each."""
+    """Scores of the base, of the tuned model and of the base with the adapter; one of them is the loss."""
 
     base: dict[str, float]
     tuned: dict[str, float]
@@ -25,42 +25,93 @@ class Measured:
 
     @property
     def gain(self) -> float | None:
-        """The share of the fall of the loss from base to tuned that the adapter keeps; None where it did not
-        fall."""
+        """The share of the fall of the loss that the adapter keeps; None if the loss did not fall."""
         return kept_gain(self.base["loss"], self.tuned["loss"], self.adapter["loss"])
 
     @property
     def no_gain(self) -> str | None:
-        """A sentence where the loss did not fall; else None."""
+        """A warning if the loss did not fall."""
         return no_gain(self.base["loss"], self.tuned["loss"])
 
 
 @dataclass(frozen=True, eq=False)
+class Rest:
+    """The tensors that changed and were not cut: biases, norms, embeddings, a new head."""
+
+    changed: tuple[str, ...] = ()
+    """Their names, in the model's order."""
+    kept: bool = True
+    """Whether they are part of the adapter."""
+    biases: dict[str, Tensor] = field(default_factory=dict)
+    """Biases of linear layers, by the layer's name."""
+    modules: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """Modules that are kept whole, with all their tensors."""
+    loose: dict[str, Tensor] = field(default_factory=dict)
+    """Parameters that PEFT cannot hold, since their module also holds matrices that are cut; `save` refuses
+    them."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What is kept, by its name in the model."""
+        biases = {f"{name}.bias": bias for name, bias in self.biases.items()}
+        inside = {f"{name}.{leaf}": t for name, module in self.modules.items() for leaf, t in module.items()}
+        return biases | inside | self.loose
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class Held:
+    """How much of the square of the whole change an adapter gives back."""
+
+    share: float
+    left_out: dict[str, float]
+    """The shares of tensors that changed and are not in the adapter, largest first."""
+
+
+@dataclass(frozen=True, eq=False)
 class Adapter:
-    """The change of each matrix cut to its rank; `save` writes it as PEFT loads it."""
+    """The change of each matrix cut to its rank; `save` writes it for PEFT."""
 
     matrices: tuple[Matrix, ...]
     cuts: dict[str, Cut]
-    """All directions that were found, of which the first `ranks[name]` are kept; by module name."""
+    """All directions that were found, by module name; the first `ranks[name]` are kept."""
     ranks: dict[str, int]
     """By module name; 0 where nothing of a matrix is kept."""
     rest: Rest
-    """What a low rank cannot hold."""
+    """What else changed."""
     base: str
-    """The base model: a path, or its name on the Hub; empty of one that was loaded from neither."""
+    """The base model's folder or name on the Hub, or empty."""
     dtype: torch.dtype
-    """In which the tuned weights are stored."""
+    """The number type of the factors when saved; the tuned weights' own by default."""
+    measure_held: Callable[["Adapter"], Held] = field(repr=False)
     task: str | None = None
-    """PEFT's task type where one is sure."""
+    """PEFT's task type, if known."""
     module_names: tuple[str, ...] = ()
-    """All modules of the model: PEFT's patterns are checked against them."""
+    """All modules of the model, against which PEFT matches names."""
     measured: Measured | None = None
     moments: dict[str, Any] | None = None
-    """What the moments were measured on that squares are weighted by; None of plain squares."""
+    """How the moments were measured that weight the squares; None for plain squares."""
+
+    @cached_property
+    def holds(self) -> Held:
+        """What a reader gets back of everything that training changed; reads both models again."""
+        return self.measure_held(self)
+
+    @property
+    def held(self) -> float:
+        """The share of the square of the whole change, of all parameters, that the saved adapter gives back.
+
+        It is the share after rounding to `dtype` and merging into the base as PEFT does. An adapter that was
+        shrunk holds this share of the larger adapter's change.
+        """
+        return self.holds.share
 
     @property
     def weighted(self) -> bool:
-        """Whether squares are weighted by moments, so by what a direction does to the loss; else plain."""
+        """Whether squares are weighted by moments: by what a direction does to the loss."""
         return self.moments is not None
 
     @property
@@ -68,43 +119,41 @@ class Adapter:
         """(B, A) of every matrix of rank above 0: `B @ A` is its cut change, [out, in]."""
         return {name: self.cuts[name].factors(rank) for name, rank in self.ranks.items() if rank}
 
-    @property
+    @cached_property
     def spectra(self) -> dict[str, Spectrum]:
         return {name: made.spectrum for name, made in self.cuts.items()}
 
     @property
     def kept(self) -> float:
-        """The share that is kept, beyond rounding noise, of the square of all changes: of the weighted one
-        where they were cut by moments, else of the plain one, their energy."""
+        """The share kept of the square of the cut matrices, beyond rounding noise; weighted if moments were
+        used."""
         return kept_share(self.spectra, self.ranks)
 
     @property
     def parameters(self) -> int:
-        """How many numbers the factors have; not counted is what is kept whole beside them, which has
-        `rest.parameters`."""
+        """Numbers in the factors; what is kept whole has `rest.parameters` more."""
         return parameters_of(self.spectra, self.ranks)
 
     def parameters_at(self, rank: int, only: Iterable[str] | None = None) -> int:
-        """How many numbers the factors would have at one rank for all, or for `only` some matrices."""
-        chosen = self.spectra if only is None else {name: self.spectra[name] for name in only}
-        return budget(chosen, rank)
+        """Numbers in the factors at one rank for all matrices, or for some."""
+        return parameters_of(self.spectra, dict.fromkeys(self.spectra if only is None else only, rank))
 
     def at(self, ranks: Mapping[str, int]) -> "Adapter":
-        """The same change cut to other ranks; nothing is measured of it yet."""
+        """The same change cut to other ranks, not measured yet."""
         return replace(self, ranks=dict(ranks), measured=None)
 
     def save(self, folder: str | Path, padded: bool = False, dtype: torch.dtype | None = None) -> Path:
-        """Write the folder of a PEFT adapter whose every scale is 1, whole or not at all.
+        """Write a PEFT adapter folder whose every scale is 1.
 
-        With `padded`, every matrix has the largest rank, filled up with zeros: servers such as vLLM know one
-        rank. `dtype` is that of the tuned weights if not given.
+        `padded` fills every matrix up to the largest rank, for servers such as vLLM that know one rank.
+        `dtype` replaces the adapter's own.
         """
         from rankrise.use._peft import save_adapter
 
-        return save_adapter(self, Path(folder), padded, dtype or self.dtype)
+        return save_adapter(replace(self, dtype=dtype or self.dtype), Path(folder), padded)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every number, as `--json` prints them."""
+        """Every number, as `--json` prints it."""
         rows = [
             {
                 "name": matrix.name,
@@ -116,11 +165,13 @@ class Adapter:
                 "found": len(spectrum.squares),
             }
             for matrix in self.matrices
-            for spectrum in (self.cuts[matrix.name].spectrum,)
+            for spectrum in (self.spectra[matrix.name],)
         ]
         measured = self.measured
         return {
             "base": self.base,
+            "held": self.held,
+            "left_out": self.holds.left_out,
             "parameters": self.parameters,
             "kept": self.kept,
             "kept_of": "weighted square" if self.weighted else "energy",
@@ -129,14 +180,120 @@ class Adapter:
             "rest": list(self.rest.changed),
             "rest_kept": self.rest.kept,
             "rest_parameters": self.rest.parameters,
-            "measured": None
-            if measured is None
-            else {
-                "base": measured.base,
-                "tuned": measured.tuned,
-                "adapter": measured.adapter,
-                "gain": measured.gain,
-                "no_gain": measured.no_gain,
-            },
+            "measured": measured and {**vars(measured), "gain": measured.gain, "no_gain": measured.no_gain},
             "matrices": rows,
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"Adapter of {len(self.ranks)} matrices, ranks up to {max(self.ranks.values(), default=0)} of "
+            f"{highest(self.spectra)}, {self.parameters:,} parameters, {self.kept:.1%} kept"
+        )
+
+
+def kept_gain(base: float, tuned: float, cut: float) -> float | None:
+    """The share of the fall of the loss that a cut keeps; None if the loss did not fall.
+
+    >>> kept_gain(base=2.0, tuned=1.0, cut=1.25)
+    0.75
+    """
+    return (base - cut) / (base - tuned) if tuned < base else None
+
+
+def no_gain(base: float, tuned: float) -> str | None:
+    """What to say if the loss did not fall."""
+    if tuned < base:
+        return None
+    return (
+        f"The loss is {base:.4g} in the base and {tuned:.4g} in the tuned model, so there is no gain to "
+        "keep: are BASE and TUNED swapped, is this other data than it was tuned on, or was it tuned for "
+        "too long?"
+    )
+
+
+def rest_of(pair: Pair, keep: bool) -> Rest:
+    """What else changed, with its tuned values if it is kept."""
+    if not keep:
+        return Rest(tuple(name for name, _, _ in pair.changed()), kept=False)
+    tensors = {name: after for name, _, after in pair.changed()}
+    for name, after in tensors.items():
+        if after.is_floating_point() and not after.isfinite().all():
+            raise RankriseError(f"{name} holds infinite or undefined numbers: check the tuned model.")
+    model, linear = pair.tuned.model, {matrix.name for matrix in pair.matrices}
+    all_names = dict(model.named_modules()).keys()
+    # A tied tensor has one first name, and several modules that own it.
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    first_names = {name: name for name in model.state_dict()}
+    first_names |= {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+    owned: dict[str, list[str]] = {}
+    for name in model.state_dict():
+        if first_names[name] in tensors:
+            owned.setdefault(name.rpartition(".")[0], []).append(first_names[name])
+    found = Rest(tuple(tensors))
+    for module in sorted(owned):  # outer modules come before those inside
+        if any(module.startswith(f"{outer}.") for outer in found.modules):
+            continue
+        names = owned[module]
+        if module in linear:  # of which the weight is cut
+            found.biases[module] = tensors[f"{module}.bias"].clone()
+        elif (
+            not module
+            or any(name.startswith(f"{module}.") for name in linear)
+            or any(name != module and name.endswith(module) for name in all_names)  # as PEFT matches names
+        ):
+            found.loose.update({name: tensors[name].clone() for name in names})
+        else:
+            found.modules[module] = {
+                leaf: pair.tuned.read(first_names[f"{module}.{leaf}"]).clone()
+                for leaf in model.get_submodule(module).state_dict()
+            }
+    return found
+
+
+def held_of(adapter: Adapter, pair: Pair, device: str | torch.device | None) -> Held:
+    """Merge the saved adapter into the base as PEFT does, and compare with the tuned model."""
+    whole, lost, left_out = 0.0, 0.0, {}
+    for matrix in adapter.matrices:
+        before, after = (tensor.to(device or tensor.device) for tensor in pair.read(matrix))
+        before = before.to(after.device)
+        left, right = (
+            factor.to(adapter.dtype).to(after.device).float()
+            for factor in adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+        )
+        whole += _square(after.float() - before.float())
+        merged = (before + left @ right).to(before.dtype)
+        lost += _square(after.float() - merged.float())
+    for name, base, tuned in pair.changed():
+        if base is None or not tuned.is_floating_point():
+            continue  # new tensors have no change
+        square = _square(tuned.float() - base.to(tuned.device).float())
+        whole += square
+        if not adapter.rest.kept:
+            lost += square
+            left_out[name] = square
+    if whole == 0:
+        return Held(1.0, {})
+    shares = {name: square / whole for name, square in left_out.items()}
+    return Held(1 - lost / whole, dict(sorted(shares.items(), key=lambda item: -item[1])))
+
+
+def held_of_factors(adapter: Adapter, larger: Mapping[str, tuple[Tensor, Tensor]]) -> Held:
+    """Compare with a larger adapter's change, from the factors of both alone."""
+    whole = lost = 0.0
+    for name, (left, right) in larger.items():
+        small_left, small_right = (
+            factor.to(adapter.dtype).to(left) for factor in adapter.cuts[name].factors(adapter.ranks[name])
+        )
+        whole += _product_square(left, right)
+        lost += _product_square(torch.cat([left, -small_left], 1), torch.cat([right, small_right]))
+    return Held(1 - lost / whole if whole else 1.0, {})
+
+
+def _square(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+
+
+def _product_square(left: Tensor, right: Tensor) -> float:
+    """`|left @ right|^2` without forming the product."""
+    left, right = left.double(), right.double()
+    return float(((left.mT @ left) * (right @ right.mT)).sum())

@@ -1,25 +1,36 @@
-"""The change of one matrix as directions, best for the loss first: a weighted SVD."""
+"""The change of one matrix as directions, the most useful first: a weighted SVD of its leading part."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankrise.use._allocate import Spectrum
-from rankrise.use._leading import Directions, leading_directions
-from rankrise.use._moment import Root
-from rankrise.use._noise import Noise, rounding
+from rankrise.foundations.errors import RankriseError
+from rankrise.use._moments import Root
+from rankrise.use._ranks import Spectrum
+from rankrise.watch._rounding import as_stored, spacing
 
-NO_NOISE = Noise(0.0, 0.0)
+WHOLE_UP_TO = 384
+"""Up to this smaller side, decomposing the whole matrix is fastest."""
+
+_GROWTH = 1e5
+"""How much a polynomial may enlarge the first direction over the rest in float32."""
+
+_DEGREES = 8
+"""The degrees of a pass's polynomials together; a small matrix is decomposed between passes."""
+
+_PASSES = 24
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
     """The leading directions of a change: `left[:, :k] @ right[:k]` is the change cut to rank k.
 
-    Cut so, `|L^T (change - cut) R|` is least for every k (Eckart and Young), where `L L^T = G` and
-    `R R^T = C`: to second order, the square is twice what the cut adds to the loss when C is the second
-    moment of the inputs and G that of the loss gradients at the outputs.
+    For every k it minimises `|L^T (change - cut) R|`, where `L L^T = G` and `R R^T = C` (Eckart and Young).
+    If C is the second moment of the inputs and G that of the loss gradients at the outputs, half the square
+    is what the cut adds to the loss, to second order.
     """
 
     left: Tensor
@@ -27,23 +38,38 @@ class Cut:
     right: Tensor
     """A. [k, in]"""
     values: Tensor
-    """Weighted singular values, largest first, without those within the noise. float64 [k], on the CPU"""
+    """The weighted singular values above the noise, largest first. float64 [k], on the CPU"""
     total: float
     """The square of the whole weighted change, less that of the noise."""
     noise: float
-    """The largest singular value that rounding alone would give, of the weights or in float32."""
+    """The largest singular value that rounding alone would give."""
 
     @property
     def spectrum(self) -> Spectrum:
-        out, into = self.left.shape[0], self.right.shape[1]
-        return Spectrum(tuple(self.values.square().tolist()), self.total, out + into)
+        cost = self.left.shape[0] + self.right.shape[1]
+        return Spectrum(tuple(self.values.square().tolist()), self.total, cost)
 
-    def on_cpu(self) -> "Cut":
-        return replace(self, left=self.left.cpu(), right=self.right.cpu())
+    def to(self, device: str | torch.device) -> "Cut":
+        return replace(self, left=self.left.to(device), right=self.right.to(device))
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
-        """B [out, rank] and A [rank, in], whose product is the change cut to that rank."""
+        """B [out, rank] and A [rank, in]; their product is the change cut to that rank."""
         return self.left[:, :rank], self.right[:rank]
+
+
+class Noise(NamedTuple):
+    """The largest singular value to expect of a matrix of rounding errors, and its square."""
+
+    largest: float
+    square: float
+
+
+def cut_change(
+    before: Tensor, after: Tensor, count: int, inputs: Root | None = None, outputs: Root | None = None
+) -> Cut:
+    """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made."""
+    noise = rounding(before, after, inputs, outputs)
+    return cut(after.float() - before.float(), count, inputs, outputs, noise)
 
 
 def cut(
@@ -51,9 +77,9 @@ def cut(
     count: int,
     inputs: Root | None = None,
     outputs: Root | None = None,
-    noise: Noise = NO_NOISE,
+    noise: Noise | None = None,
 ) -> Cut:
-    """Up to `count` directions of a change [out, in], weighted by the roots of C (inputs) and G (outputs).
+    """Find up to `count` directions of a change [out, in], weighted by the roots of C and G.
 
     >>> made = cut(torch.diag(torch.tensor([3.0, 2.0, 1.0])), count=2)
     >>> made.values.tolist(), round(made.total, 5)
@@ -64,24 +90,16 @@ def cut(
         weighted = inputs.apply(weighted.mT).mT
     if outputs is not None:
         weighted = outputs.apply(weighted)
+    noise = noise or Noise(0.0, 0.0)
     square = float(torch.linalg.vector_norm(weighted, dtype=torch.float64)) ** 2
     directions = leading_directions(weighted, count)
     computed = torch.finfo(torch.float32).eps * sum(side**0.5 for side in change.shape)
     floor = max(noise.largest, computed * float(directions.values[:1].sum()))
-    return _unweighted(directions, square, inputs, outputs, noise._replace(largest=floor))
-
-
-def cut_change(
-    before: Tensor, after: Tensor, count: int, inputs: Root | None = None, outputs: Root | None = None
-) -> Cut:
-    """Up to `count` directions of the change of a weight [out, in], beyond the rounding of its storage."""
-    noise = rounding(before, after, inputs, outputs)
-    return cut(after.float() - before.float(), count, inputs, outputs, noise)
+    return _unweighted(directions, square, inputs, outputs, Noise(floor, noise.square))
 
 
 def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs: Root | None = None) -> Cut:
-    """All directions of `left @ right`, [out, k] and [k, in], from these factors alone: a QR of each, then
-    the SVD of a k x k matrix.
+    """Find all directions of `left @ right`, [out, k] and [k, in], without forming the product.
 
     >>> made = cut_product(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     >>> made.values.tolist()
@@ -93,20 +111,51 @@ def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs
     if inputs is not None:
         right = inputs.apply(right)
     (left_basis, left_part), (right_basis, right_part) = torch.linalg.qr(left), torch.linalg.qr(right)
-    turn, values, other_turn = torch.linalg.svd((left_part @ right_part.mT).cpu())
-    left = left_basis @ (turn * values).to(left)
-    directions = Directions(values, left, right_basis @ other_turn.mT.to(left))
+    u, values, vh = torch.linalg.svd((left_part @ right_part.mT).cpu())
+    left = left_basis @ (u * values).to(left)
+    directions = Directions(values, left, right_basis @ vh.mT.to(left))
     floor = Noise(1e-12 * float(values[:1].sum()), 0.0)
     return _unweighted(directions, float(values.square().sum()), inputs, outputs, floor)
+
+
+def rounding(before: Tensor, after: Tensor, inputs: Root | None, outputs: Root | None) -> Noise:
+    """Bound the noise that storing both weights, [out, in], put into their difference.
+
+    If float32 holds numbers of a narrower dtype, that dtype counts. The largest singular value is at most
+    about `sqrt(largest row sum) + sqrt(largest column sum)` of the errors' variances. Under the roots R and L
+    of moments, the bound is multiplied by `(|R|_F |L| + |R| |L|_F) / (sqrt(m) + sqrt(n))` (Chevet).
+    """
+    variances = spacing(as_stored(before)).square_().add_(spacing(as_stored(after)).square_()).div_(12)
+    rows, columns = variances.sum(1), variances.sum(0)
+    largest, square = float(rows.max().sqrt() + columns.max().sqrt()), float(rows.double().sum())
+    if inputs or outputs:
+        out, into = before.shape
+        left_square, left_norm = (outputs.square, outputs.norm) if outputs else (float(out), 1.0)
+        right_square, right_norm = (inputs.square, inputs.norm) if inputs else (float(into), 1.0)
+        plain = out**0.5 + into**0.5
+        largest *= (left_square**0.5 * right_norm + left_norm * right_square**0.5) / plain
+        square *= left_square * right_square / (out * into)
+    return Noise(largest, square)
+
+
+class Directions(NamedTuple):
+    """`left @ right.mT` is the best approximation of its rank; the columns of `right` are orthonormal."""
+
+    values: Tensor
+    """Singular values, largest first. [k]"""
+    left: Tensor
+    """Left singular vectors times their values. [m, k]"""
+    right: Tensor
+    """Right singular vectors. [n, k]"""
 
 
 def _unweighted(
     directions: Directions, square: float, inputs: Root | None, outputs: Root | None, noise: Noise
 ) -> Cut:
-    """The directions that stand out from the noise, mapped back.
+    """Map the directions above the noise back, with both factors of a direction equally long.
 
-    The two factors of a direction have the same length, as training them with one rate wants it (and numbers
-    of 16 bits): mapped back alone, they differ by as much as inputs and gradients do in size.
+    Mapped back alone, their lengths differ as inputs and gradients do in size, which neither a learning rate
+    nor 16 bits serve well.
     """
     values, left, right = directions
     counted = int((values > noise.largest).sum())
@@ -125,3 +174,91 @@ def _unweighted(
         total=max(square - noise.square, float(kept.square().sum())),
         noise=noise.largest,
     )
+
+
+def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> Directions:
+    """Find the `count` leading singular directions of a matrix.
+
+    A block of directions is refined by `T(M^T M)`, T the Chebyshev polynomial that is small on what the block
+    leaves out and grows fastest beyond it (Zhou and Saad 2007). It stops when a pass adds less than
+    `tolerance` to the kept square; each pass divides what is missing by a multiple of 10. Every step is a
+    product of matrices, so a GPU runs it at full speed.
+
+    >>> matrix = torch.diag(torch.arange(1.0, 6.0))
+    >>> leading_directions(matrix, 2).values
+    tensor([5., 4.])
+    """
+    if matrix.shape[0] < matrix.shape[1]:
+        values, left, right = leading_directions(matrix.mT, count, tolerance)
+        lengths = torch.where(values > 0, values, 1)
+        return Directions(values, right * values, left / lengths)
+    count = min(count, matrix.shape[1])
+    size = matrix.abs().amax()
+    if not torch.isfinite(size):
+        raise RankriseError("A change holds infinite or undefined numbers: check both checkpoints.")
+    if size == 0 or count == 0:
+        return Directions(
+            matrix.new_zeros(count),
+            matrix.new_zeros(len(matrix), count),
+            torch.eye(matrix.shape[1], count, dtype=matrix.dtype, device=matrix.device),
+        )
+    matrix = matrix / size
+    width = count + max(16, count // 4)
+    if matrix.shape[1] <= WHOLE_UP_TO or 2 * width >= matrix.shape[1]:
+        _, vectors = torch.linalg.eigh(_gram(matrix))
+        right = vectors.flip(1)[:, :count].to(matrix.dtype)
+    else:
+        right = _refined(matrix, count, width, tolerance)
+    left = matrix @ right
+    lengths = torch.linalg.vector_norm(left, dim=0)
+    order = lengths.argsort(descending=True)
+    return Directions(size * lengths[order], size * left[:, order], right[:, order])
+
+
+def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    block = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
+    block = _orthonormal(matrix.mT @ (matrix @ _orthonormal(block)))
+    kept = 0.0
+    for _ in range(_PASSES):
+        squares, turn = torch.linalg.eigh(_gram(matrix @ block).cpu())
+        block = (block @ turn.flip(1).to(block)).contiguous()
+        squares = squares.flip(0)
+        before, kept = kept, float(squares[:count].sum())
+        if kept - before <= tolerance * kept:
+            break
+        largest, edge = float(squares[0]), max(float(squares[-1]), 1e-7 * float(squares[0]))
+        growth = math.acosh(max(2 * largest / edge - 1, 1 + 1e-6))
+        degree = min(max(int(math.acosh(_GROWTH) / growth), 1), _DEGREES)
+        for _ in range(_DEGREES // degree):
+            block = _orthonormal(_filtered(matrix, block, edge, degree))
+    return block[:, :count]
+
+
+def _filtered(matrix: Tensor, block: Tensor, edge: float, degree: int) -> Tensor:
+    """`T_d(2 M^T M / edge - 1) @ block` by the three-term recursion, with columns of length 1."""
+
+    def shifted(columns: Tensor, factor: float) -> Tensor:
+        return torch.add(matrix.mT @ (matrix @ columns).mul_(2 * factor / edge), columns, alpha=-factor)
+
+    before, now = block, shifted(block, 1.0)
+    for _ in range(degree - 1):
+        before, now = now, shifted(now, 2.0).sub_(before)
+    return now / torch.linalg.vector_norm(now, dim=0).clamp_min(torch.finfo(now.dtype).tiny)
+
+
+def _orthonormal(block: Tensor) -> Tensor:
+    """Orthonormal columns by Cholesky twice, which is fast, or by Householder if columns are dependent."""
+    made = block
+    for _ in range(2):
+        root, failed = torch.linalg.cholesky_ex(_gram(made))
+        if failed:
+            return torch.linalg.qr(block).Q
+        made = torch.linalg.solve_triangular(root.to(made.dtype), made.mT, upper=False).mT
+    return made
+
+
+def _gram(columns: Tensor) -> Tensor:
+    """`X^T X` in float64, so that squaring loses nothing."""
+    double = columns.double()
+    return double.mT @ double

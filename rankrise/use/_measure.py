@@ -1,4 +1,4 @@
-"""What an adapter does to the loss: measured in the model itself, whose weights are put back afterwards."""
+"""What an adapter does to the loss, measured in the tuned model, whose weights are put back afterwards."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,162 +9,110 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import shown
-from rankrise.use._adapter import Adapter, Measured
-from rankrise.use._allocate import budget, one_rank, ranks_within
-from rankrise.use._budget import Budget
-from rankrise.use._gain import refuse_no_gain
-from rankrise.use._models import load_model
-from rankrise.use._weights import Pair, Source
+from rankrise.use._adapter import Adapter, Measured, no_gain
+from rankrise.use._ranks import highest, least, one_rank, parameters_of, ranks_within
+from rankrise.use._weights import Pair, Source, load_model
 from rankrise.watch._heads import unwrap
 
 Evaluate = Callable[[Any], float | Mapping[str, float]]
-"""The loss of a model; or several scores by name, of which "loss" is one."""
+"""Gives the loss of a model, or several scores by name, one of which is "loss"."""
 
 
 class Bench:
-    """A model in which cuts of its own change are tried."""
+    """A tuned model in which cuts of its own change are tried."""
 
     def __init__(self, both: Pair, tuned: Source, evaluate: Evaluate) -> None:
-        self.model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(both.tuned.name)
-        self._both, self._evaluate = replace(both, base=both.base.held()), evaluate
-        self._parameters: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
-        self._parameters |= dict(self.model.named_buffers())
+        self.model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(tuned)
+        self._both, self._evaluate = replace(both, base=both.base.cached()), evaluate
+        self._tensors: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        self._tensors |= dict(self.model.named_buffers())
 
-    def scores(self) -> dict[str, float]:
-        """What `evaluate` gives for the model as it is."""
+    def scores(self, tensors: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """The scores of the tuned model, with these tensors in place of its own."""
         training = self.model.training
         self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._holding(tensors or {}):
                 found = self._evaluate(self.model)
         finally:
             self.model.train(training)
         given = found if isinstance(found, Mapping) else {"loss": found}
-        scores = {str(name): _number(name, value) for name, value in given.items()}
+        scores = {str(name): float(value) for name, value in given.items()}
         if "loss" not in scores:
-            said = ", ".join(scores) or "no score"
-            raise RankriseError(f"evaluate gave {said}: it has to give a loss among its scores.")
+            raise RankriseError(f"evaluate gave {', '.join(scores) or 'nothing'}: it must also give a loss.")
         if scores["loss"] != scores["loss"]:
             raise RankriseError("evaluate gave a loss that is not a number: check the data and the model.")
         return scores
 
-    def scores_with(self, tensors: Mapping[str, Tensor]) -> dict[str, float]:
-        """The scores with these tensors in the model, by name."""
-        with self._holding(tensors):
-            return self.scores()
-
     def of_base(self) -> dict[str, float]:
-        """Scores of the base model; what is new in the tuned model stays."""
-        changes = {name: self._both.base.read(name) for name in self._both.others}
-        for matrix in self._both.matrices:
-            changes[f"{matrix.name}.weight"] = self._both.base.read(f"{matrix.name}.weight")
-        return self.scores_with({name: tensor for name, tensor in changes.items() if tensor is not None})
+        """The scores of the base; what is new in the tuned model stays, such as a head of another size."""
+        names = [*self._both.others, *(matrix.stored for matrix in self._both.matrices)]
+        found = {name: self._both.base.find(name) for name in names}
+        return self.scores({name: tensor for name, tensor in found.items() if tensor is not None})
 
     def of(self, adapter: Adapter) -> dict[str, float]:
-        """Scores of the base with the adapter; what is new in the tuned model stays, as a head of another
-        size."""
-        return self.scores_with(self._weights(adapter))
-
-    def _weights(self, adapter: Adapter) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        """The scores of the base with the adapter; what is new in the tuned model stays."""
+        tensors: dict[str, Tensor] = {}
         for matrix in adapter.matrices:
-            before, _ = self._both.read(matrix)
+            before = matrix.matrix(self._both.base.read(matrix.stored))
             left, right = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
-            device = self._parameters[f"{matrix.name}.weight"].device
+            device = self._tensors[matrix.stored].device
             weight = before.to(device).float() + (left.to(device) @ right.to(device)).float()
-            found[f"{matrix.name}.weight"] = matrix.oriented(weight)
-        if not adapter.rest.kept:
-            for name in adapter.rest.changed:
-                stored = self._both.base.read(name)
-                if stored is not None and stored.shape == self._parameters[name].shape:
-                    found[name] = stored
-        return found
+            tensors[matrix.stored] = matrix.weight(weight)
+        for name in () if adapter.rest.kept else adapter.rest.changed:
+            stored = self._both.base.find(name)
+            if stored is not None and stored.shape == self._tensors[name].shape:
+                tensors[name] = stored
+        return self.scores(tensors)
 
     @contextmanager
     def _holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """These tensors in the model, and afterwards its own again."""
-        kept = {name: self._parameters[name].detach().clone() for name in tensors}
+        own = {name: self._tensors[name].detach().clone() for name in tensors}
         try:
-            with torch.no_grad():
-                for name, tensor in tensors.items():
-                    self._parameters[name].copy_(tensor)
+            for name, tensor in tensors.items():
+                self._tensors[name].copy_(tensor)
             yield
         finally:
-            with torch.no_grad():
-                for name, tensor in kept.items():
-                    self._parameters[name].copy_(tensor)
+            for name, tensor in own.items():
+                self._tensors[name].copy_(tensor)
 
 
-def _number(name: object, value: Any) -> float:
-    """A score that `evaluate` gave: a number, or a tensor or array of one."""
-    try:
-        if not isinstance(value, str | bytes):
-            return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        pass
-    raise RankriseError(
-        f"evaluate gave {shown(value)} as the {name}: let it return a number, or a dictionary of numbers of "
-        'which "loss" is one.'
-    )
+def measured(
+    adapter: Adapter, both: Pair, tuned: Source, evaluate: Evaluate, gain: float | None, uniform: bool
+) -> Adapter:
+    """The adapter with its scores; with the least ranks that keep a gain, if one is asked for.
 
-
-def measured_at(adapter: Adapter, both: Pair, tuned: Source, evaluate: Evaluate, asked: Budget) -> Adapter:
-    """The adapter with its measured loss; with the least ranks that keep a gain, where one is asked."""
+    The least is exact where all matrices have one rank, and within 2 % of the parameters otherwise.
+    """
     bench = Bench(both, tuned, evaluate)
     base, whole = bench.of_base(), bench.scores()
-    if asked.gain is not None:
-        adapter = _least(adapter, bench, base["loss"], whole["loss"], asked)
+    if gain is not None:
+        refuse_no_gain(base, whole)
+        wanted = base["loss"] - gain * (base["loss"] - whole["loss"])
+        spectra = adapter.spectra
+        most, one = highest(spectra), parameters_of(spectra, dict.fromkeys(spectra, 1))
+
+        def at(amount: int) -> Adapter:
+            return adapter.at(one_rank(spectra, amount) if uniform else ranks_within(spectra, amount))
+
+        def enough(amount: int) -> bool:
+            return bench.of(at(amount))["loss"] <= wanted
+
+        if uniform:
+            found = least(enough, most)
+        else:
+            found = least(enough, most * one, first=max(1, one // 4), slack=0.02)
+        if found is None:
+            raise RankriseError(
+                f"All {most} directions that were found keep less than {100 * gain:.0f} % of the gain: pass "
+                'a larger `largest`, or rest="keep" if the rest was left out.'
+            )
+        adapter = at(found)
     return replace(adapter, measured=Measured(base, whole, bench.of(adapter)))
 
 
-def _least(adapter: Adapter, bench: Bench, base: float, whole: float, asked: Budget) -> Adapter:
-    """The first that is enough: to a rank where all have the same, else to 2 % of the parameters."""
-    assert asked.gain is not None
-    refuse_no_gain(base, whole)
-    wanted = base - asked.gain * (base - whole)
-    spectra = adapter.spectra
-    highest = max((len(spectrum.squares) for spectrum in spectra.values()), default=0)
-    one = budget(spectra, 1)
-
-    def at(amount: int) -> Adapter:
-        return adapter.at(one_rank(spectra, amount) if asked.uniform else ranks_within(spectra, amount))
-
-    def enough(amount: int) -> bool:
-        return bench.of(at(amount))["loss"] <= wanted
-
-    if asked.uniform:
-        found = least(enough, highest)
-    else:
-        found = least(enough, highest * one, first=max(1, one // 4), slack=0.02)
-    if found is None:
-        raise RankriseError(
-            f"All {highest} directions that were found keep less than {100 * asked.gain:.0f} % of the gain: "
-            'pass a larger `largest`, or rest="keep" if what a low rank cannot hold was left out.'
-        )
-    return at(found)
-
-
-def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float = 0.0) -> int | None:
-    """The least number from 1 to `most` that is enough, up to a share `slack`; None if there is none.
-
-    `first` is doubled until it is enough, then the last doubling is halved, geometrically. What is enough at
-    a number need not be so at a larger one (a loss may rise with the rank): only within the last doubling
-    is it taken to be.
-
-    >>> least(lambda number: number >= 37, 1000)
-    37
-    >>> least(lambda number: number in (6, 7, 8) or number > 500, 1000)
-    6
-    """
-    if most < 1:
-        return None
-    low, high = 0, min(first, most)
-    while not enough(high):
-        if high == most:
-            return None
-        low, high = high, min(2 * high, most)
-    while high - low > max(1, slack * high):
-        middle = min(max(round((max(low, 1) * high) ** 0.5), low + 1), high - 1)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+def refuse_no_gain(base: Mapping[str, float], tuned: Mapping[str, float]) -> None:
+    """Refuse to search for a share of a gain that does not exist."""
+    said = no_gain(base["loss"], tuned["loss"])
+    if said is not None:
+        raise RankriseError(said)

@@ -1,6 +1,7 @@
 """PEFT's adapter folder, written without PEFT: adapter_config.json and adapter_model.safetensors."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,112 +19,78 @@ if TYPE_CHECKING:
 REPORT = "rankrise.json"
 
 
-def anchored(name: str) -> str:
-    r"""A key of `rank_pattern` that matches this module alone: PEFT looks for `(.*\.)?(KEY)$` in names.
+def lora_config(
+    ranks: Mapping[str, int], module_names: Sequence[str], padded: bool = False
+) -> dict[str, Any]:
+    """The arguments of a `LoraConfig` that name matrices and ranks, with every scale 1.
 
-    >>> anchored("layers.1.q")
-    '^layers\\.1\\.q'
+    The key of a pattern is a whole, escaped module name, so PEFT matches it to one module.
     """
-    return f"^{re.escape(name)}"
-
-
-def patterns(ranks: dict[str, int], everywhere: int) -> dict[str, int]:
-    """The ranks that differ from the one for all, by a key that matches one module."""
-    return {anchored(name): rank for name, rank in ranks.items() if rank != everywhere}
-
-
-def targets(names: list[str], module_names: tuple[str, ...]) -> list[str] | str:
-    """The names as a list; as one expression where PEFT would take a further module for one of them, whose
-    name ends alike."""
-    endings = tuple(f".{name}" for name in names)
-    chosen = set(names)
-    if any(other.endswith(endings) for other in module_names if other not in chosen):
-        return "|".join(re.escape(name) for name in names)
-    return names
-
-
-def lora_config(ranks: dict[str, int], module_names: tuple[str, ...], padded: bool = False) -> dict[str, Any]:
-    """The part of a `LoraConfig` that says which matrices, which ranks, and that every scale is 1."""
     chosen = {name: rank for name, rank in ranks.items() if rank}
-    largest = max(chosen.values(), default=0)
-    if padded:
-        chosen = dict.fromkeys(chosen, largest)
-    differing = patterns(chosen, largest)
-    _check_patterns(chosen, differing, largest)
+    if not chosen:
+        raise RankriseError(
+            "No direction of any matrix is kept, and PEFT loads no adapter of rank 0: pass a higher rank, or "
+            "check that the tuned model differs from the base by more than rounding."
+        )
+    largest = max(chosen.values())
+    differing = {
+        f"^{re.escape(name)}": rank for name, rank in chosen.items() if rank != largest and not padded
+    }
+    endings = tuple(f".{name}" for name in chosen)
+    shadowed = any(name.endswith(endings) for name in module_names if name not in chosen)
     return {
         "r": largest,
         "lora_alpha": largest,
         "rank_pattern": differing,
         "alpha_pattern": dict(differing),
-        "target_modules": targets(list(chosen), module_names),
+        # In a list, PEFT would take other modules with the same ending too.
+        "target_modules": "|".join(map(re.escape, chosen)) if shadowed else list(chosen),
     }
 
 
-def refuse_rank_zero(ranks: dict[str, int]) -> None:
-    """Refuse ranks of which all are 0, as where nothing changed."""
-    if not any(ranks.values()):
-        raise RankriseError(
-            "No direction of any matrix is kept, and PEFT loads no adapter of rank 0: ask for a higher rank, "
-            "or check that the tuned model differs from the base by more than rounding."
-        )
-
-
-def save_adapter(adapter: "Adapter", folder: Path, padded: bool, dtype: torch.dtype) -> Path:
-    """The whole folder under a temporary name, then renamed."""
+def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
+    """Write the whole folder under a temporary name, then rename it."""
     if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
-    refuse_rank_zero(adapter.ranks)
-    config = _config(adapter, padded)
-    tensors = {
-        PREFIX + name: tensor for name, tensor in _tensors(adapter, config["r"], padded, dtype).items()
-    }
-    with whole_folder(folder) as temporary:
-        save(temporary / TENSORS, tensors, {"format": "pt"})
-        write_json(temporary / ADAPTER_CONFIG, config)
-        write_json(temporary / REPORT, adapter.to_dict())
-    return folder
-
-
-def _config(adapter: "Adapter", padded: bool) -> dict[str, Any]:
-    transposed = any(matrix.transposed for matrix in adapter.matrices if adapter.ranks[matrix.name])
-    return {
+    if adapter.rest.loose:
+        raise RankriseError(
+            f"{', '.join(adapter.rest.loose)} changed and cannot be part of an adapter, since PEFT keeps "
+            'whole modules only: pass rest="leave" (--leave_rest), and save them yourself.'
+        )
+    ranks = lora_config(adapter.ranks, adapter.module_names, padded)
+    config = {
         "peft_type": "LORA",
         "task_type": adapter.task,
         "base_model_name_or_path": adapter.base or None,
         "inference_mode": True,
-        **lora_config(adapter.ranks, adapter.module_names, padded),
+        **ranks,
         "modules_to_save": sorted(adapter.rest.modules) or None,
         "bias": "all" if adapter.rest.biases else "none",
-        "fan_in_fan_out": transposed,
+        "fan_in_fan_out": any(each.transposed for each in adapter.matrices if adapter.ranks[each.name]),
         "lora_dropout": 0.0,
         "use_rslora": False,
         "use_dora": False,
         "init_lora_weights": True,
         "revision": None,
     }
+    with whole_folder(folder) as temporary:
+        save(temporary / TENSORS, _tensors(adapter, ranks["r"] if padded else None), {"format": "pt"})
+        write_json(temporary / ADAPTER_CONFIG, config)
+        write_json(temporary / REPORT, adapter.to_dict())
+    return folder
 
 
-def _tensors(adapter: "Adapter", largest: int, padded: bool, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(adapter: "Adapter", rank: int | None) -> dict[str, Tensor]:
+    """All tensors by their names in the file, filled up with zeros to a rank if there is one."""
     found: dict[str, Tensor] = {}
     for name, (left, right) in adapter.factors.items():
-        if padded:
-            missing = largest - left.shape[1]
-            left = torch.nn.functional.pad(left, (0, missing))
-            right = torch.nn.functional.pad(right, (0, 0, 0, missing))
-        found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"] = right.to(dtype), left.to(dtype)
+        missing = 0 if rank is None else rank - left.shape[1]
+        left = torch.nn.functional.pad(left, (0, missing))
+        right = torch.nn.functional.pad(right, (0, 0, 0, missing))
+        found[f"{name}.lora_A.weight"] = right.to(adapter.dtype)
+        found[f"{name}.lora_B.weight"] = left.to(adapter.dtype)
     for name, bias in adapter.rest.biases.items():
         found[f"{name}.base_layer.bias" if adapter.ranks.get(name) else f"{name}.bias"] = bias
     for name, module in adapter.rest.modules.items():
         found |= {f"{name}.{leaf}": tensor for leaf, tensor in module.items()}
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}
-
-
-def _check_patterns(ranks: dict[str, int], differing: dict[str, int], largest: int) -> None:
-    """Look every module's rank up as PEFT does: the first key that matches wins."""
-    keys = [(re.compile(rf"(.*\.)?({key})$"), rank) for key, rank in differing.items()]
-    for name, rank in ranks.items():
-        found = next((value for key, value in keys if key.match(name)), largest)
-        if found != rank:
-            raise RankriseError(
-                f"PEFT would read rank {found} for {name}, whose rank is {rank}: report this."
-            )
+    return {PREFIX + name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}

@@ -250,7 +250,7 @@ def test_a_damaged_checkpoint_is_named(tiny, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [["compare", "run", "run"], ["extract", "run", "--out", "new"], ["truncate", "run"], ["advise", "run"]],
+    [["compare", "run", "run"], ["extract", "run", "--out", "new"], ["truncate", "run"]],
 )
 def test_no_command_uses_weights_that_have_changed(whole_run, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -58,7 +58,6 @@ def test_a_file_of_other_settings_is_refused(benchmark: Any, tmp_path: Path) -> 
 
 def test_a_share_of_each_matrix(benchmark: Any) -> None:
     from adapter_cuts import share_of_each
-
     from rankrise.use._allocate import Spectrum
 
     spectra = {"a": Spectrum((8.0, 1.0, 1.0), 10.0, 5), "b": Spectrum((1.0,) * 10, 10.0, 5)}

@@ -6,9 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
-from rankrise import RankriseError
 from rankrise.use._allocate import (
     Spectrum,
     budget,
@@ -19,10 +16,13 @@ from rankrise.use._allocate import (
     ranks_keeping,
     ranks_within,
 )
-from rankrise.use._cut import cut, cut_product
 from rankrise.use._leading import leading_directions
 from rankrise.use._moment import Moment
 from rankrise.use._noise import rounding
+from torch import Tensor
+
+from rankrise import RankriseError
+from rankrise.use._cut import cut, cut_product
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

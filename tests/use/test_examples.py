@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from rankrise.commands.tuned import Measuring, base_with_data
+from rankrise.use._examples import batched, read_examples
 from tiny_models import SMALL, made
 from tiny_words import save_tokenizer, sentences
 from torch import nn
 
 from rankrise import RankriseError, use
-from rankrise.commands.tuned import Measuring, base_with_data
-from rankrise.use._examples import batched, read_examples
 
 
 def examples(model: Any, path: Path, rows: list[Any], at_most: int = 100, at_once: int = 16) -> Any:

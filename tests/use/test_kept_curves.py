@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 import pytest
+from rankrise.use._kept_curves import kept_curves
 
 from rankrise import RankriseError
 from rankrise.foundations.files import write_json
-from rankrise.use._kept_curves import kept_curves
 
 
 @pytest.mark.parametrize("curves", [None, [{}], [{"points": [3]}], [{"points": [{"rank": 1}]}]])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from rankrise.use._moment import Moment
 from tiny_models import changed, inputs, made
 from torch import Tensor
 
@@ -12,7 +13,6 @@ from rankrise import RankriseError, use, watch
 from rankrise.use import _truncate
 from rankrise.use._groups import group, group_names, parts_of
 from rankrise.use._head_products import head_products
-from rankrise.use._moment import Moment
 from rankrise.use._weights import linear_layers
 
 

@@ -13,13 +13,13 @@ import torch
 import transformers
 import yaml
 from PIL import Image
+from rankrise.use._models import load_model
 from tiny_models import changed
 
 from rankrise.commands import main
 from rankrise.train import TrainSettings, train
 from rankrise.train._begun import last_checkpoint, settings_of
 from rankrise.train._task import task_of
-from rankrise.use._models import load_model
 
 
 def answer(capsys: Any, *words: object) -> Any:

@@ -1,0 +1,140 @@
+"""Ranks for many matrices out of one budget: the directions that keep most per parameter come first."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from rankrise.recipes.use_settings import Budget
+
+ALL_UP_TO = 1024
+"""Find all directions of a matrix whose smaller side is at most this long."""
+
+SPREAD = 8
+"""Of a larger matrix, find this multiple of the budget's rank, so that ranks can differ."""
+
+
+class Spectrum(NamedTuple):
+    """What each further direction of a matrix keeps, of how much, and at what cost."""
+
+    squares: tuple[float, ...]
+    """Largest first."""
+    total: float
+    cost: int
+    """Parameters per direction: d_in + d_out."""
+
+
+Spectra = Mapping[str, Spectrum]
+"""By module name."""
+
+
+def directions_to_find(budget: Budget, smaller_side: int, one: int, uniform: bool) -> int:
+    """How many directions of a matrix a budget may need; `one` is the cost of rank 1 in every matrix."""
+    rank = budget.rank if budget.parameters is None else math.ceil(budget.parameters / one)
+    if rank is None or (not uniform and smaller_side <= ALL_UP_TO):
+        return smaller_side
+    return min(rank if uniform else max(SPREAD * rank, 64), smaller_side)
+
+
+def ranks_for(budget: Budget, spectra: Spectra, uniform: bool) -> dict[str, int]:
+    """The ranks that a budget buys, unless it is a gain, which has to be searched."""
+    if budget.keep is not None:
+        return (one_rank_keeping if uniform else ranks_keeping)(spectra, budget.keep)
+    one = parameters_of(spectra, dict.fromkeys(spectra, 1))
+    parameters = budget.parameters if budget.parameters is not None else (budget.rank or 0) * one
+    return one_rank(spectra, parameters // max(one, 1)) if uniform else ranks_within(spectra, parameters)
+
+
+def ranks_within(spectra: Spectra, parameters: int) -> dict[str, int]:
+    """The ranks that keep most within a number of parameters, up to one direction.
+
+    >>> wide, narrow = Spectrum((4.0, 1.0), 5.0, cost=10), Spectrum((9.0, 1.0), 10.0, cost=4)
+    >>> ranks_within({"wide": wide, "narrow": narrow}, parameters=15)
+    {'wide': 1, 'narrow': 1}
+    """
+    ranks, left = dict.fromkeys(spectra, 0), parameters
+    for name in _order(spectra):
+        if spectra[name].cost <= left:
+            ranks[name] += 1
+            left -= spectra[name].cost
+    return ranks
+
+
+def ranks_keeping(spectra: Spectra, share: float) -> dict[str, int]:
+    """The fewest parameters that keep a share of the square of all matrices together.
+
+    >>> wide, narrow = Spectrum((4.0, 1.0), 5.0, cost=10), Spectrum((9.0, 1.0), 10.0, cost=4)
+    >>> ranks_keeping({"wide": wide, "narrow": narrow}, share=0.9)
+    {'wide': 1, 'narrow': 2}
+    """
+    ranks, wanted = dict.fromkeys(spectra, 0), share * sum(spectrum.total for spectrum in spectra.values())
+    kept = 0.0
+    for name in _order(spectra):
+        if kept >= wanted:
+            break
+        kept += spectra[name].squares[ranks[name]]
+        ranks[name] += 1
+    return ranks
+
+
+def one_rank(spectra: Spectra, rank: int) -> dict[str, int]:
+    """The same rank for every matrix, or all that a matrix has."""
+    return {name: min(rank, len(spectrum.squares)) for name, spectrum in spectra.items()}
+
+
+def one_rank_keeping(spectra: Spectra, share: float) -> dict[str, int]:
+    """The least common rank that keeps a share of the square of all matrices."""
+    for rank in range(highest(spectra)):
+        ranks = one_rank(spectra, rank)
+        if kept_share(spectra, ranks) >= share:
+            return ranks
+    return one_rank(spectra, highest(spectra))
+
+
+def highest(spectra: Spectra) -> int:
+    """The most directions that a matrix has."""
+    return max((len(spectrum.squares) for spectrum in spectra.values()), default=0)
+
+
+def kept_share(spectra: Spectra, ranks: Mapping[str, int]) -> float:
+    """The share of the square of all matrices that these ranks keep; 1 if there is nothing to keep."""
+    total = sum(spectrum.total for spectrum in spectra.values())
+    kept = sum(sum(spectrum.squares[: ranks[name]]) for name, spectrum in spectra.items())
+    return kept / total if total > 0 else 1.0
+
+
+def parameters_of(spectra: Spectra, ranks: Mapping[str, int]) -> int:
+    return sum(rank * spectra[name].cost for name, rank in ranks.items())
+
+
+def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float = 0.0) -> int | None:
+    """The least number from 1 to `most` that is enough, up to a share `slack`; None if there is none.
+
+    `first` is doubled until it is enough, then the last doubling is bisected geometrically. Beyond that
+    doubling nothing is assumed: a loss may rise with the rank.
+
+    >>> least(lambda number: number >= 37, 1000)
+    37
+    >>> least(lambda number: number in (6, 7, 8) or number > 500, 1000)
+    6
+    """
+    if most < 1:
+        return None
+    low, high = 0, min(first, most)
+    while not enough(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > max(1, slack * high):
+        middle = min(max(round((max(low, 1) * high) ** 0.5), low + 1), high - 1)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _order(spectra: Spectra) -> list[str]:
+    """Names of matrices, once per direction, by kept square per parameter."""
+    steps = [
+        (-square / spectrum.cost, place, number, name)
+        for place, (name, spectrum) in enumerate(spectra.items())
+        for number, square in enumerate(spectrum.squares)
+    ]
+    return [name for _, _, _, name in sorted(steps)]
