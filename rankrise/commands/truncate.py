@@ -1,5 +1,6 @@
 """`rankrise truncate`: how much of what training did remains when its change is cut to each rank."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -92,9 +93,11 @@ def truncate(
     written = []
     if out is not None:
         written = [write_curves(out, about, found.curves, known, found.trained), *draw_curves(found, out)]
-    if config is not None:
-        if found.config is None:
-            raise RankriseError("No ranks were found for all matrices: measure the group all.")
+    if config is not None and found.config is None:
+        print(
+            f"Warning: no rank of the group all keeps the gain, so {config} is not written.", file=sys.stderr
+        )
+    elif config is not None:
         write_json(config, found.config)
         written.append(config)
     if json:

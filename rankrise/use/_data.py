@@ -362,7 +362,7 @@ def _named_classes(model: Any) -> dict[str, int]:
 def _tokenizer(checkpoint: str | Path) -> Any:
     transformers = require("transformers", extra="transformers", purpose="A tokenizer")
     tokenizer = _from_folder(transformers.AutoTokenizer, checkpoint, "tokenizer")
-    if not len(tokenizer):  # where files are missing, transformers makes an empty one
+    if not tokenizer("a text")["input_ids"]:  # where files are missing, transformers makes an empty one
         raise RankriseError(f"{str(checkpoint)!r} has no tokenizer: save it beside the model.")
     return tokenizer
 

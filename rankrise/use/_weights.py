@@ -181,7 +181,13 @@ def load_model(source: str | Path) -> nn.Module:
     empty: Any = open_weights(source).model
     if not isinstance(empty, transformers.PreTrainedModel):
         raise RankriseError(f"{str(source)!r} is not a transformers checkpoint: load the model and pass it.")
-    folder = Checkpoint.open(source).folder
+    checkpoint = Checkpoint.open(source)
+    folder, wanted = checkpoint.folder, sum(weight.numel() for weight in empty.parameters())
+    held = sum(map(checkpoint.size, checkpoint.names))
+    if wanted > 2 * held:  # even with 4 bits each; transformers would allocate all of them
+        raise RankriseError(
+            f"{str(source)!r} has a {CONFIG} of {wanted:,} weights, and {held:,} bytes of them: restore it."
+        )
     if (folder / ADAPTER_CONFIG).exists():  # transformers would load the base that it names
         raise RankriseError(f"{str(source)!r} holds both a model and {ADAPTER_CONFIG}: remove one of them.")
     empty.config.return_dict = True

@@ -6,9 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rankrise.use._allocate import (
+from torch import Tensor
+
+from rankrise import RankriseError
+from rankrise.use._cut import cut, cut_product, leading_directions, rounding
+from rankrise.use._moments import Moment
+from rankrise.use._ranks import (
     Spectrum,
-    budget,
     kept_share,
     one_rank,
     one_rank_keeping,
@@ -16,13 +20,6 @@ from rankrise.use._allocate import (
     ranks_keeping,
     ranks_within,
 )
-from rankrise.use._leading import leading_directions
-from rankrise.use._moment import Moment
-from rankrise.use._noise import rounding
-from torch import Tensor
-
-from rankrise import RankriseError
-from rankrise.use._cut import cut, cut_product
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -217,8 +214,7 @@ def test_ranks_keeping_a_share_keep_it_and_no_direction_too_many(
     assert kept_share(spectra, same) >= share - 1e-9
 
 
-def test_one_rank_for_all_costs_the_budget() -> None:
+def test_one_rank_for_all_costs_that_many_directions() -> None:
     spectra = {"a": Spectrum((4.0, 2.0, 1.0), 7.0, 10), "b": Spectrum((3.0, 1.0, 0.5), 4.5, 30)}
-    assert parameters_of(spectra, one_rank(spectra, 2)) == budget(spectra, 2) == 80
-    with pytest.raises(RankriseError, match="rank is -1"):
-        budget(spectra, -1)
+    assert parameters_of(spectra, one_rank(spectra, 2)) == 80
+    assert one_rank(spectra, 5) == {"a": 3, "b": 3}

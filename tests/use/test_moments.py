@@ -165,23 +165,19 @@ def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
 
 
 def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_when_read(tmp_path) -> None:
-    """A moment of n tokens is singular where a layer has more inputs; what a block is wide counts."""
+    """A moment of n tokens is singular where a layer has more inputs; the width of a block counts."""
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2), nn.Linear(2, 2))
 
     def measured(examples: int, **options: Any) -> use.Moments:
         x = torch.randn(examples, 6)
         return use.moments(model, [x], lambda model, x: model(x).square().mean(), **options)
 
-    with pytest.warns(UserWarning, match="say little") as caught:
+    with pytest.warns(UserWarning, match="2 of 3 layers") as caught:
         found = measured(3)
     assert len(torch.linalg.eigvalsh(found.inputs["0"].blocks[0]).relu().gt(1e-4).nonzero()) == 3
-    assert found.too_few == str(caught[0].message) == (
-        "The moments say little: 2 of the 3 layers saw fewer tokens than they have inputs (0: 3 tokens of 3 "
-        "examples for 6 inputs); measure them on more examples."
-    )  # fmt: skip
     assert caught[0].filename == __file__
     found.save(tmp_path / "moments")
-    with pytest.warns(UserWarning, match="2 of the 3 layers"):
+    with pytest.warns(UserWarning, match="2 of 3 layers"):
         use.Moments.load(tmp_path / "moments")
     for enough in (measured(4), measured(3, block=3)):
         assert enough.too_few is None
@@ -192,95 +188,28 @@ def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
     model = made("llama")
     found = use.moments(model, [inputs(model)], use.sampled, block=10, about={"seed": 3})
     again = use.Moments.load(found.save(tmp_path / "moments.safetensors"))
-    assert (
-        len(set(map(id, again.inputs.values())))
-        == len(set(map(id, found.inputs.values())))
-        < len(found.inputs)
-    )
+    shared, shared_again = (len(set(map(id, each.inputs.values()))) for each in (found, again))
+    assert shared == shared_again < len(found.inputs)
     assert again.to_dict() == found.to_dict()
-    assert found.about.items() <= found.to_dict().items()
     assert (again.about["block"], again.about["seed"]) == (10, 3)
-    again.refuse_other_model(deepcopy(model))
-    with pytest.raises(RankriseError, match="on a model with other weights"):
-        again.refuse_other_model(changed(model))
     for side in ("inputs", "outputs"):
         for name, moment in getattr(found, side).items():
             pairs = zip(moment.blocks, getattr(again, side)[name].blocks, strict=True)
             assert all(torch.equal(one, other) for one, other in pairs)
-    with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
-        use.Moments.load(__file__)
+    again.refuse_other_model(deepcopy(model))
+    with pytest.raises(RankriseError, match="other weights"):
+        again.refuse_other_model(changed(model))
 
 
-@pytest.mark.parametrize(
-    ("tensors", "examples"),
-    [
-        ({"inputs/a": torch.eye(2)}, "3"),
-        ({"between/a/0": torch.eye(2)}, "3"),
-        ({"inputs/a/b": torch.eye(2)}, "3"),
-        ({"inputs/a/0": torch.ones(2, 3)}, "3"),
-        ({"inputs/a/0": torch.tensor(1.0)}, "3"),
-        ({"inputs/a/0": torch.eye(2, dtype=torch.complex64)}, "3"),
-        ({"inputs/a/0": torch.eye(2)}, "many"),
-    ],
-)
-def test_damaged_moments_are_refused(tensors: dict, examples: str, tmp_path: Path) -> None:
-    path = tmp_path / "moments.safetensors"
-    save_file(tensors, path, metadata={"format": "rankrise-moments/1", "examples": examples})
-    with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
+def test_a_file_that_is_cut_short_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    model = made("llama")
+    path = use.moments(model, [inputs(model)], use.sampled).save(tmp_path / "moments.safetensors")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(RankriseError, match=r"moments\.safetensors"):
         use.Moments.load(path)
-
-
-def test_a_file_that_does_not_say_what_it_was_measured_on_is_read_and_one_that_says_nonsense_is_not(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "moments.safetensors"
-    texts = {"format": "rankrise-moments/1", "examples": "3"}
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts)
-    assert use.Moments.load(path).to_dict() == {"examples": 3, "fewest_tokens": None, "too_few": None}
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"tokens": '{"a": true}'})
-    with pytest.raises(RankriseError, match="tokens are not numbers"):
+    save_file({"weight": torch.eye(2)}, path)
+    with pytest.raises(RankriseError, match="holds no moments"):
         use.Moments.load(path)
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"about": "[1]"})
-    with pytest.raises(RankriseError, match="about is not an object"):
-        use.Moments.load(path)
-    about = f'{{"seed": {"[" * 900}{"]" * 900}}}'
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"about": about})
-    with pytest.raises(RankriseError, match="about is not an object"):
-        use.Moments.load(path)
-
-
-def test_moments_without_a_checksum_are_refused_and_those_of_an_earlier_version_announced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "moments.safetensors"
-    texts = {"format": "rankrise-moments/2", "examples": "3"}
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts)
-    with pytest.raises(RankriseError, match=r"is damaged \(it has no checksum\): measure them again"):
-        use.Moments.load(path)
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=texts | {"format": "rankrise-moments/1"})
-    use.Moments.load(path)
-    assert "of an earlier version, without a checksum" in caplog.text
-    caplog.clear()
-    use.Moments.load(use.Moments.load(path).save(path))
-    assert caplog.text.count("earlier version") == 1
-
-
-@pytest.mark.parametrize("same", ["", "[]", '{"b": 1}', '{"b": "c"}', "[" * 10**5])
-def test_inputs_said_to_be_the_same_as_others_that_are_not_there_are_refused(
-    same: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "moments.safetensors"
-    about = {"format": "rankrise-moments/1", "examples": "3", "same_inputs": same}
-    save_file({"inputs/a/0": torch.eye(2)}, path, metadata=about)
-    with pytest.raises(RankriseError, match=r"is damaged .*: measure them again"):
-        use.Moments.load(path)
-
-
-def test_moments_of_another_model_are_refused() -> None:
-    narrow, wide = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2))
-    found = use.moments(narrow, [torch.ones(1, 2)], lambda model, batch: model(batch).mean())
-    with pytest.raises(RankriseError, match="of 2 inputs, and it has 3"):
-        use.extract(wide, changed(wide), rank=1, moments=found)
 
 
 def test_sampled_labels_give_the_fisher_matrix_of_a_softmax() -> None:
@@ -329,14 +258,17 @@ def test_fisher_weights_keep_more_of_the_gain_than_plain_svd() -> None:
     assert plain.gain < 0.6
 
 
-def test_bad_losses_are_refused() -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
+def test_mistakes_are_named() -> None:
+    model, wide = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2))
+    of_model = use.moments(model, [torch.ones(1, 2)], lambda model, batch: model(batch).mean())
+    with pytest.raises(RankriseError, match="moments of 0 are of 2 inputs"):
+        use.extract(wide, changed(wide), rank=1, moments=of_model)
     with pytest.raises(RankriseError, match="no batch"):
         use.moments(model, [], square_loss)
-    with pytest.raises(RankriseError, match="is nan"):
+    with pytest.raises(RankriseError, match="nan"):
         use.moments(model, [torch.ones(1, 2)], lambda model, batch: model(batch).mean() * float("nan"))
     undefined = use.moments(model, [torch.ones(1, 2)], lambda model, batch: (model(batch) * 0).sqrt().mean())
-    with pytest.raises(RankriseError, match="mean eigenvalue nan: measure moments on finite losses"):
+    with pytest.raises(RankriseError, match="mean eigenvalue nan"):
         undefined.outputs["0"].root()
-    with pytest.raises(RankriseError, match="No linear layer took part"):
+    with pytest.raises(RankriseError, match="no linear layer"):
         use.moments(model, [torch.ones(1, 2)], lambda model, batch: batch.sum())

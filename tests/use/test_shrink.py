@@ -8,7 +8,6 @@ from typing import Any
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tiny_models import inputs, made
 
 from rankrise import RankriseError, use
@@ -100,47 +99,47 @@ def test_a_kept_module_that_was_tied_is_measured_as_peft_loads_it(whole: list[st
     assert measured.adapter["loss"] == pytest.approx(losses[1])
 
 
-def test_bad_adapters_are_refused(tmp_path: Path) -> None:
-    trained("llama", tmp_path / "large")
-    config = json.loads((tmp_path / "large/adapter_config.json").read_text())
+def test_what_is_held_of_the_larger_adapter_is_the_square_of_its_products(tmp_path: Path) -> None:
+    base, model = made("llama"), trained("llama", tmp_path / "large")
+    small = use.shrink(tmp_path / "large", rank=2, uniform=False)
+    have = peft.PeftModel.from_pretrained(made("llama"), small.save(tmp_path / "small")).merge_and_unload()
+    whole = lost = 0.0
+    for name in small.ranks:
+        before, after, given = (each.get_submodule(name).weight.detach() for each in (base, model, have))
+        whole += float((after - before).square().sum())
+        lost += float((after - given).square().sum())
+    assert small.held == pytest.approx(1 - lost / whole, abs=1e-5)
+    assert small.held == pytest.approx(small.kept, abs=1e-4)
 
-    def refused(message: str, folder: Path = tmp_path / "large", **given: Any) -> None:
-        with pytest.raises(RankriseError, match=message):
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    trained("llama", tmp_path / "large")
+    path = tmp_path / "large/adapter_config.json"
+    config = json.loads(path.read_text())
+
+    def refused(named: str, folder: Path = tmp_path / "large", **given: Any) -> None:
+        with pytest.raises(RankriseError, match=named):
             use.shrink(folder, **({"rank": 2} | given))
 
-    refused("has no adapter_config.json", tmp_path)
-    refused("is not an adapter of this base \\(model.layers.0", base=made("gpt2"))
+    refused("adapter_config.json", tmp_path)
+    refused(r"model\.layers\.0\S+ is .* not a linear layer", base=made("gpt2"))
     refused("pass base", evaluate=lambda model: 0.0)
-    refused("No budget is given", rank=None)
+    refused("No budget", rank=None)
+    path.write_text(json.dumps(config | {"base_model_name_or_path": "a/b"}))
     other = made("llama")
     other.config._name_or_path = "another/model"
-    (tmp_path / "large/adapter_config.json").write_text(
-        json.dumps(config | {"base_model_name_or_path": "a/b"})
-    )
-    refused("is an adapter of 'a/b', and the base is 'another/model'", base=other)
+    refused("'a/b', and the base is 'another/model'", base=other)
     other.config._name_or_path = "/cache/models--a--c/snapshots/0123abcd"
-    refused("is an adapter of 'a/b', and the base is 'a/c'", base=other)
+    refused("'a/b', and the base is 'a/c'", base=other)
     other.config._name_or_path = "/cache/models--a--b/snapshots/0123abcd"
     assert use.shrink(tmp_path / "large", rank=2, base=other).base == "a/b"
-    (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
-    refused("holds an adapter of type LORA with use_dora")
-    (tmp_path / "large/adapter_config.json").write_text(json.dumps(config | {"target_parameters": ["a.b"]}))
-    refused("holds an adapter of type LORA with target_parameters")
-    (tmp_path / "large/adapter_config.json").write_text(json.dumps(config))
-    path = tmp_path / "large/adapter_model.safetensors"
-    tensors = load_file(path)
-    save_file({name: tensor for name, tensor in tensors.items() if "lora_B" not in name}, path)
-    refused("holds no two factors")
-    path.unlink()
-    refused("has no adapter_model.safetensors")
+    path.write_text(json.dumps(config | {"use_dora": True}))
+    refused("use_dora")
 
 
-def test_whole_modules_and_biases_of_another_base_are_refused(tmp_path: Path) -> None:
+def test_whole_modules_of_another_base_are_refused(tmp_path: Path) -> None:
     trained("bert", tmp_path / "large", bias="all", modules_to_save=["classifier"], target_modules=["query"])
     fewer = made("bert")
     fewer.classifier = torch.nn.Linear(16, 2)
     with pytest.raises(RankriseError, match=r"classifier.\S+ is \[3.*\] in the adapter and \[2"):
-        use.shrink(tmp_path / "large", rank=2, base=fewer)
-    del fewer.classifier
-    with pytest.raises(RankriseError, match=r"classifier.\S+ is \[3.*\] in the adapter and missing"):
         use.shrink(tmp_path / "large", rank=2, base=fewer)

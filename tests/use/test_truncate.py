@@ -1,19 +1,25 @@
 """Curves of loss against rank: groups of matrices, head products with widened heads, functional ranks."""
 
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
-from rankrise.use._moment import Moment
 from tiny_models import changed, inputs, made
 from torch import Tensor
 
 from rankrise import RankriseError, use, watch
+from rankrise.show.truncation import notes
 from rankrise.use import _truncate
 from rankrise.use._groups import group, group_names, parts_of
 from rankrise.use._head_products import head_products
+from rankrise.use._moments import Moment
+from rankrise.use._truncate import read_curves, write_curves
 from rankrise.use._weights import linear_layers
+from rankrise.use.types import GainCurve, Point, Truncation
 
 
 def imitation(tuned: Any) -> Any:
@@ -187,6 +193,63 @@ def test_only_what_is_asked_is_measured_and_a_functional_rank_is_not_guessed() -
         use.truncate(base, tuned, imitation(tuned), ranks=(0, 1))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_the_config_gives_every_module_the_ranks_that_were_found(name: str, weighted: bool) -> None:
+    base = made(name)
+    tuned = changed(base, 0.2)
+    moments = use.moments(tuned, [inputs(tuned, 32)], use.sampled) if weighted else None
+    found = use.truncate(base, tuned, imitation(tuned), groups=("all",), moments=moments, gain=0.6)
+    ranks = found.curves[-1].ranks
+    assert len(set(ranks.values())) > 1 or (name == "llama" and not weighted)
+    model = peft.get_peft_model(made(name), peft.LoraConfig(**found.config))
+    layers = {
+        each.removeprefix("base_model.model."): (module.r["default"], module.scaling["default"])
+        for each, module in model.named_modules()
+        if isinstance(module, peft.tuners.lora.LoraLayer)
+    }
+    assert layers == {each: (rank, 1.0) for each, rank in ranks.items() if rank}
+    if name == "gpt2" and not weighted:  # its queries, keys and values are one matrix
+        assert ranks["transformer.h.0.attn.c_attn"] == 3 * found.curves[0].functional_rank
+
+
+def test_curves_on_disk_are_read_by_the_same_command_alone(tmp_path: Path) -> None:
+    base = made("vit")
+    tuned = changed(base, 0.2)
+    found = use.truncate(base, tuned, imitation(tuned), groups=("q", "k"), ranks=(1, 2))
+    about = {"data": "a", "gain": 0.99}
+    write_curves(tmp_path, about, found.curves[:1])
+    write_curves(tmp_path, about, found.curves[1:], known=read_curves(tmp_path, about))
+    assert read_curves(tmp_path, about) == list(found.curves[::-1])
+    with pytest.raises(RankriseError, match="data 'a'"):
+        read_curves(tmp_path, about | {"data": "b"})
+
+
+def test_functional_ranks_that_say_little_are_named() -> None:
+    gains = {"all": (0.5, 1.4, 0.9), "q": (0.5, 0.995, 0.98)}
+    curves = [
+        GainCurve(
+            name,
+            "plain",
+            tuple(
+                Point(name, "plain", rank, 10 * rank, 1.0, {"loss": 1.0}, gain)
+                for rank, gain in zip((1, 2, 4), gains.get(name, (1.0,) * 3), strict=True)
+            ),
+            {"loss": initial},
+            full_rank=8,
+            functional_rank=2,
+        )
+        for name, initial in (("all", 2.0), ("q", 1.02), ("k", 1.002), ("v", 1.005))
+    ]
+    found = Truncation({"loss": 1.0}, {"loss": 2.0}, tuple(curves))
+    little, falling, enough = notes(found, "8 examples", 0.99, every_rank=True)[-3:]
+    assert little.startswith("*k, v: ")
+    assert falling.startswith("*all (plain): ")
+    assert "rank 2 for every matrix" in enough
+    fine = replace(found, curves=tuple(curves[1:2]))
+    assert not any(note.startswith("*") for note in notes(fine, "8 examples", 0.99, every_rank=True))
+
+
 def test_a_part_of_a_moment_is_its_rows_and_columns() -> None:
     whole = torch.randn(6, 6)
     parts = Moment((whole[:4, :4], whole[4:, 4:])).part(3, 6).blocks
@@ -195,11 +258,16 @@ def test_a_part_of_a_moment_is_its_rows_and_columns() -> None:
     assert torch.equal(Moment((whole.diagonal(),)).part(1, 3).blocks[0], whole.diagonal()[1:3])
 
 
-def test_what_cannot_be_truncated_is_refused() -> None:
+def test_mistakes_are_named() -> None:
     base = made("llama")
-    with pytest.raises(RankriseError, match="heads of llama are not cut"):
-        use.truncate(base, changed(base), imitation(base), groups=("KQ",))
-    with pytest.raises(RankriseError, match="'QK' is not a group"):
-        use.truncate(base, changed(base), imitation(base), groups=("QK",))
-    with pytest.raises(RankriseError, match="has to give a loss"):
-        use.truncate(base, changed(base), lambda model: {"accuracy": 1.0})
+    tuned = changed(base)
+    for given, named in (
+        ({"groups": ("KQ",)}, "heads of llama"),
+        ({"groups": ("QK",)}, "'QK' is not a group"),
+        ({"ranks": (0, 1)}, "ranks are 0, 1"),
+        ({"gain": 2.0}, "gain is 2.0"),
+        ({"evaluate": lambda model: {"accuracy": 1.0}}, "accuracy"),
+        ({"evaluate": lambda model: 1.0}, "no gain"),
+    ):
+        with pytest.raises(RankriseError, match=named):
+            use.truncate(base, tuned, **({"evaluate": imitation(tuned)} | given))

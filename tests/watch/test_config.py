@@ -11,7 +11,7 @@ from transformers import AutoModel, GPT2Config
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.use._models import load_model
+from rankrise.use._weights import load_model
 
 
 @pytest.fixture

@@ -1,0 +1,135 @@
+"""A user's own data as batches: what is in the file, as the model is meant to take it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tiny_models import SMALL, made
+from tiny_words import save_tokenizer, sentences
+from torch import nn
+
+from rankrise import RankriseError, use
+from rankrise.recipes.use_settings import Measuring
+from rankrise.use._data import batched, read_data, read_examples
+
+
+def examples(model: Any, path: Path, rows: list[Any], at_most: int = 100) -> Any:
+    save_tokenizer(path)
+    file = path / "data.jsonl"
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) if row else "" for row in rows))
+    return read_examples(file, model, path, at_most)
+
+
+def reading(kind: str, padding: int | None) -> Any:
+    """A classifier that reads from left to right, and looks at the last token that is not padding."""
+    torch.manual_seed(0)
+    given: dict[str, Any] = {"vocab_size": 20, "num_labels": 3, "pad_token_id": padding}
+    if kind == "llama":
+        return transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SMALL, **given)).eval()
+    given |= {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
+    config = transformers.GPT2Config(**given, bos_token_id=None, eos_token_id=None)
+    return transformers.GPT2ForSequenceClassification(config).eval()
+
+
+ROWS = [
+    {"text": " ".join(text.split()[: 2 + place % 6]), "label": place % 3}
+    for place, text in enumerate(sentences(12))
+]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_texts_are_padded_so_that_a_classifier_finds_their_end(kind: str, tmp_path: Path) -> None:
+    model = reading(kind, padding=1)
+    nn.init.normal_(model.score.weight)
+    found = examples(model, tmp_path, ROWS)
+    with torch.no_grad():
+        alone = torch.stack([use.labelled(model, batch) for batch in batched(found, 1, model)]).mean()
+        together = use.labelled(model, next(batched(found, len(found), model)))
+    assert float(together) == pytest.approx(float(alone), rel=1e-5)
+
+
+def test_a_classifier_without_a_padding_token_takes_one_text_at_a_time(tmp_path: Path) -> None:
+    model = reading("gpt2", padding=None)
+    examples(model, tmp_path, ROWS)
+    path = str(tmp_path / "data.jsonl")
+    read_data(model, tmp_path, Measuring(data=path, batch_size=1))
+    with pytest.raises(RankriseError, match=r"pad_token_id or pass --batch_size 1"):
+        read_data(model, tmp_path, Measuring(data=path))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_loss_of_texts_of_any_length_is_the_mean_over_their_tokens(size: int, tmp_path: Path) -> None:
+    model = made("gpt2")
+    found = examples(model, tmp_path, ROWS)
+    losses: list[float] = []
+    for example in found[len(found) // 2 :]:
+        with torch.no_grad():
+            logits = model(example["input_ids"][None]).logits[0, :-1]
+        losses += nn.functional.cross_entropy(logits, example["input_ids"][1:], reduction="none").tolist()
+    data = read_data(model, tmp_path, Measuring(data=str(tmp_path / "data.jsonl"), batch_size=size))
+    assert data.evaluate(model)["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert data.measured_on == "6 held-out examples"
+
+
+def test_a_running_text_is_cut_into_blocks_and_long_texts_to_the_models_length(tmp_path: Path) -> None:
+    model = made("gpt2")  # of 12 tokens at most
+    save_tokenizer(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(sentences(4)))
+    blocks = read_examples(tmp_path / "text.txt", model, tmp_path, 100)
+    assert [len(block["input_ids"]) for block in blocks] == [12, 12, 8]
+    with pytest.warns(UserWarning, match="1 of 2 texts"):
+        found = examples(model, tmp_path, [{"text": "w1 " * 13}, {"text": "w1 " * 12}])
+    assert [len(example["input_ids"]) for example in found] == [12, 12]
+
+
+def test_blank_lines_are_skipped_and_only_as_many_are_read_as_are_asked(tmp_path: Path) -> None:
+    rows = [ROWS[0], None, *ROWS[1:], {"no text": 1}]
+    assert len(examples(made("bert"), tmp_path, rows, at_most=5)) == 5
+
+
+def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> None:
+    model = made("bert")
+    model.config.label2id = {"1": 0, "2": 1, "3": 2}
+    rows = [{"text": "w1 w2", "label": label} for label in (0, 1, 2, "1", "2", "3")]
+    assert [int(example["labels"]) for example in examples(model, tmp_path, rows)] == [0, 1, 2, 0, 1, 2]
+    for label in (True, "0", 3, 1.0, None):
+        with pytest.raises(RankriseError, match=f"line 1 .* label {label!r}"):
+            examples(model, tmp_path, [{"text": "w1 w2", "label": label}])
+
+
+def test_a_text_of_unknown_words_is_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="86%"):
+        examples(made("gpt2"), tmp_path, [{"text": "w1 none of the others is known"}] * 2)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    model = made("gpt2")
+    model.resize_token_embeddings(10)
+    with pytest.raises(RankriseError, match="token 19, and GPT2LMHeadModel has 10"):
+        examples(model, tmp_path, [{"text": "w17 w16"}] * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "named"),
+    [
+        ("gpt2", "a.jsonl", '{"text": "w1 w2"}\nw2', "line 2 of .*a.jsonl"),
+        ("gpt2", "a.jsonl", '{"text": "w1 w2"}\n{"text": null}', 'line 2 .* "text"'),
+        ("gpt2", "a.jsonl", '{"words": "w1 w2"}', 'line 1 .* "text"'),
+        ("gpt2", "a.jsonl", '{"text": "w1 w2"}\n{"text": ""}', "line 2 .* token to predict"),
+        ("gpt2", "a.jsonl", '{"text": "w1 w2"}', "holds 1 example"),
+        ("gpt2", "none.jsonl", None, "no data at .*none.jsonl"),
+        ("gpt2", ".", None, "reads text"),
+        ("bert", "a.txt", "w1 w2 w3", "BertForSequenceClassification needs labels"),
+        ("vit", "a.jsonl", '{"text": "w1 w2"}', "reads images"),
+        ("vit", ".", None, "0 folders, and the model 3 classes"),
+    ],
+)
+def test_mistakes_are_named(name: str, file: str, content: str | None, named: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(RankriseError, match=named):
+        read_examples(tmp_path / file, made(name), tmp_path, 10)
