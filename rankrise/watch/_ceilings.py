@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankrise.watch._families import Attention, layers_of
+from rankrise.watch._families import Attention
 from rankrise.watch._linear import is_adapter
 from rankrise.watch._projection import Projection
 
@@ -42,7 +42,7 @@ def _most(projection: Projection, rank_of: RankOf) -> int:
 
 def adapter_ceilings(attention: Attention) -> dict[str, int]:
     """The same for the PEFT LoRA adapters on a module, from now on; {} if there are none, or others."""
-    layers = layers_of(attention)
+    layers = attention.layers
     adapters = [layer for layer in layers if isinstance(layer, nn.Module) and is_adapter(layer)]
     if not adapters or any(change_rank(layer) is None for layer in layers):
         return {}

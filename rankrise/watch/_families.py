@@ -1,7 +1,8 @@
 """The families of attention modules: how each one lays out its heads.
 
 A family is a function that looks at one module and returns its `Attention`, or None if the module is not of
-that family. Shapes that do not fit what the module says about itself are refused, not guessed at.
+that family. A new family goes here and into `FAMILIES`, the particular before the general. Shapes that do
+not fit what the module says about itself are refused, not guessed at.
 """
 
 import re
@@ -12,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankrise.foundations.counted import counted
 from rankrise.watch import _roles as roles
 from rankrise.watch._linear import from_known_library, is_linear, linear, used_forward, works_as_known
-from rankrise.watch._marks import marks, refuse, unread_parts
 from rankrise.watch._projection import Projection, Unreadable
 
 ROLES = ("query", "key", "value", "output")
@@ -26,10 +25,10 @@ class Attention:
     """The projections of one attention module, cut into heads: what a family returns.
 
     `query` has one block for each head, `key` and `value` one for each group of heads that share them (as
-    many as heads without sharing), and `output` a single block. `scale` multiplies the logits, 1/sqrt(d_head)
-    unless given. `notes` say what stands between the projections and the logits. `guess` is what could not be
-    seen from the module and was assumed; it is announced until a forward pass has proved it. `group[h]` is
-    the number of the key and value that head h uses; without it, heads that follow one another share them.
+    many as heads without sharing), and `output` a single block. `scale` multiplies the logits; None is
+    1/sqrt(d_head). `notes` say what acts between the projections and the logits. `guess` is what was assumed
+    because the module does not show it; `heads` announces it until `check` has proved it. `group[h]` is the
+    number of the key and value that head h uses; by default, neighbouring heads share them.
     """
 
     query: Projection
@@ -47,48 +46,29 @@ class Attention:
         heads, groups = self.query.blocks, self.key.blocks
         return tuple(self.group) or tuple(head * groups // heads for head in range(heads))
 
+    @property
+    def layers(self) -> list[object]:
+        """The layers, or bare weights, that the projections are made of."""
+        return [layer for role in ROLES for layer in getattr(self, role).layers]
+
     def refuse_misfit(self) -> None:
-        """Raise if these projections are not those of heads."""
+        """Raise if the projections do not fit together as heads."""
         query, key, value, output = self.query, self.key, self.value, self.output
-        count, groups, group = query.blocks, key.blocks, self.group_of_head
-        if value.blocks != groups or (count % groups and not self.group):
-            raise Unreadable(f"it has {count} query heads, {groups} key heads and {value.blocks} value heads")
+        heads, groups, group = query.blocks, key.blocks, self.group_of_head
+        if value.blocks != groups or (heads % groups and not self.group):
+            raise Unreadable(f"it has {heads} query heads, {groups} key heads and {value.blocks} value heads")
         if query.width != key.width:
             raise Unreadable(f"its query heads have size {query.width} and its key heads {key.width}")
-        if output.blocks != 1 or output.weight.shape[1] != count * value.width:
-            takes = output.weight.shape[1]
+        if output.blocks != 1 or output.weight.shape[1] != heads * value.width:
             raise Unreadable(
-                f"its {count} value heads of size {value.width} do not fit an output projection from {takes}"
+                f"its {heads} value heads of size {value.width} do not fit an output projection from "
+                f"{output.weight.shape[1]}"
             )
-        if len(group) != count or set(group) != set(range(groups)):
-            raise Unreadable(f"its {count} heads are said to use the keys {list(group)}, and it has {groups}")
+        if len(group) != heads or set(group) != set(range(groups)):
+            raise Unreadable(f"its {heads} heads use the keys {list(group)}, and it has {groups}")
 
 
-def layers_of(attention: Attention) -> list[object]:
-    """The layers, or bare weights, that the projections are made of."""
-    return [layer for role in ROLES for layer in getattr(attention, role).layers]
-
-
-def same_reading(one: Attention, other: Attention) -> bool:
-    """Whether two readings of a module have the same weights in the same places."""
-    alike = all(same_projection(one, other, role) for role in ROLES)
-    return alike and one.group_of_head == other.group_of_head
-
-
-def same_projection(one: Attention, other: Attention, role: str) -> bool:
-    """The same of one projection."""
-    first, second = getattr(one, role), getattr(other, role)
-    if (first.bias is None) != (second.bias is None):
-        return False
-    pairs = [(first.weight, second.weight), *([] if first.bias is None else [(first.bias, second.bias)])]
-    return all(left.shape == right.shape and torch.equal(left, right) for left, right in pairs)
-
-
-Read = Callable[[nn.Module], Attention | None]
 Family = Callable[[Any], Attention | None]
-
-
-# Each family, the particular before the general.
 
 
 def torch_multihead(module: Any) -> Attention | None:
@@ -206,7 +186,7 @@ def latent(module: Any) -> Attention | None:
     notes = (
         "queries, keys and values pass a bottleneck with a norm: the product has the weights of the norm, "
         "not its division by the size of each token",
-        *unread_parts(module, tuple(read)),
+        *roles.unread_parts(module, tuple(read)),
     )
     return Attention(query, key.with_shared(shared), value, linear(module.o_proj), notes=notes)
 
@@ -230,7 +210,7 @@ def standard(module: Any) -> Attention | None:
             return None
         holder, last = inner[0], beside if is_linear(beside) else roles.role(beside, roles.OUTPUT)
         inputs = roles.inputs(holder)
-        refuse(holder)
+        roles.refuse(holder)
     if inputs is None or last is None:
         return None
 
@@ -250,10 +230,9 @@ def standard(module: Any) -> Attention | None:
     said = roles.head_size(holder)
     if said is not None and query.width != heads * said:
         raise Unreadable(
-            f"it says it has {counted(heads, 'head')} of size {said}, and its query projection has "
-            f"width {query.width}"
+            f"it says it has {heads} heads of size {said}, and its query projection has width {query.width}"
         )
-    notes = marks(holder) + unread_parts(holder, (*inputs, last))
+    notes = roles.notes_on(holder) + roles.unread_parts(holder, (*inputs, last))
     guess = "" if works_as_known(holder) else _assumed(type(holder).__name__, len(inputs), heads != groups)
     scale = roles.scale_of(holder)
     return Attention(query.cut(heads), key.cut(groups), value.cut(groups), output, scale, notes, guess)

@@ -1,8 +1,9 @@
 """Every attention head of a model in one form: `heads(model)`, and the layers that it gives."""
 
 import contextlib
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -10,20 +11,18 @@ from weakref import WeakSet
 
 from torch import Tensor, nn
 
-from rankrise.foundations.counted import and_more, counted
+from rankrise.foundations.counted import and_more
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.notes import gathered
-from rankrise.foundations.text import printable
+from rankrise.watch import _roles as roles
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import FAMILIES, Attention
 from rankrise.watch._linear import is_linear, plain_name, shapes_only
 from rankrise.watch._lora import AdaptedWeights
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._projection import Unreadable
-from rankrise.watch._recognise import is_guess, looks_like_attention, recognise, why_unknown
-from rankrise.watch._snippets import suggestion
+from rankrise.watch._recognise import recognise
 
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _PARALLEL = (
     "DataParallel",
     "DistributedDataParallel",
@@ -32,13 +31,9 @@ _PARALLEL = (
     "_FabricModule",
 )
 """What training wraps around a model, by the name of the class."""
-TO_FILL_IN = (
-    "give it the layers of its queries, keys, values and output, and how many heads they are cut into, as "
-    "docs/heads.md#your-own-module shows"
-)
-"""What a family says that the user has to write."""
+_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
 _announced: WeakSet[type] = WeakSet()
-"""Classes of modules whose layout was told to be a guess."""
+"""Classes of modules whose layout was announced as a guess."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +43,12 @@ class Layer:
     `query`, `key`, `value` and `output` are [heads, d_model, d_head], for tokens in rows. Head h has the
     logits `scale * (x @ query[h] + query_bias[h]) @ (y @ key[h] + key_bias[h]).T` for tokens x that look at
     tokens y, and adds `weights @ (y @ value[h] + value_bias[h]) @ output[h].T` to the module's output;
-    `output_bias` is added once. In cross attention, `key` and `value` may have another d_model than `query`;
-    values may have another size than keys.
+    `output_bias` is added once. In cross attention, `key` and `value` may have another d_model than `query`.
+    Values may have another size than keys.
 
     The tensors are views of the model's weights where strides allow it, in their own dtype and on their
-    device: clone what is to be kept while training goes on. A key or value that several query heads share is
-    repeated for each, and `group[h]` is the number of the one that head h uses. `notes` say what else stands
+    device: clone what you keep while training goes on. A key or value that several query heads share is
+    repeated for each, and `group[h]` is the number of the one that head h uses. `notes` say what else acts
     between these weights and the model's logits, such as rotary positions.
     """
 
@@ -72,13 +67,40 @@ class Layer:
 
     def __repr__(self) -> str:
         heads, width, size = self.query.shape
-        parts = [f"{counted(heads, 'head')} of size {size} on {width}", *self.notes]
-        return printable(f"Layer({self.name}: {'; '.join(parts)})")
+        return f"Layer({'; '.join([f'{self.name}: {heads} heads of size {size} on {width}', *self.notes])})"
+
+    @classmethod
+    def of(cls, name: str, attention: Attention) -> "Layer":
+        """The layer that a family's reading describes, with every shape checked."""
+        attention.refuse_misfit()
+        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+        count, groups, group = query.blocks, key.blocks, attention.group_of_head
+
+        def repeated(shared: Tensor) -> Tensor:
+            """One block for each head: a view if no group is repeated, or if there is only one."""
+            if attention.group:
+                return shared[list(group)]
+            return shared[:, None].expand(groups, count // groups, *shared.shape[1:]).flatten(0, 1)
+
+        return cls(
+            name=name,
+            query=query.weight,
+            key=repeated(key.weight.mT).mT,
+            value=repeated(value.weight.mT).mT,
+            output=output.weight[0].unflatten(0, (count, -1)).transpose(1, 2),
+            group=group,
+            scale=query.width**-0.5 if attention.scale is None else attention.scale,
+            query_bias=query.bias,
+            key_bias=None if key.bias is None else repeated(key.bias),
+            value_bias=None if value.bias is None else repeated(value.bias),
+            output_bias=None if output.bias is None else output.bias[0],
+            notes=tuple(dict.fromkeys(attention.notes)),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Layers(Sequence[Layer]):
-    """The attention layers of a model. Each is read when it is asked for, and none is held."""
+    """The attention layers of a model. Each is read when it is asked for; none is kept."""
 
     names: tuple[str, ...]
     _modules: tuple[nn.Module, ...]
@@ -89,13 +111,12 @@ class Layers(Sequence[Layer]):
         return len(self.names)
 
     def __repr__(self) -> str:
-        notes = []
-        for name, module in zip(self.names, self._modules, strict=True):
-            with shapes_only():
-                attention = recognise(module)
-            assert attention is not None
-            notes += [(name, note) for note in attention.notes]
-        return printable(f"Layers({'; '.join([', '.join(self.names), *gathered(notes)])})")
+        notes = [
+            (name, note)
+            for name, module in zip(self.names, self._modules, strict=True)
+            for note in read_shapes(module).notes
+        ]
+        return f"Layers({'; '.join([', '.join(self.names), *gathered(notes)])})"
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...
@@ -105,60 +126,63 @@ class Layers(Sequence[Layer]):
         if isinstance(index, slice):
             return Layers(self.names[index], self._modules[index], self._loaded, self._adapted)
         name, module = self.names[index], self._modules[index]
-        try:
-            with _naming(name), self._loaded(module, name):
-                attention = recognise(module)
-                assert attention is not None
-                return _layer(name, attention)
-        except Unreadable as refusal:
-            raise RankriseError(
-                f"{name} cannot be read, since its values are not of the model's shapes: {refusal}. Restore "
-                "the checkpoint, or the adapter."
-            ) from refusal
+        with _naming(name), self._loaded(module, name):
+            attention = recognise(module)
+            assert attention is not None
+            return Layer.of(name, attention)
 
     def ceilings(self, index: int) -> dict[str, int]:
-        """By product, the highest rank that the change can have that the adapter on disk makes to a head of
-        this layer; {} where none was passed."""
+        """By product, the highest rank of the change that the adapter on disk can make to a head; {} if none
+        was passed."""
         if self._adapted is None:
             return {}
         name, module = self.names[index], self._modules[index]
         paths = {part: f"{name}.{path}".lstrip(".") for path, part in module.named_modules()}
-        with shapes_only():
-            attention = recognise(module)
-        assert attention is not None
         rank_of = self._adapted.rank_of
-        return product_ceilings(attention, lambda layer: rank_of(paths[layer]) if layer in paths else 0)
+        return product_ceilings(
+            read_shapes(module), lambda layer: rank_of(paths[layer]) if layer in paths else 0
+        )
 
 
 def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:
     """Read every attention head of a model, or of a checkpoint on disk, layer by layer.
 
     `model` is a PyTorch module, also inside DDP, FSDP2, `torch.compile` or PEFT; or the path of a folder or
-    file of safetensors with its `config.json`; or the name of a model on the Hugging Face Hub. Of a
-    checkpoint, only one attention layer is in memory at a time. `adapter` is the folder of a PEFT LoRA
-    adapter of that checkpoint, which is merged into what is read.
+    file of safetensors with its `config.json`; or the name of a model on the Hugging Face Hub. Only one
+    attention layer of a checkpoint is in memory at a time. `adapter` is the folder of a PEFT LoRA adapter of
+    that checkpoint, which is merged into what is read.
 
-    Modules that look like attention and cannot be read are named in a warning, with the reason; if there
-    are no others, in an error. docs/heads.md lists the families, and how to add one.
+    Modules that look like attention and cannot be read are named in a warning, with the reason; if no module
+    can be read, in an error. docs/heads.md lists the families, and how to add one.
 
     >>> for layer in heads(nn.TransformerEncoderLayer(d_model=8, nhead=2)):
     ...     print(layer.name, tuple(layer.query.shape), tuple((layer.key @ layer.query.mT).shape))
     self_attn (2, 8, 4) (2, 8, 8)
     """
+    adapted: AdaptedWeights | None = None
+    loaded: Loaded = lambda module, name: contextlib.nullcontext()  # noqa: E731
     if isinstance(model, nn.Module):
         if adapter is not None:
-            raise RankriseError(
-                "An adapter's folder was passed beside a model: load it onto the model with PEFT, or pass "
-                "the path of the base."
-            )
-        return _layers(unwrap(model), lambda module, name: contextlib.nullcontext())
-    if not isinstance(model, (str, Path)):
-        kind = "state dict" if isinstance(model, Mapping) else type(model).__name__
+            raise RankriseError("adapter is for a checkpoint: load it onto a model with PEFT.")
+        model = unwrap(model)
+    elif isinstance(model, (str, Path)):
+        model, loaded, adapted = open_pretrained(model, adapter)
+    else:
         raise RankriseError(
-            f"A {kind} was passed, which does not say how its weights are used: load it into its model "
-            "and pass the model, or the path of a checkpoint that has a config.json."
+            f"heads was given a {type(model).__name__}, which does not say how its weights are used: load "
+            "them into a model and pass that, or the path of a checkpoint that has a config.json."
         )
-    return _layers(*open_pretrained(model, adapter))
+    found, reasons = _recognised(model)
+    if not found:
+        raise none_read(model)
+    if reasons:
+        warnings.warn(
+            f"Only {len(found)} of {len(found) + len(reasons)} attention layers of {type(model).__name__} "
+            f"are read; left out: {_grouped(model, reasons)}.",
+            stacklevel=2,
+        )
+    _announce_guesses(found)
+    return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, adapted)
 
 
 def unwrap(model: Any) -> nn.Module:
@@ -181,55 +205,56 @@ def unwrap(model: Any) -> nn.Module:
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The attention modules of a model that are read, by their names, with nothing announced."""
+    """The attention modules of a model that can be read, by name."""
     found, _ = _recognised(model)
     return {plain_name(path): module for path, module in found.items()}
 
 
-def _layers(model: nn.Module, loaded: Loaded, adapted: AdaptedWeights | None = None) -> Layers:
-    """The attention layers of a model. What is not read is accounted for, and what is guessed announced."""
-    found, reasons = _recognised(model)
-    if not found:
-        snippet = next(filter(None, map(suggestion, unread_modules(model))), "")
-        raise none_read(model, "such as this one, and prove it with watch.check(model, batch)", snippet)
-    if reasons:
-        warnings.warn(
-            f"Only {len(found)} of {len(found) + len(reasons)} attention layers of {type(model).__name__} "
-            f"are read; left out: {_grouped(model, reasons)}.",
-            stacklevel=3,
-        )
-    _announce_guesses(found)
-    return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, adapted)
+def read_shapes(module: nn.Module) -> Attention:
+    """The reading of a module that is known to be attention, without values."""
+    with shapes_only():
+        attention = recognise(module)
+    assert attention is not None
+    return attention
 
 
-def unread_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules that look like attention and are not read, and then what calls each of them, such as one
-    around a list of heads; where there are none, all that have several linear layers of their own."""
+def none_read(model: nn.Module) -> RankriseError:
+    """The error for a model of which no layer can be read."""
     _, reasons = _recognised(model)
-    paths = dict.fromkeys([*reasons, *(_caller(model, path) for path in reasons)])
-    if reasons:
-        return [model.get_submodule(path) for path in paths]
-    return [
-        module
-        for module in model.modules()
-        if not isinstance(module, _CONTAINERS) and sum(map(is_linear, module.children())) > 1
-    ]
-
-
-def none_read(model: nn.Module, such: str, snippet: str) -> RankriseError:
-    """The error where no layer of a model is read, with a family for one of them if there is one, and what
-    has to be said of it."""
-    _, reasons = _recognised(model)
+    snippet = family_snippet(model.get_submodule(next(iter(reasons)))) if reasons else ""
     return RankriseError(
         f"No attention head of {type(model).__name__} can be read (looked for the families "
         f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
-        f"{_grouped(model, reasons) or 'none'}. Add a family for your own module with watch.add_family"
-        + (f", {such}:\n\n{snippet}\n" if snippet else f": {TO_FILL_IN}.")
+        f"{_grouped(model, reasons) or 'none'}. Add a family for your own module, as "
+        f"docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch).{snippet}"
     )
 
 
+def family_snippet(module: nn.Module) -> str:
+    """Code of a family to start from, with the names of the module's own linear layers."""
+    layers = [name for name, child in module.named_children() if is_linear(child)]
+    heads = next((f"module.{name}" for name in roles.HEADS if roles.number(module, (name,))), "HEADS")
+    if len(layers) == 2:
+        fused, output = layers
+        lines = [
+            f"query, key, value = watch.linear(module.{fused}).cut({heads}).split(3)",
+            "# that is per head [q, k, v]; or split(3), then cut each: all queries, all keys, all values",
+        ]
+    else:
+        patterns = {"query": roles.QUERY, "key": roles.KEY, "value": roles.VALUE, "output": roles.OUTPUT}
+        named = {role: next(filter(one.fullmatch, layers), "") for role, one in patterns.items()}
+        others = [name for name in layers if name not in named.values()]
+        named = {role: name or (others.pop(0) if others else "...") for role, name in named.items()}
+        output = named.pop("output")
+        lines = [f"{role} = watch.linear(module.{name}).cut({heads})" for role, name in named.items()]
+    lines.append(f"return watch.Attention(query, key, value, watch.linear(module.{output}))")
+    kind = type(module).__name__
+    start = f'\n\n@watch.add_family\ndef mine(module):\n    if type(module).__name__ == "{kind}":\n'
+    return start + "".join(f"        {line}\n" for line in lines)
+
+
 def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """The attention modules of a model by their paths, recognised by their shapes, and why others are not."""
+    """The attention modules of a model by path, recognised by their shapes, and why others are not read."""
     found: dict[str, nn.Module] = {}
     reasons: dict[str, str] = {}
     inside: str | None = None
@@ -240,10 +265,10 @@ def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]
             with shapes_only(), _naming(path):
                 attention = recognise(module)
                 if attention is not None:
-                    _layer(path, attention)
+                    Layer.of(path, attention)
                     found[path], inside = module, path
-                elif looks_like_attention(module, path):
-                    reasons[path] = why_unknown(module)
+                elif _looks_like_attention(module, path):
+                    reasons[path] = _why_unknown(module)
         except Unreadable as refusal:
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
@@ -251,63 +276,23 @@ def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]
     return found, reasons
 
 
+def _below(path: str, above: str) -> bool:
+    return path != above and (not above or path.startswith(f"{above}."))
+
+
 def _announce_guesses(found: dict[str, nn.Module]) -> None:
-    """A layout that was assumed is told once for each class of modules, with what settles it."""
-    guesses: dict[tuple[type, str], list[str]] = {}
+    """Warn of an assumed layout, once for each class."""
     for path, module in found.items():
-        with shapes_only():
-            attention = recognise(module)
-        if attention is not None and is_guess(module, attention) and type(module) not in _announced:
-            guesses.setdefault((type(module), attention.guess), []).append(path)
-    for (kind, guess), paths in guesses.items():
-        _announced.add(kind)
-        snippet = _another_layout(found[paths[0]])
-        layers = printable(plain_name(paths[0]) or kind.__name__) + and_more(len(paths) - 1)
-        otherwise = (
-            " Only if it works in another way, such as by this family, add that one, and prove it, too:\n\n"
-        )
-        warnings.warn(
-            f"The layout of {layers} is a GUESS: {printable(guess)}. If that is "
-            "wrong, so is every rank. Prove it by a forward pass: watch.check(model, batch), or "
-            f"RankTracker(..., check=batch).{otherwise + snippet if snippet else ''}",
-            stacklevel=4,
-        )
-
-
-def _another_layout(module: nn.Module) -> str:
-    """A family that reads the module in another way than it is read; "" where its weights have no values."""
-    try:
-        return suggestion(module, recognise(module))
-    except RankriseError:
-        return ""
-
-
-def _layer(name: str, attention: Attention) -> Layer:
-    """The canonical form, with every shape checked."""
-    attention.refuse_misfit()
-    query, key, value, output = attention.query, attention.key, attention.value, attention.output
-    count, groups, group = query.blocks, key.blocks, attention.group_of_head
-
-    def repeated(shared: Tensor) -> Tensor:
-        """A view where no group is repeated or there is only one; no strides can say it otherwise."""
-        if attention.group:
-            return shared[list(group)]
-        return shared[:, None].expand(groups, count // groups, *shared.shape[1:]).flatten(0, 1)
-
-    return Layer(
-        name=name,
-        query=query.weight,
-        key=repeated(key.weight.mT).mT,
-        value=repeated(value.weight.mT).mT,
-        output=output.weight[0].unflatten(0, (count, -1)).transpose(1, 2),
-        group=group,
-        scale=query.width**-0.5 if attention.scale is None else attention.scale,
-        query_bias=query.bias,
-        key_bias=None if key.bias is None else repeated(key.bias),
-        value_bias=None if value.bias is None else repeated(value.bias),
-        output_bias=None if output.bias is None else output.bias[0],
-        notes=tuple(dict.fromkeys(attention.notes)),
-    )
+        guess = read_shapes(module).guess
+        if guess and type(module) not in _announced:
+            _announced.add(type(module))
+            more = and_more(sum(type(other) is type(module) for other in found.values()) - 1)
+            name = plain_name(path) or type(module).__name__
+            warnings.warn(
+                f"The layout of {name}{more} is a GUESS: {guess}. If that is wrong, so is every rank. "
+                "Prove it by a forward pass: watch.check(model, batch), or RankTracker(..., check=batch).",
+                stacklevel=3,
+            )
 
 
 @contextlib.contextmanager
@@ -330,11 +315,32 @@ def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
     )
 
 
-def _caller(model: nn.Module, path: str) -> str:
-    """The path of the next module above that is not a container."""
-    above = path.rpartition(".")[0]
-    return _caller(model, above) if above and isinstance(model.get_submodule(above), _CONTAINERS) else above
+def _looks_like_attention(module: nn.Module, path: str) -> bool:
+    """Whether a module that no family reads should be mentioned: for its class, its name or its layers."""
+    by_class = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
+    called = re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]) is not None
+    by_class = by_class or (called and sum(map(is_linear, module.modules())) > 1)
+    inputs = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
+    bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
+    inputs += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]
+    fused = any(roles.FUSED.fullmatch(name) for name in inputs)
+    return (by_class and any(True for _ in module.parameters())) or fused or len(inputs) > 1
 
 
-def _below(path: str, above: str) -> bool:
-    return path != above and (not above or path.startswith(f"{above}."))
+def _projects(child: nn.Module) -> bool:
+    """Whether it is a linear layer, or a module around some, such as one for each head."""
+    return any(is_linear(part) for part in child.modules())
+
+
+def _why_unknown(module: nn.Module) -> str:
+    """Why no family reads a module that looks like attention."""
+    odd = [
+        f"{name} (a {type(child).__name__})"
+        for name, child in module.named_children()
+        if (_INPUT.fullmatch(name) or roles.OUTPUT.fullmatch(name))
+        and _projects(child)
+        and not is_linear(child)
+    ]
+    if odd:
+        return f"it has parts that do more than a linear layer that is known here: {', '.join(odd)}"
+    return "its projections are laid out in no way that is known here"

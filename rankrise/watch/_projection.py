@@ -1,15 +1,37 @@
-"""One projection as a matrix, cut into the blocks of its heads."""
+"""One linear map as a matrix, cut into the blocks of its heads."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+Reading = Literal["values", "shapes", "last layers"]
+_reading: ContextVar[Reading] = ContextVar("reading", default="values")
+
 
 class Unreadable(Exception):
-    """Why a module that looks like attention cannot be read; `heads` makes a sentence of it that names it."""
+    """Why a module that looks like attention cannot be read. `heads` turns it into an error or a warning."""
+
+
+@contextlib.contextmanager
+def read_as(reading: Reading) -> Iterator[None]:
+    """Choose what projections hold: the weights' values; only their shapes, which costs no memory; or, where
+    layers follow one another, the values of the last layer instead of their product."""
+    token = _reading.set(reading)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def reading() -> Reading:
+    """What projections hold at the moment."""
+    return _reading.get()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +55,6 @@ class Projection:
     bias: Tensor | None = None
     layers: tuple[object, ...] = ()
     """The layers, or bare weights, that it is made of, in the order in which they act."""
-    last: "Projection | None" = None
-    """Of several layers in a row the last one, cut in the same way: its signs are those of the whole."""
 
     @property
     def blocks(self) -> int:
@@ -45,39 +65,46 @@ class Projection:
         return self.weight.shape[-1]
 
     def cut(self, parts: int, interleaved: bool = False) -> "Projection":
-        """Cut every block into `parts` blocks of equal width; `interleaved` where the columns are dealt to
-        them in turn, as in `view(..., size, parts)`.
+        """Cut every block into `parts` blocks of equal width. `interleaved` deals the columns out in turn, as
+        `view(..., size, parts)` does.
 
         >>> [list(block[0]) for block in Projection(torch.arange(4.0)[None, None]).cut(2, True).weight]
         [[tensor(0.), tensor(2.)], [tensor(1.), tensor(3.)]]
         """
         if parts < 1 or self.width % parts:
             raise Unreadable(f"its projection of width {self.width} cannot be cut into {parts} equal parts")
-        return self._on_columns(lambda columns: _apart(columns, parts, interleaved))
+
+        def apart(columns: Tensor) -> Tensor:
+            """[..., width] as [..., parts, width / parts]."""
+            return (
+                columns.unflatten(-1, (-1, parts)).mT if interleaved else columns.unflatten(-1, (parts, -1))
+            )
+
+        weight = apart(self.weight).transpose(1, 2).flatten(0, 1)
+        bias = None if self.bias is None else apart(self.bias).flatten(0, 1)
+        return replace(self, weight=weight, bias=bias)
 
     def split(self, *widths: int, interleaved: bool = False) -> tuple["Projection", ...]:
-        """Split every block along its width: into those widths, or for one number into that many parts, which
-        are `interleaved` where the columns are dealt to them in turn, as in `view(..., size, parts)`."""
+        """Split every block along its width: into these widths, or into one number of equal parts.
+        `interleaved` deals the columns out in turn, as `view(..., size, parts)` does."""
         if len(widths) == 1:
             widths = (self.width // widths[0],) * widths[0]
-        elif interleaved:
-            raise Unreadable(f"interleaved parts of widths {widths} were asked for, which have to be equal")
         if sum(widths) != self.width or min(widths) < 1:
             raise Unreadable(f"its projection of width {self.width} cannot be split into widths {widths}")
         if self.bias is not None and self.bias.shape[-1] != self.width:
             raise Unreadable(f"its projection of width {self.width} has a bias of {self.bias.shape[-1]}")
         if interleaved:
-            count = len(widths)
-            return tuple(self._part(slice(place, None, count)) for place in range(count))
+            return tuple(self._columns(slice(place, None, len(widths))) for place in range(len(widths)))
         starts = [sum(widths[:place]) for place in range(len(widths))]
         return tuple(
-            self._part(slice(start, start + width)) for start, width in zip(starts, widths, strict=True)
+            self._columns(slice(start, start + width)) for start, width in zip(starts, widths, strict=True)
         )
 
     def then(self, second: "Projection", scale: Tensor | None = None) -> "Projection":
-        """This map of one block, an elementwise `scale` (the weights of a norm), then `second`: as one map.
+        """Compose: this map of one block, an elementwise `scale` (the weights of a norm), then `second`.
 
-        It is a product, not a view, and in float32 at least: half precision would round away a small change.
+        The result is a product, not a view, in float32 at least: half precision would round away a small
+        change.
 
         >>> from rankrise.watch import linear
         >>> down, up = linear(torch.nn.Linear(6, 2)), linear(torch.nn.Linear(2, 8)).cut(4)
@@ -90,6 +117,9 @@ class Projection:
                 f"a projection to {self.width} in {self.blocks} blocks stands before one that takes "
                 f"{second.weight.shape[1]}"
             )
+        layers = (*self.layers, *(() if scale is None else (scale,)), *second.layers)
+        if reading() == "last layers":
+            return replace(second, layers=layers)
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
         if isinstance(scale, DTensor):
             scale = scale.full_tensor()
@@ -100,60 +130,35 @@ class Projection:
         if self.bias is not None:
             moved = ((self.bias.to(dtype) * factor) @ up)[:, 0]
             bias = moved if bias is None else bias + moved
-        return Projection(
-            (self.weight.to(dtype) * factor) @ up,
-            bias,
-            (*self.layers, *(() if scale is None else (scale,)), *second.layers),
-            second.last or replace(second, last=None),
-        )
+        return Projection((self.weight.to(dtype) * factor) @ up, bias, layers)
 
     def with_shared(self, shared: "Projection") -> "Projection":
-        """Each block, made wider by the one block of `shared` that all of them have."""
-        weight, bias = _joined(self, shared)
-        last = Projection(*_joined(self.last or self, shared.last or shared))
-        return Projection(weight, bias, (*self.layers, *shared.layers), last)
+        """Widen each block by the one block of `shared`, which all of them have."""
+        rows = max(
+            self.weight.shape[1], shared.weight.shape[1]
+        )  # they differ where only last layers are read
+        own, common = (
+            torch.nn.functional.pad(one.weight.to(self.weight), (0, 0, 0, rows - one.weight.shape[1]))
+            for one in (self, shared)
+        )
+        bias = None
+        if self.bias is not None or shared.bias is not None:
+            first, second = (
+                one.weight.new_zeros(one.blocks, one.width) if one.bias is None else one.bias
+                for one in (self, shared)
+            )
+            bias = torch.cat([first, second.to(own).expand(self.blocks, -1)], -1)
+        weight = torch.cat([own, common.expand(self.blocks, -1, -1)], -1)
+        return Projection(weight, bias, (*self.layers, *shared.layers))
 
     def from_interleaved(self, heads: int) -> "Projection":
-        """The output projection that takes what heads give head by head, of one that takes it interleaved, as
-        after `flatten` of (..., size, heads)."""
-        if heads < 1 or self.weight.shape[1] % heads:
-            raise Unreadable(
-                f"its projection from {self.weight.shape[1]} cannot be cut into {heads} equal parts"
-            )
-        sorted_rows = _apart(self.weight.mT, heads, interleaved=True).flatten(-2).mT
-        return replace(self, weight=sorted_rows)
+        """Sort the inputs of an output projection that takes the heads' columns dealt out in turn, as after
+        `flatten` of (..., size, heads)."""
+        inputs = self.weight.shape[1]
+        if heads < 1 or inputs % heads:
+            raise Unreadable(f"its projection from {inputs} cannot be cut into {heads} equal parts")
+        return replace(self, weight=self.weight.mT.unflatten(-1, (-1, heads)).mT.flatten(-2).mT)
 
-    def _on_columns(self, cut: Callable[[Tensor], Tensor]) -> "Projection":
-        """Each block in several, by a function from [..., width] to [..., parts, width of a part]."""
-        weight = cut(self.weight).transpose(1, 2).flatten(0, 1)
-        bias = None if self.bias is None else cut(self.bias).flatten(0, 1)
-        return Projection(weight, bias, self.layers, self.last and self.last._on_columns(cut))
-
-    def _part(self, columns: slice) -> "Projection":
-        """Some columns of each block."""
+    def _columns(self, columns: slice) -> "Projection":
         bias = None if self.bias is None else self.bias[..., columns]
-        last = self.last and self.last._part(columns)
-        return Projection(self.weight[..., columns], bias, self.layers, last)
-
-
-def _apart(columns: Tensor, parts: int, interleaved: bool) -> Tensor:
-    """[..., width] as [..., parts, width / parts]."""
-    return columns.unflatten(-1, (-1, parts)).mT if interleaved else columns.unflatten(-1, (parts, -1))
-
-
-def _joined(blocks: Projection, shared: Projection) -> tuple[Tensor, Tensor | None]:
-    """The columns of all blocks and those of the one that they share; where the two come from inputs of
-    another width, with zeros below the narrower."""
-    count, rows = blocks.blocks, max(blocks.weight.shape[1], shared.weight.shape[1])
-    wide, narrow = (
-        torch.nn.functional.pad(one.weight.to(blocks.weight), (0, 0, 0, rows - one.weight.shape[1]))
-        for one in (blocks, shared)
-    )
-    weight = torch.cat([wide, narrow.expand(count, -1, -1)], -1)
-    if blocks.bias is None and shared.bias is None:
-        return weight, None
-    biases = [
-        part.weight.new_zeros(part.blocks, part.width) if part.bias is None else part.bias
-        for part in (blocks, shared)
-    ]
-    return weight, torch.cat([biases[0], biases[1].to(weight).expand(count, -1)], -1)
+        return replace(self, weight=self.weight[..., columns], bias=bias)

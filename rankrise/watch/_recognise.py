@@ -1,28 +1,20 @@
-"""Which family reads a module; families of one's own; and what a forward pass said about a reading."""
+"""Which family reads a module, families of your own, and which readings a forward pass has proved."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import shown, typed
 from rankrise.watch import _roles as roles
-from rankrise.watch._families import FAMILIES, Attention, Family, layers_of
-from rankrise.watch._linear import has_own_forward, is_linear, works_as_known
-from rankrise.watch._marks import marks, refuse
+from rankrise.watch._families import FAMILIES, Attention, Family
+from rankrise.watch._linear import has_own_forward, works_as_known
 
-_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
-_ACTIVATIONS = {name for name in dir(nn.modules.activation) if name not in ("MultiheadAttention", "Module")}
 _added: list[Family] = []
-_checked: WeakKeyDictionary[nn.Module, tuple[bool, str]] = WeakKeyDictionary()
-"""Of a module that a forward pass was asked about: whether it agrees, and what has to be said beside that."""
+_verdicts: WeakKeyDictionary[type, dict[str, tuple[bool, str]]] = WeakKeyDictionary()
+"""By class, and by what is assumed of it: whether a forward pass proved it, and the limits or the reason."""
 
 
-@typed
 def add_family(family: Family) -> Family:
     """Teach `heads` the layout of your own module. Usable as a decorator; the latest is asked first.
 
@@ -41,130 +33,84 @@ def add_family(family: Family) -> Family:
     [(2, 8, 4)]
     >>> remove_family(mine)
     """
-    _checked.clear()  # of other readings
+    _verdicts.clear()  # they are about other readings
     _added.insert(0, family)
     return family
 
 
-@typed
 def remove_family(family: Family) -> None:
     """Forget a family that was added."""
     if family not in _added:
-        raise RankriseError(f"family is {shown(family)} that was not added: pass one that add_family took.")
-    _checked.clear()
+        raise RankriseError(f"{family} was not added: pass a function that add_family took.")
+    _verdicts.clear()
     _added.remove(family)
 
 
 def recognise(module: nn.Module) -> Attention | None:
-    """The first family's reading of this module; None if it looks like no attention that is known."""
+    """The first family's reading of this module; None if no family knows it.
+
+    A `guess` that a forward pass has proved for this class is gone from it.
+    """
+    read = _read(module)
+    if read is None:
+        return None
+    attention, assumed = read
+    proved, words = _verdicts.get(type(module), {}).get(assumed, (False, ""))
+    if proved:
+        note, attention = words if assumed else "", replace(attention, guess="")
+    elif words:
+        note = f"{assumed or 'its layout'} (not proved: {words})"
+    else:
+        note = f"{assumed} (not checked, see watch.check)" if assumed else ""
+    return replace(attention, notes=(note, *attention.notes)) if note else attention
+
+
+def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
+    """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
+    nothing is proved."""
+    read = _read(module)
+    assert read is not None
+    _verdicts.setdefault(type(module), {})[read[1]] = proved, words
+
+
+def _read(module: nn.Module) -> tuple[Attention, str] | None:
+    """The reading of a module, and what is assumed in it."""
     for family in _added:
         attention = family(module)
         if attention is not None:
-            notes = (*attention.notes, *marks(module), *_not_read(module, attention))
-            said = f"read by your family {getattr(family, '__name__', type(family).__name__)}"
-            return _with_check(module, replace(attention, notes=notes), said)
-    refuse(module)
+            notes = (*attention.notes, *roles.notes_on(module), *_left_out(module, attention))
+            name = getattr(family, "__name__", repr(family))
+            return replace(attention, notes=notes), attention.guess or f"read by your family {name}"
+    roles.refuse(module)
     for family in FAMILIES:
         attention = family(module)
         if attention is not None:
             scale = roles.scale_of(module) if attention.scale is None else attention.scale
-            guess = "; ".join(_assumed(module, attention))
-            notes = (*attention.notes, *marks(module))
-            return _with_check(module, replace(attention, scale=scale, guess=guess, notes=notes), guess)
+            guess, notes = _assumed(module, attention), (*attention.notes, *roles.notes_on(module))
+            return replace(attention, scale=scale, guess=guess, notes=notes), guess
     return None
 
 
-def is_guess(module: nn.Module, attention: Attention) -> bool:
-    """Whether the layout was assumed, and no forward pass has proved it."""
-    agrees, _ = _checked.get(module, (False, ""))
-    return bool(attention.guess) and not agrees
-
-
-def note_check(module: nn.Module, agrees: bool, words: str) -> None:
-    """A forward pass agrees with the reading of this module, within the limits in `words`; or it does not
-    prove it, for the reason in `words`."""
-    _checked[module] = agrees, words
-
-
-def _with_check(module: nn.Module, attention: Attention, assumed: str) -> Attention:
-    """The reading with a note on what is assumed, and on what a forward pass said about it."""
-    if module not in _checked:
-        said = f"{assumed} (not checked, see watch.check)" if assumed else ""
-    else:
-        agrees, words = _checked[module]
-        verdict = "a forward pass agrees" if agrees else f"a forward pass does not prove it: {words}"
-        verdict += f" about what is read, within limits: {words}" if agrees and words else ""
-        said = f"{assumed} ({verdict})" if assumed else verdict if words else ""
-    return replace(attention, notes=(said, *attention.notes)) if said else attention
-
-
-def _assumed(module: nn.Module, attention: Attention) -> Iterator[str]:
-    """What could not be seen from the module: its family says so, or it only has the names of a known one;
-    and layers of one's own that may do other things with their weights than `nn.Linear` does."""
-    kind = type(module).__name__
-    if attention.guess:
-        yield attention.guess
-    elif not works_as_known(module) and not isinstance(module, nn.MultiheadAttention):
-        yield f"{kind} is read as the attention of transformers that has its names"
-    layers = [layer for layer in layers_of(attention) if isinstance(layer, nn.Module)]
+def _assumed(module: nn.Module, attention: Attention) -> str:
+    """What the module does not show: the family's guess, or that a class with the names of a known one, or a
+    linear layer of the user's own, works as the known one does."""
+    found = [attention.guess] if attention.guess else []
+    if not found and not works_as_known(module) and not isinstance(module, nn.MultiheadAttention):
+        found.append(f"{type(module).__name__} is read as the attention of transformers that has its names")
+    layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
     own = {type(layer).__name__ for layer in layers if has_own_forward(layer)}
     if own:
-        yield f"its {' and '.join(sorted(own))} is read as if it gave what nn.Linear gives"
+        found.append(f"its {' and '.join(sorted(own))} is read as if it gave what nn.Linear gives")
+    return "; ".join(found)
 
 
-def _not_read(module: nn.Module, attention: Attention) -> tuple[str, ...]:
-    """The matrices of a module that a family of one's own leaves out; nothing where it computes weights from
-    others, since then only a forward pass can tell."""
-    layers = layers_of(attention)
-    read = {weight for layer in layers if isinstance(layer, nn.Module) for weight in layer.parameters()}
-    bare = {weight.data_ptr() for weight in layers if isinstance(weight, Tensor) and not weight.is_meta}
-    weights = {name: weight for name, weight in module.named_parameters() if weight.ndim > 1}
-    if any(isinstance(layer, DTensor) or (isinstance(layer, Tensor) and layer.is_meta) for layer in layers):
+def _left_out(module: nn.Module, attention: Attention) -> tuple[str, ...]:
+    """A note on the matrices that a family of the user's own leaves out. Nothing where it reads bare weights:
+    then only a forward pass can tell."""
+    if any(isinstance(layer, Tensor) for layer in attention.layers):
         return ()
-    if not bare <= {weight.data_ptr() for weight in module.parameters()}:
-        return ()
-    further = [
-        name.removesuffix(".weight")
-        for name, weight in weights.items()
-        if weight not in read and weight.data_ptr() not in bare
-    ]
-    return (f"it has further weights that are not read: {', '.join(further)}",) if further else ()
-
-
-def looks_like_attention(module: nn.Module, path: str) -> bool:
-    """Whether a module that no family reads should be mentioned: by its class or its own name, or by its
-    projections."""
-    named = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
-    called = re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]) is not None
-    named = named or (called and sum(map(is_linear, module.modules())) > 1)
-    seeming = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
-    bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
-    seeming += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]
-    fused = any(roles.FUSED.fullmatch(name) for name in seeming)
-    return (named and any(True for _ in module.parameters())) or fused or len(seeming) > 1
-
-
-def _projects(child: nn.Module) -> bool:
-    """A linear layer, or a module around some, such as one for each head."""
-    return any(is_linear(part) for part in child.modules())
-
-
-def why_unknown(module: nn.Module) -> str:
-    """Why no family reads a module that looks like attention."""
-    odd = {
-        name: child
-        for name, child in module.named_children()
-        if (_INPUT.fullmatch(name) or roles.OUTPUT.fullmatch(name)) and _projects(child)
-        if not is_linear(child)
-    }
-    for name, child in odd.items():
-        bent = [type(part).__name__ for part in child.modules() if type(part).__name__ in _ACTIVATIONS]
-        if isinstance(child, nn.Sequential) and bent:
-            return (
-                f"its {name} applies {bent[0]} to what a linear layer gives, so that no product of weights "
-                "says what its heads do: track its matrices instead"
-            )
-    if odd:
-        kinds = ", ".join(f"{name} (a {type(child).__name__})" for name, child in odd.items())
-        return f"it has parts that do more than a linear layer that is known here: {kinds}"
-    return "its projections are laid out in no way that is known here"
+    layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
+    read = {weight for layer in layers for weight in layer.parameters()}
+    names = [name for name, weight in module.named_parameters() if weight.ndim > 1 and weight not in read]
+    further = ", ".join(name.removesuffix(".weight") for name in names)
+    return (f"it has further weights that are not read: {further}",) if further else ()

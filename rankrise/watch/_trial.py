@@ -1,325 +1,429 @@
-"""A copy of an attention module, called again and again with the signs of some of its weights changed."""
+"""One attention module, tried: does it work as its heads are read?
+
+Attention has symmetries that name its heads. Turn the signs of a head's value and output together, or of its
+query and key, and nothing changes. Turn those of its query alone, and only what this head adds changes. A
+copy of the module is run with such weights, and has to agree. No mask, position, softmax, gate or kernel has
+to be rebuilt for that.
+"""
 
 import copy
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import parametrize
 
-from rankrise.watch._families import Read
-from rankrise.watch._twin import (
-    Unprovable,
-    cast,
-    numbered_heads,
-    numbers,
-    plain_copy,
-    shared_columns,
-    untie,
-    with_token_changed,
-)
+from rankrise.foundations.errors import first_line
+from rankrise.watch._families import ROLES, Attention
+from rankrise.watch._linear import is_adapter, linear, merged_adapter
+from rankrise.watch._projection import Projection, Unreadable, read_as
+from rankrise.watch._recognise import recognise
+from rankrise.watch._roles import NORMALISED, ROTARY, acts_on_heads, is_norm
 
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
-"""What may differ where nothing should, as a share of the largest entry; a change is five times that."""
+"""What may differ between two runs that should agree, as a share of the largest entry."""
 HALF_TOLERANCE = 2e-2
-LONGER = "no token of the batch looks at another one: pass a batch of longer samples"
-ROLES = ("query", "key", "value")
+FIRST = 2**20 + 1
+"""The number that stands for a module's first weight, larger than constants that a family may read."""
 
 
 class Refuted(Exception):
     """What the module does that the layout says it does not."""
 
 
-@dataclass
-class Trial:
-    """A copy of the module, what it is called with, and where in its parameters each head's weights lie.
+class Unprovable(Exception):
+    """Why nothing can be said."""
 
-    The copy gets random weights and random tokens, so that a trained, zero or tiny module is as good as any.
+
+def trial_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Trial":
+    """A trial in float64, or in the module's own type where its kernels do not take that."""
+    if any(isinstance(parameter, DTensor) for parameter in module.parameters()):
+        raise Unprovable("its weights are sharded: check the model before it is sharded")
+    for dtype in (torch.float64, None):
+        try:
+            return Trial(module, args, kwargs, dtype)
+        except Unprovable:
+            raise
+        except Exception as error:
+            failed = error
+    said = f"{type(failed).__name__}: {first_line(failed)}"
+    raise Unprovable(f"a copy of it does not run by itself ({said})") from failed
+
+
+class Trial:
+    """A copy of an attention module, and where in its weights those of each head lie.
+
+    Its weights and tokens are drawn at random, so that a trained, zero or tiny module is as good as any.
     """
 
-    module: nn.Module
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    read: Read
-    dtype: torch.dtype | None
-    untied: bool = True
-    """Whether a weight that has several names gets one of its own for each."""
-    blocks: nn.Module | None = field(init=False)
-    """The output projection, if it is seen to be called."""
+    def __init__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype | None
+    ) -> None:
+        self.module = _plain_copy(module, dtype)
+        parameters = dict(self.module.named_parameters())
+        self.dtypes = {name: parameter.dtype for name, parameter in parameters.items()}
+        self.weights = torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
+        self.spans: dict[str, slice] = {}
+        start = 0
+        for name, parameter in parameters.items():
+            self.spans[name] = slice(start, start + parameter.numel())
+            start += parameter.numel()
 
-    def __post_init__(self) -> None:
-        if any(isinstance(parameter, DTensor) for parameter in self.module.parameters()):
-            raise Unprovable("its weights are sharded: check the model before it is sharded")
-        self.module = plain_copy(self.module, self.dtype)
-        if self.untied:
-            untie(self.module)
-        self.parameters = {parameter: name for name, parameter in self.module.named_parameters()}
-        attention = numbered_heads(self.module, list(self.parameters), self.read)
-        if attention.output.last is not None:
-            raise Unprovable("its output projection is several layers in a row")
-        count = sum(parameter.numel() for parameter in self.parameters)
-        self.heads, self.groups = attention.query.blocks, attention.key.blocks
-        self.group = attention.group_of_head
-        self.layers = {role: getattr(attention, role).layers for role in (*ROLES, "output")}
-        self.numbers = {role: numbers(getattr(attention, role), count) for role in ROLES}
-        output = numbers(attention.output, count)[0]
-        self.numbers["output"] = output[:-1].unflatten(0, (self.heads, -1))
-        self._with_bias = {role: (self.numbers[role][:, 0], self.numbers[role][:, -1]) for role in ROLES}
-        self._with_bias["output"] = output[:1], output[-1:]
-        """Of each column, the numbers of its first weight and of its bias."""
-        self.shared = shared_columns(self.numbers["key"])
+        attention = self._numbered()
+        self.layers = {role: getattr(attention, role).layers for role in ROLES}
+        self.group = torch.tensor(attention.group_of_head)
+        query, key, value, output = (_numbers(getattr(attention, role), start) for role in ROLES)
+        self.shared = (key == key[:1]).all(1).all(0) & (len(key) > 1)
         """Which columns of a key all heads have in common."""
-        self.tied = torch.equal(self.numbers["query"], self.numbers["key"])
-        """Whether queries and keys are one and the same, and change their signs together."""
-        self.repeated = self._repeated()
-        """Which of its weights are read more than once, in words; "" if none is."""
-        self.places = self._all_places()
-        self.weights = self._random_weights()
-        self.set(self.weights)
-        self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
-        self.args, self.kwargs = cast((tuple(self.args), self.kwargs), self.dtype, self.widths)
-        owners = self.owners("output")
-        self.blocks = owners[0] if len(owners) == 1 else None
-        self._seen: Tensor | None = None
-        with ExitStack() as hooks:
-            self._watch_output(hooks)
-            self.result = self.call()
-            """What the module gave in the last run."""
-        if self._seen is None:
-            self.blocks = None
-
-    def _repeated(self) -> str:
-        key = self.numbers["key"]
-        own, common = key[..., ~self.shared].flatten(), key[0][:, self.shared].flatten()
-        places = {**self.numbers, "key": torch.cat([own, common])}
-        places = {role: numbered[numbered > 0] for role, numbered in places.items()}
-        for role, some in places.items():
-            if len(some.unique()) < len(some):
-                return f"its {role} has the same weights several times"
-        for one, other in itertools.combinations(places, 2):
-            alike = self.tied and (one, other) == ("query", "key")
-            if not alike and torch.isin(places[one], places[other]).any():
-                return f"its {one} and its {other} have the same weights"
-        return ""
-
-    def _all_places(self) -> dict[str, list[Tensor]]:
-        """The numbers of the weights of each block, by role; of a key those of its own columns, and beside
-        them those that all share; of a query all, and those that meet a key's own columns."""
-        query, key = self.numbers["query"], self.numbers["key"]
-        blocks = {
+        self.numbers = {
             "query": query,
-            "query_own": query[..., ~self.shared],
-            "key": key[..., ~self.shared],
-            "key_shared": key[:1, :, self.shared],
-            "value": self.numbers["value"],
-            "output": self.numbers["output"],
+            "key": key.masked_fill(self.shared, 0),
+            "shared_key": key[:1].masked_fill(~self.shared, 0),
+            "value": value,
+            "output": output[0, :-1].unflatten(0, (len(self.group), -1)).mT,
         }
-        return {role: [block[block > 0] for block in several] for role, several in blocks.items()}
+        """The numbers from 1 of each role's weights, [blocks, d_model and a bias, size]; 0 is none."""
 
-    def run(self, **signs: Tensor) -> Tensor:
-        """What goes into the output projection [..., heads, d_head], or what the module gives, with the
-        weights of heads times these, by role."""
-        weights = self.weights.clone()
-        for role, ones in signs.items():
-            for place, sign in zip(self.places[role], ones.tolist(), strict=True):
-                weights[place.to(weights.device) - 1] *= sign
-        return self.run_with(weights)
+        self.weights = self._random_weights()
+        self.widths = {one.weight.shape[1] for one in (attention.query, attention.key)}
+        self.given = _random_tokens((args, kwargs), dtype, self.widths)
+        self.result = self.call(self.weights)
 
-    def run_with(self, weights: Tensor, token: tuple[str, int] | None = None) -> Tensor:
-        """The same with other weights altogether, and with the sign of one role changed at one token."""
-        with ExitStack() as hooks:
-            self.set(weights)
-            hooks.callback(self.set, self.weights)
-            if token is not None:
-                hooks.callback(self._flip_token(*token).remove)
-            self._watch_output(hooks)
-            self.result = self.call()
-        if self.blocks is None:
-            return self.result
-        assert self._seen is not None
-        inputs = self._inputs()
-        if self._seen.shape[-1] != len(inputs):
-            given = self._seen.shape[-1]
-            raise Refuted(f"its output projection is given {given} dimensions, not {len(inputs)}")
-        return self._seen[..., inputs].unflatten(-1, (self.heads, -1))
+    def prove(self) -> Iterator[str]:
+        """Yield the limits of the proof. Raises `Refuted` or `Unprovable`."""
+        self._prove_linear_layers()
+        self._prove_uses()
+        self._prove_heads()
+        self._prove_order()
+        yield from self._unread()
+        notes = self._read(self.weights).notes
+        if not self._meet_plainly("query", "key") and not {NORMALISED, ROTARY} & set(notes):
+            yield (
+                "queries and keys do not meet in their plain product, as with rotary positions, norms or a "
+                "difference of two maps"
+            )
+        if not self._meet_plainly("value", "output"):
+            yield "what heads give is gated, normalised or mixed on its way to the output projection"
 
-    def call(self) -> Tensor:
-        """What the module gives."""
-        self._seen = None
-        args, kwargs = copy.deepcopy((self.args, self.kwargs))  # a cache among them must not grow
+    def works_like(self, other: "Trial") -> bool:
+        """Whether another module has the same weights in the same places and does the same with them."""
+        if type(self.module) is not type(other.module) or self.spans != other.spans:
+            return False
+        if any(not torch.equal(numbers, other.numbers[role]) for role, numbers in self.numbers.items()):
+            return False
+        try:
+            return self._agree(self.call(other.weights, other.given), other.result)
+        except Exception:  # cross attention is called with other arguments
+            return False
+
+    # Running it
+
+    def call(self, weights: Tensor, given: Any = None) -> Tensor:
+        """What the module gives with these weights."""
+        self._set(weights)
+        args, kwargs = copy.deepcopy(given or self.given)  # a cache among them must not grow
         with torch.no_grad():
             result = self.module(*args, **kwargs)
         while not isinstance(result, Tensor):
             result = next(iter(result.values())) if isinstance(result, Mapping) else result[0]
-        return result
+        return result.nan_to_num()
 
-    def set(self, weights: Tensor) -> None:
-        """Give the parameters these values, one after the other."""
-        start = 0
-        for parameter in self.parameters:
-            part = weights[start : start + parameter.numel()]
-            parameter.data = part.view(parameter.shape).to(parameter.dtype)
-            start += parameter.numel()
+    def run(self, **factors: Tensor) -> Tensor:
+        """What the module gives with the weights of roles times factors, which fit [blocks, 1, size]."""
+        weights = self.weights.clone()
+        for role, factor in factors.items():
+            numbers = self.numbers[role]
+            there = numbers > 0
+            weights[numbers[there] - 1] *= factor.to(weights).expand(numbers.shape)[there]
+        return self.call(weights)
 
-    def moved(self, numbers: Tensor) -> Tensor:
-        """All weights, with those of these numbers drawn at random around where they are."""
-        generator = torch.Generator().manual_seed(3)
-        moved, places = self.weights.clone(), numbers.to(self.weights.device) - 1
-        moved[places] += torch.randn(len(places), generator=generator).to(moved)
-        return moved
+    def _set(self, weights: Tensor, dtype: torch.dtype | None = None) -> None:
+        for name, parameter in self.module.named_parameters():
+            values = weights[self.spans[name]].view(parameter.shape)
+            parameter.data = values.to(dtype or self.dtypes[name])
 
-    def start(self, parameter: Tensor) -> int:
-        """How many weights come before this parameter's."""
-        return sum(
-            one.numel() for one in itertools.takewhile(lambda one: one is not parameter, self.parameters)
-        )
+    def _agree(self, one: Tensor, other: Tensor) -> bool:
+        return one.shape == other.shape and bool((one - other).abs().max() <= _least(other))
 
-    def same(self, found: Tensor, expected: Tensor, otherwise: str) -> None:
-        if not self.alike(found, expected):
-            raise Refuted(otherwise)
+    # What is proved
 
-    def alike(self, found: Tensor, expected: Tensor) -> bool:
-        return bool(self._size(found - expected).max() <= self.tolerance * self._size(expected).max())
+    def _prove_linear_layers(self) -> None:
+        """Each layer that was read gives `x @ weight + bias`, whatever class it is of."""
+        wrong: dict[str, None] = {}
 
-    def only(self, found: Tensor, base: Tensor, signs: Tensor, otherwise: str) -> None:
-        """Only the heads with a changed sign may have changed, and have."""
-        change, least = self._size(found - base), self.tolerance * self._size(base).max()
-        if (change <= least).all():
-            raise Unprovable(LONGER)
-        kept = signs.to(change.device) > 0
-        if (change[kept] > least).any() or (change[~kept] <= 5 * least).any():
-            raise Refuted(otherwise)
+        def compare(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:
+            channels_first = isinstance(layer, (nn.Conv1d, nn.Conv2d))
+            given, found = (one.movedim(1, -1) if channels_first else one for one in (args[0], result))
+            read = linear(layer)
+            if given.shape[-1] != read.weight.shape[1]:
+                wrong[type(layer).__name__] = None
+                return
+            expected = given @ read.weight[0] + (0.0 if read.bias is None else read.bias[0])
+            if expected.shape == found.shape and not self._agree(found, expected):  # strides change shapes
+                wrong[type(layer).__name__] = None
 
-    def differs(self, found: Tensor, base: Tensor) -> bool:
-        return bool(self._size(found - base).max() > 5 * self.tolerance * self._size(base).max())
+        with ExitStack() as hooks:
+            for layer in {one for several in self.layers.values() for one in several}:
+                if isinstance(layer, nn.Module):
+                    hooks.enter_context(layer.register_forward_hook(compare))
+            self.call(self.weights)
+        if wrong:
+            raise Refuted(f"its {' and its '.join(wrong)} does not give what its weight and bias give")
 
-    def touched(self, found: Tensor, base: Tensor) -> int:
-        """How many rows changed."""
-        change = (found - base).abs().flatten(-2).flatten(0, -2).amax(-1)
-        return int((change > self.tolerance * base.abs().max()).sum())
+    def _prove_uses(self) -> None:
+        """Each role acts on what the module gives, by weights of its own."""
+        every = torch.cat([numbers[numbers > 0] for numbers in self.numbers.values()])
+        if len(every.unique()) < len(every):
+            raise Unprovable("one weight is read in several roles or heads, which cannot be tried apart")
+        silent = []
+        for role in ROLES:
+            uneven = torch.linspace(-1.0, 2.0, self.numbers[role].shape[-1])  # no norm undoes it
+            if self._agree(self.run(**{role: uneven}), self.result):
+                silent.append(role)
+        if silent == ["query", "key"]:
+            raise Unprovable("no token of the batch looks at another one: pass a batch of longer samples")
+        if silent:
+            raise Refuted(f"what is read as its {' and '.join(silent)} changes nothing that it gives")
 
-    def reached(self, weights: Tensor) -> int:
-        """How many rows of what the module gives one feature of one token acts on, with these weights."""
-        given, most = (self.args, self.kwargs), 0
-        self.set(weights)
-        before = self.call()
-        for place in (0.0, 0.5, 1.0):
-            self.args, self.kwargs = with_token_changed(given, place, self.widths)
-            change = (self.call() - before).abs().flatten(0, -2).amax(-1)
-            most = max(most, int((change > self.tolerance * before.abs().max()).sum()))
-        self.args, self.kwargs = given
-        self.set(self.weights)
-        return most
+    def _prove_heads(self) -> None:
+        """Each head's four parts belong together, and to no other head."""
+        for signs in _patterns(len(self.numbers["key"])):
+            of_group, of_head = _by_head(signs), _by_head(signs[self.group])
+            if not self._agree(self.run(value=of_group, output=of_head), self.result):
+                raise Refuted("values and outputs are not paired in that way, or act in another way too")
+            meeting = of_head.where(~self.shared, 1.0)
+            if not self._agree(self.run(query=meeting, key=of_group), self.result):
+                raise Refuted("queries and keys are not paired in that way, or act in another way too")
+        shared = torch.where(self.shared, -1.0, 1.0)
+        if not self._agree(self.run(query=shared, shared_key=shared), self.result):
+            raise Refuted("queries do not meet the part of keys that all heads share")
 
-    def rows(self, role: str) -> int | None:
-        """How many tokens that projection is given, if it is a layer that is called."""
-        owner = self.owner(role)
-        if owner is None or isinstance(owner, (nn.Conv1d, nn.Conv2d)):
-            return None
-        given: list[int] = []
-        with owner.register_forward_hook(lambda _, args, result: given.append(result[..., 0].numel())):
-            self.call()
-        return given[0] if given else None
+        for signs in _patterns(len(self.group)):
+            kept = _by_head((signs > 0).float())
+            if not self._agree(self.run(query=_by_head(signs), output=kept), self.run(output=kept)):
+                raise Refuted("queries belong to other heads")
 
-    def owner(self, role: str) -> nn.Module | None:
-        """The layer whose weight the first of these is in."""
-        found = self.numbers[role]
-        return next(iter(self._owners(found[found > 0][:1])), None)
+        size = self.numbers["value"].shape[-1]
+        for signs in _patterns(size):
+            if not self._agree(self.run(value=signs, output=signs), self.result):
+                raise Refuted("the dimensions of its values go to others of its outputs")
 
-    def owners(self, role: str) -> list[nn.Module]:
-        """The layers whose weights these are."""
-        return self._owners(self.numbers[role])
+        last, first = torch.zeros(size), torch.ones(self.numbers["query"].shape[-1])
+        last[-1], first[0] = 1.0, -1.0
+        of_last = self.run(output=last)
+        acts = not self._agree(self.run(output=last, query=-torch.ones(1)), of_last)
+        if acts and self._agree(self.run(output=last, query=first), of_last):
+            raise Refuted("a part of a query acts on a part of its values, so several heads are read as one")
 
-    def _owners(self, found: Tensor) -> list[nn.Module]:
-        return [
-            module
-            for module in self.module.modules()
-            if (weight := module._parameters.get("weight")) is not None
-            and ((found > self.start(weight)) & (found <= self.start(weight) + weight.numel())).any()
-        ]
+    def _prove_order(self) -> None:
+        """The query of a token acts on that token, its key on others: else the two are exchanged. It is shown
+        by a feature of one token that only one of the two takes in."""
+        rows = {}
+        for role, other in (("query", "key"), ("key", "query")):
+            weights = self.weights.clone()
+            for blind in (other, "value"):
+                first = self.numbers[blind][:, 0]
+                weights[first[first > 0] - 1] = 0.0
+            before, rows[role] = self.call(weights), 0
+            for place in (0.0, 0.5, 1.0):
+                given = _with_token_moved(self.given, place, self.widths)
+                change = (self.call(weights, given) - before).abs().flatten(0, -2).amax(-1)
+                rows[role] = max(rows[role], int((change > _least(before)).sum()))
+        if rows["query"] > 1 and rows["key"] == 1:
+            raise Refuted("the query of one token changes what other tokens get, as a key does")
 
-    def is_turned(self, role: str) -> bool:
-        """Whether its weight is read as (in, out): its inputs then lie apart."""
-        block = self.numbers[role][0]
-        if role == "output":
-            return int(block[0, 1] - block[0, 0]) == 1
-        return int(block[1, 0] - block[0, 0]) != 1
+    # What is not covered
 
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCE.get(self.weights.dtype, HALF_TOLERANCE)
+    def _unread(self) -> Iterator[str]:
+        """Name weights that are not read and act on what the module gives."""
+        is_read = torch.zeros(len(self.weights) + 1, dtype=torch.bool)
+        for numbers in self.numbers.values():
+            is_read[numbers] = True
+        as_it_is, given = self._read(self.weights), self._inputs(self.weights)
+        before, beside = [], []
+        for name, span in self.spans.items():
+            others = torch.arange(span.start, span.stop)[~is_read[span.start + 1 : span.stop + 1]]
+            if not len(others) or not acts_on_heads(name) or is_norm(name):
+                continue
+            moved = self.weights.clone()
+            moved[others] += torch.randn(len(others), generator=torch.Generator().manual_seed(3)).to(moved)
+            if not _same(self._read(moved), as_it_is):
+                continue  # it is read, before the last layer of a role
+            whole = len(others) == span.stop - span.start
+            part = f"{'' if whole else 'a part of '}{name.removesuffix('.weight')}"
+            is_matrix = self.module.get_parameter(name).ndim > 1
+            if is_matrix and not all(map(self._agree, self._inputs(moved), given)):
+                before.append(part)
+            elif not self._agree(self.call(moved), self.result):
+                beside.append(part)
+        if before:
+            raise Unprovable(
+                f"{', '.join(before)} acts between the tokens and what is read: let a family read it too"
+            )
+        if beside:
+            yield f"in its path and not read: {', '.join(beside)}"
 
-    def _size(self, difference: Tensor) -> Tensor:
-        """The largest entry of each head, or of all."""
-        size = difference.abs()
-        return size.amax()[None] if self.blocks is None else size.amax(-1).flatten(0, -2).amax(0)
+    def _inputs(self, weights: Tensor) -> list[Tensor]:
+        """What the first layers of queries, keys and values are given."""
+        given: list[Tensor] = []
+        with ExitStack() as hooks:
+            for role in ("query", "key", "value"):
+                layer = next(iter(self.layers[role]), None)
+                if isinstance(layer, nn.Module):
+                    keep = layer.register_forward_pre_hook(lambda _, args: given.append(args[0].clone()))
+                    hooks.enter_context(keep)
+            self.call(weights)
+        return given
 
-    def _watch_output(self, hooks: ExitStack) -> None:
-        def see(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            convolves = isinstance(module, (nn.Conv1d, nn.Conv2d))
-            self._seen = args[0].movedim(1, -1) if convolves else args[0]
+    def _meet_plainly(self, left: str, right: str) -> bool:
+        """Whether nothing but the product of two roles counts: their dimensions may then be exchanged, and
+        stretched in the one as they are shortened in the other."""
+        size = self.numbers[left].shape[-1]
+        apart = torch.zeros(size, dtype=torch.bool) if left == "value" else self.shared
+        order = torch.arange(size)
+        order[~apart] = order[~apart].flip(0)
+        stretch = torch.linspace(0.7, 1.4, size).where(~apart, 1.0).to(self.weights)
+        weights = self.weights.clone()
+        for role, factor in ((left, stretch), (right, 1 / stretch)):
+            numbers = self.numbers[role]
+            there = numbers > 0
+            weights[numbers[there] - 1] = (self.weights[numbers[..., order] - 1] * factor)[there]
+        return self._agree(self.call(weights), self.result)
 
-        if self.blocks is not None:
-            hooks.callback(self.blocks.register_forward_pre_hook(see).remove)
+    # Where the weights of heads lie
 
-    def _inputs(self) -> Tensor:
-        """Which inputs of the output projection each head's are, one head after the other."""
-        assert self.blocks is not None
-        weight: Tensor = self.blocks.weight  # type: ignore[assignment]
-        inside = self.numbers["output"][..., 0].flatten() - self.start(weight) - 1
-        return inside // weight.shape[1] if self.is_turned("output") else inside % weight.shape[1]
+    def _read(self, weights: Tensor, dtype: torch.dtype | None = None) -> Attention:
+        self._set(weights, dtype)
+        attention = recognise(self.module)
+        assert attention is not None
+        return attention
 
-    def _flip_token(self, role: str, row: int) -> Any:
-        owner = self.owner(role)
-        assert owner is not None
-        columns = self._columns(owner, role)
-
-        def flip(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
-            rows = result.flatten(0, -2).clone()
-            rows[row, columns] *= -1
-            return rows.view_as(result)
-
-        return owner.register_forward_hook(flip)
-
-    def _columns(self, owner: nn.Module, role: str) -> Tensor:
-        """Which outputs of a layer the blocks of this role are."""
-        weight: Tensor = owner.weight  # type: ignore[assignment]
-        inside = self.numbers[role][:, 0].flatten() - self.start(weight) - 1
-        inside = inside[(inside >= 0) & (inside < weight.numel())]
-        return inside % weight.shape[1] if self.is_turned(role) else inside // weight.shape[1]
-
-    def reads_bias_of(self, role: str, layer: nn.Linear) -> bool:
-        """Whether each column that is read of this layer's weight is read with the layer's own bias."""
-        first, bias = (numbered.flatten() for numbered in self._with_bias[role])
-        inside = first - self.start(layer.weight) - 1
-        there = (inside >= 0) & (inside < layer.weight.numel())
-        if layer.bias is None:
-            return True
-        width = layer.weight.shape[1]
-        columns = inside[there] % width if self.is_turned(role) else inside[there] // width
-        return torch.equal(bias[there], self.start(layer.bias) + 1 + columns)
+    def _numbered(self) -> Attention:
+        """The reading of numbers in place of weights. They tell where the weights of each head lie, whatever
+        views, cuts and copies are made. Where layers follow one another, it holds the last."""
+        numbers = torch.arange(FIRST, FIRST + len(self.weights), dtype=torch.float64)
+        try:
+            with read_as("last layers"):
+                attention = self._read(numbers, torch.float64)
+                attention.refuse_misfit()
+        except Unreadable as refusal:
+            raise Unprovable(f"the last of several layers cannot be tried alone: {refusal}") from None
+        return attention
 
     def _random_weights(self) -> Tensor:
-        """All matrices are drawn anew, those of heads in a size that keeps queries and keys near 1, and all
-        biases, which often begin as zeros; not those of norms."""
-        device = next(iter(self.parameters)).device
-        weights = torch.cat([parameter.detach().flatten() for parameter in self.parameters])
-        generator = torch.Generator().manual_seed(0)
+        """Matrices and biases drawn at random; biases often begin at zero. Norms keep their weights."""
         norms = [part for part in self.module.modules() if "norm" in type(part).__name__.lower()]
         of_norms = {parameter for norm in norms for parameter in norm.parameters()}
-        for parameter, name in self.parameters.items():
+        weights, generator = self.weights.clone(), torch.Generator().manual_seed(0)
+        for name, parameter in self.module.named_parameters():
             if parameter.ndim > 1 or (name.endswith("bias") and parameter not in of_norms):
-                size = (parameter.numel() / len(parameter)) ** -0.5
-                drawn = size * torch.randn(parameter.numel(), generator=generator)
-                start = self.start(parameter)
-                weights[start : start + parameter.numel()] = drawn.to(weights)
-        for role, numbered in self.numbers.items():
-            rows = numbered.shape[-1] if role == "output" else numbered.shape[1] - 1
-            places = numbered[numbered > 0]
-            drawn = rows**-0.5 * torch.randn(places.shape, generator=generator)
-            weights[places.to(device) - 1] = drawn.to(weights)
+                drawn = torch.randn(parameter.numel(), generator=generator)
+                weights[self.spans[name]] = drawn.to(weights) * (parameter.numel() / len(parameter)) ** -0.5
         return weights
+
+
+def _numbers(projection: Projection, count: int) -> Tensor:
+    """The numbers from 1 of a projection's weights, with those of its bias below; 0 is none."""
+    zeros = projection.weight.new_zeros(projection.blocks, projection.width)
+    bias = zeros if projection.bias is None else projection.bias
+    together = torch.cat([projection.weight, bias[:, None]], 1).double()
+    numbers = torch.where(together == 0, 0, together - (FIRST - 1))
+    if (numbers != numbers.round()).any() or numbers.min() < 0 or numbers.max() > count:
+        raise Unprovable("its heads are computed from several weights, or from numbers that are none of it")
+    return numbers.long()
+
+
+def _patterns(count: int) -> Iterator[Tensor]:
+    """Signs [count] that tell any two apart, each pattern also turned around."""
+    for bit in range(max(1, (count - 1).bit_length())):
+        signs = 1.0 - 2.0 * ((torch.arange(count) >> bit) & 1)
+        yield from (signs, -signs)
+
+
+def _by_head(factors: Tensor) -> Tensor:
+    return factors[:, None, None]
+
+
+def _least(result: Tensor) -> Tensor:
+    """The smallest difference from this result that counts."""
+    return TOLERANCE.get(result.dtype, HALF_TOLERANCE) * result.abs().max()
+
+
+def _same(one: Attention, other: Attention) -> bool:
+    pairs = [(getattr(one, role), getattr(other, role)) for role in ROLES]
+    return all(torch.equal(left.weight, right.weight) for left, right in pairs) and all(
+        left.bias is None or torch.equal(left.bias, right.bias) for left, right in pairs
+    )
+
+
+def _plain_copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """A copy in evaluation, with adapters merged, computed weights as plain ones, and norms without what they
+    add or take away, so that signs pass through them."""
+    twin = copy.deepcopy(module)
+    twin.eval()  # which gives nothing back in some classes
+    for path, part in list(twin.named_modules()):
+        owner, _, name = path.rpartition(".")
+        if parametrize.is_parametrized(part):
+            values = {weight: getattr(part, weight).detach().clone() for weight in part.parametrizations}
+            del part._modules["parametrizations"]
+            part.__class__ = type(part).__bases__[0]  # its own class computes weights, for the original too
+            for weight, value in values.items():
+                part.register_parameter(weight, nn.Parameter(value))
+        elif path and is_adapter(part):
+            twin.get_submodule(owner)._modules[name] = merged_adapter(part)
+        elif path and type(part) is nn.LayerNorm:
+            norm = nn.RMSNorm(part.normalized_shape, part.eps, part.elementwise_affine)
+            norm._parameters["weight"] = part.weight
+            twin.get_submodule(owner)._modules[name] = norm
+        elif "norm" in type(part).__name__.lower() and part._parameters.get("bias") is not None:
+            part.bias = nn.Parameter(torch.zeros_like(part.bias))
+        elif isinstance(part, nn.MultiheadAttention):
+            part.bias_k = part.bias_v = None  # a key and a value beside those of the tokens
+    return twin if dtype is None else twin.to(dtype)
+
+
+def _random_tokens(given: Any, dtype: torch.dtype | None, widths: set[int]) -> Any:
+    """The arguments in that type, and drawn at random where they are tokens."""
+    generator = torch.Generator().manual_seed(1)
+
+    def change(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        kind = dtype or tensor.dtype
+        if tensor.ndim > 1 and widths & set(tensor.shape[1:]):
+            return torch.randn(tensor.shape, generator=generator).to(tensor.device, kind)
+        return tensor.detach().to(kind)
+
+    return with_tensors(given, change)
+
+
+def _with_token_moved(given: Any, place: float, widths: set[int]) -> Any:
+    """The arguments with the first feature of one token moved: the one at this share of all."""
+
+    def change(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or tensor.ndim < 2 or tensor.shape[-1] not in widths:
+            return tensor
+        tokens = tensor.clone().flatten(0, -2)
+        tokens[int(place * (len(tokens) - 1)), 0] += 1
+        return tokens.view_as(tensor)
+
+    return with_tensors(given, change)
+
+
+def with_tensors(given: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The arguments with each tensor changed; one that is passed several times stays one."""
+    memory: dict[int, Tensor] = {}
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return memory.setdefault(id(value), change(value))
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return type(value)(convert(one) for one in value)
+        if isinstance(value, dict):
+            return {name: convert(one) for name, one in value.items()}
+        return value
+
+    return convert(given)

@@ -1,26 +1,27 @@
 """Attention modules as people write them, each with its heads by its own arithmetic, in float64.
 
 `heads` gives W_Q, W_K, W_V and W_O as lists of matrices [d_model, d_head], taken from the weights by hand.
-That they are right is proved by a forward pass rebuilt from them (see `rebuilt`).
+A forward pass rebuilt from them (see `rebuilt`) proves that they are right. `family` is how a user teaches
+rankrise to read the module.
 """
-
-import copy
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
-HEADS, SIZE, WIDTH = 4, 6, 10
+from rankrise.watch import Attention, linear
+
+HEADS, SIZE, WIDTH, LATENT = 4, 6, 10, 5
 INSIDE = HEADS * SIZE
 
 
-def linear(takes, gives):
+def layer(takes, gives):
     return nn.Linear(takes, gives, bias=False)
 
 
-def weight(layer):
-    return layer.weight.detach().double().T
+def weight(source):
+    return (source if isinstance(source, torch.Tensor) else source.weight.T).detach().double()
 
 
 def blocks(matrix, count=HEADS):
@@ -48,33 +49,41 @@ class Separate(nn.Module):
     def __init__(self):
         super().__init__()
         self.n_heads = HEADS
-        self.q_proj, self.k_proj, self.v_proj = (linear(WIDTH, INSIDE) for _ in range(3))
-        self.o_proj = linear(INSIDE, WIDTH)
+        self.q_proj, self.k_proj, self.v_proj = (layer(WIDTH, INSIDE) for _ in range(3))
+        self.o_proj = layer(INSIDE, WIDTH)
         self.change()
 
     def change(self):
         """What makes it another module."""
 
     def parts(self, x):
-        return [cut(layer(x)) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+        return [cut(one(x)) for one in (self.q_proj, self.k_proj, self.v_proj)]
 
     def forward(self, x):
         return self.o_proj(attend(*self.parts(x)))
 
     def heads(self):
-        of_inputs = [blocks(weight(layer)) for layer in (self.q_proj, self.k_proj, self.v_proj)]
-        return [*of_inputs, blocks(weight(self.o_proj).T)]
+        inputs = [blocks(weight(one)) for one in (self.q_proj, self.k_proj, self.v_proj)]
+        return [*inputs, blocks(weight(self.o_proj).T)]
+
+    def family(self):
+        inputs = (linear(one).cut(HEADS) for one in (self.q_proj, self.k_proj, self.v_proj))
+        return Attention(*inputs, linear(self.o_proj))
 
 
 class HeadsInterleaved(Separate):
     def parts(self, x):
         layers = (self.q_proj, self.k_proj, self.v_proj)
-        return [layer(x).unflatten(-1, (SIZE, HEADS)).permute(0, 3, 1, 2) for layer in layers]
+        return [one(x).unflatten(-1, (SIZE, HEADS)).permute(0, 3, 1, 2) for one in layers]
 
     def heads(self):
         layers = (self.q_proj, self.k_proj, self.v_proj)
-        apart = [list(weight(layer).unflatten(-1, (SIZE, HEADS)).permute(2, 0, 1)) for layer in layers]
-        return [*apart, blocks(weight(self.o_proj).T)]
+        inputs = [list(weight(one).unflatten(-1, (SIZE, HEADS)).permute(2, 0, 1)) for one in layers]
+        return [*inputs, blocks(weight(self.o_proj).T)]
+
+    def family(self):
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        return Attention(*(linear(one).cut(HEADS, interleaved=True) for one in layers), linear(self.o_proj))
 
 
 class OutputInterleaved(Separate):
@@ -84,6 +93,10 @@ class OutputInterleaved(Separate):
     def heads(self):
         output = weight(self.o_proj).T.unflatten(-1, (SIZE, HEADS)).permute(2, 0, 1)
         return [*super().heads()[:3], list(output)]
+
+    def family(self):
+        plain = super().family()
+        return Attention(plain.query, plain.key, plain.value, linear(self.o_proj).from_interleaved(HEADS))
 
 
 class QueryAndKeyExchanged(Separate):
@@ -95,49 +108,53 @@ class QueryAndKeyExchanged(Separate):
         key, query, value, output = super().heads()
         return [query, key, value, output]
 
+    def family(self):
+        plain = super().family()
+        return Attention(plain.key, plain.query, plain.value, plain.output)
+
 
 class SharedByDistantHeads(Separate):
     """Head h uses key h % 2, as after `key.repeat(1, 2, 1, 1)`."""
 
     def change(self):
         self.n_kv_heads = 2
-        self.k_proj, self.v_proj = linear(WIDTH, 2 * SIZE), linear(WIDTH, 2 * SIZE)
+        self.k_proj, self.v_proj = layer(WIDTH, 2 * SIZE), layer(WIDTH, 2 * SIZE)
 
     def parts(self, x):
-        shared = (cut(layer(x), 2).repeat(1, 2, 1, 1) for layer in (self.k_proj, self.v_proj))
+        shared = (cut(one(x), 2).repeat(1, 2, 1, 1) for one in (self.k_proj, self.v_proj))
         return [cut(self.q_proj(x)), *shared]
 
     def heads(self):
-        shared = [2 * blocks(weight(layer), 2) for layer in (self.k_proj, self.v_proj)]
+        shared = [2 * blocks(weight(one), 2) for one in (self.k_proj, self.v_proj)]
         return [blocks(weight(self.q_proj)), *shared, blocks(weight(self.o_proj).T)]
+
+    def family(self):
+        key, value = (linear(one).cut(2) for one in (self.k_proj, self.v_proj))
+        query = linear(self.q_proj).cut(HEADS)
+        return Attention(query, key, value, linear(self.o_proj), group=(0, 1, 0, 1))
 
 
 class KeyAndValuePerHead(nn.Module):
-    order = (HEADS, 2, SIZE)
-
     def __init__(self):
         super().__init__()
         self.num_heads = HEADS
-        self.to_q, self.to_kv = linear(WIDTH, INSIDE), linear(WIDTH, 2 * INSIDE)
-        self.to_out = linear(INSIDE, WIDTH)
+        self.to_q, self.to_kv, self.to_out = (
+            layer(WIDTH, INSIDE),
+            layer(WIDTH, 2 * INSIDE),
+            layer(INSIDE, WIDTH),
+        )
 
     def forward(self, x):
-        both = self.to_kv(x).unflatten(-1, self.order).movedim(-2, 0)
+        both = self.to_kv(x).unflatten(-1, (HEADS, 2, SIZE)).movedim(-2, 0)
         return self.to_out(attend(cut(self.to_q(x)), *both.transpose(2, 3)))
 
     def heads(self):
-        key, value = weight(self.to_kv).unflatten(-1, self.order).permute(2, 1, 0, 3)
+        key, value = weight(self.to_kv).unflatten(-1, (HEADS, 2, SIZE)).permute(2, 1, 0, 3)
         return [blocks(weight(self.to_q)), list(key), list(value), blocks(weight(self.to_out).T)]
 
-
-class ValueBeforeKey(KeyAndValuePerHead):
-    def forward(self, x):
-        value, key = self.to_kv(x).chunk(2, -1)
-        return self.to_out(attend(cut(self.to_q(x)), cut(key), cut(value)))
-
-    def heads(self):
-        value, key = weight(self.to_kv).chunk(2, -1)
-        return [blocks(weight(self.to_q)), blocks(key), blocks(value), blocks(weight(self.to_out).T)]
+    def family(self):
+        key, value = linear(self.to_kv).cut(HEADS).split(2)
+        return Attention(linear(self.to_q).cut(HEADS), key, value, linear(self.to_out))
 
 
 class Fused(nn.Module):
@@ -145,9 +162,10 @@ class Fused(nn.Module):
 
     axes = "3hd"
 
-    def __init__(self):
+    def __init__(self, **changed):
         super().__init__()
-        self.n_heads, self.qkv, self.proj = HEADS, linear(WIDTH, 3 * INSIDE), linear(INSIDE, WIDTH)
+        self.n_heads, self.qkv, self.proj = HEADS, layer(WIDTH, 3 * INSIDE), layer(INSIDE, WIDTH)
+        vars(self).update(changed)
 
     def apart(self, columns):
         """[..., width] as [3, heads, ..., size]."""
@@ -161,6 +179,18 @@ class Fused(nn.Module):
 
     def heads(self):
         return [*map(list, self.apart(weight(self.qkv))), blocks(weight(self.proj).T)]
+
+    def family(self):
+        whole, dealt = linear(self.qkv), {"interleaved": True}
+        read = {
+            "3hd": lambda: [part.cut(HEADS) for part in whole.split(3)],
+            "3dh": lambda: [part.cut(HEADS, **dealt) for part in whole.split(3)],
+            "h3d": lambda: whole.cut(HEADS).split(3),
+            "hd3": lambda: whole.cut(HEADS).split(3, **dealt),
+            "d3h": lambda: whole.cut(HEADS, **dealt).split(3, **dealt),
+            "dh3": lambda: [part.cut(HEADS, **dealt) for part in whole.split(3, **dealt)],
+        }
+        return Attention(*read[self.axes](), linear(self.proj))
 
 
 FUSED = [
@@ -182,53 +212,34 @@ class OwnMultihead(nn.MultiheadAttention):
         fused = self.in_proj_weight.detach().double().T.unflatten(-1, (2, 3, -1)).permute(2, 1, 0, 3)
         return [*map(list, fused), blocks(weight(self.out_proj).T, 2)]
 
+    def family(self):
+        return Attention(*linear(self.in_proj_weight).cut(2).split(3), linear(self.out_proj))
+
 
 class EinsumAttention(nn.Module):
-    """Bare parameters [heads, d_model, d_head]; XLNet's have the same names and another order."""
-
-    names = ("q", "k", "v", "o")
+    """Bare parameters [heads, d_model, d_head]."""
 
     def __init__(self):
         super().__init__()
-        for name in self.names[:3]:
-            setattr(self, name, nn.Parameter(torch.randn(HEADS, WIDTH, SIZE) / 3))
-        setattr(self, self.names[3], nn.Parameter(torch.randn(HEADS, SIZE, WIDTH) / 3))
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.randn(HEADS, WIDTH, SIZE) / 3) for _ in range(3))
+        self.W_O = nn.Parameter(torch.randn(HEADS, SIZE, WIDTH) / 3)
 
     def forward(self, x):
-        *inputs, output = (getattr(self, name) for name in self.names)
-        mixed = attend(*(torch.einsum("btd,hds->bhts", x, one) for one in inputs))
-        return mixed @ output.flatten(0, 1)
+        inputs = (torch.einsum("btd,hds->bhts", x, one) for one in (self.W_Q, self.W_K, self.W_V))
+        return attend(*inputs) @ self.W_O.flatten(0, 1)
 
     def heads(self):
-        *inputs, output = (getattr(self, name).detach().double() for name in self.names)
-        return [*map(list, inputs), list(output.mT)]
+        return [*(list(weight(one)) for one in (self.W_Q, self.W_K, self.W_V)), list(weight(self.W_O).mT)]
 
-
-class LensAttention(EinsumAttention):
-    names = ("W_Q", "W_K", "W_V", "W_O")
-
-
-class BareAttention(nn.Module):
-    """`x @ self.wq`: (in, out), the other way round than `nn.Linear`."""
-
-    def __init__(self):
-        super().__init__()
-        self.heads_here = HEADS
-        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(WIDTH, INSIDE) / 3) for _ in range(3))
-        self.wo = nn.Parameter(torch.randn(INSIDE, WIDTH) / 3)
-
-    def forward(self, x):
-        return attend(*(cut(x @ one) for one in (self.wq, self.wk, self.wv))) @ self.wo
-
-    def heads(self):
-        inputs = [blocks(one.detach().double()) for one in (self.wq, self.wk, self.wv)]
-        return [*inputs, blocks(self.wo.detach().double().T)]
+    def family(self):
+        inputs = (linear(one.mT.flatten(0, 1)).cut(HEADS) for one in (self.W_Q, self.W_K, self.W_V))
+        return Attention(*inputs, linear(self.W_O.flatten(0, 1).T))
 
 
 class Head(nn.Module):
     def __init__(self):
         super().__init__()
-        self.key, self.query, self.value = (linear(WIDTH, SIZE) for _ in range(3))
+        self.key, self.query, self.value = (layer(WIDTH, SIZE) for _ in range(3))
 
     def forward(self, x):
         return functional.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
@@ -237,7 +248,7 @@ class Head(nn.Module):
 class ListOfHeads(nn.Module):
     def __init__(self):
         super().__init__()
-        self.each, self.proj = nn.ModuleList(Head() for _ in range(HEADS)), linear(INSIDE, WIDTH)
+        self.each, self.proj = nn.ModuleList(Head() for _ in range(HEADS)), layer(INSIDE, WIDTH)
 
     def forward(self, x):
         return self.proj(torch.cat([head(x) for head in self.each], -1))
@@ -246,55 +257,31 @@ class ListOfHeads(nn.Module):
         inputs = [[weight(getattr(head, role)) for head in self.each] for role in ("query", "key", "value")]
         return [*inputs, blocks(weight(self.proj).T)]
 
-
-class Lists(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v = (nn.ModuleList(linear(WIDTH, SIZE) for _ in range(HEADS)) for _ in range(3))
-        self.out = linear(INSIDE, WIDTH)
-
-    def forward(self, x):
-        inputs = (torch.stack([layer(x) for layer in several], 1) for several in (self.q, self.k, self.v))
-        return self.out(attend(*inputs))
-
-    def heads(self):
-        return [
-            *([weight(one) for one in several] for several in (self.q, self.k, self.v)),
-            blocks(weight(self.out).T),
-        ]
+    def family(self):
+        inputs = (
+            linear(torch.cat([getattr(head, role).weight for head in self.each])).cut(HEADS)
+            for role in ("query", "key", "value")
+        )
+        return Attention(*inputs, linear(self.proj))
 
 
-# Weights that are computed from others
-
-
-class WeightNorm(Separate):
+class Parametrised(Separate):
     def change(self):
         parametrizations.weight_norm(self.q_proj)
         parametrizations.orthogonal(self.k_proj)
 
 
-class OldWeightNorm(Separate):
-    """The weight that is kept as an attribute is the one of the last forward pass."""
-
-    def change(self):
-        nn.utils.weight_norm(self.q_proj)
-        with torch.no_grad():
-            self.q_proj.weight_v.add_(torch.randn(INSIDE, WIDTH))
-
-    def heads(self):
-        whole, scale = self.q_proj.weight_v.detach().double(), self.q_proj.weight_g.detach().double()
-        return [blocks((scale * whole / whole.norm(dim=1, keepdim=True)).T), *super().heads()[1:]]
-
-
 class Pruned(Separate):
+    """The weight that a hook keeps as an attribute is the one of the last forward pass."""
+
     def change(self):
         prune.l1_unstructured(self.q_proj, "weight", 0.5)
         with torch.no_grad():
             self.q_proj.weight_orig.mul_(torch.randn(INSIDE, WIDTH))
 
     def heads(self):
-        whole = (self.q_proj.weight_orig * self.q_proj.weight_mask).detach().double()
-        return [blocks(whole.T), *super().heads()[1:]]
+        whole = self.q_proj.weight_orig * self.q_proj.weight_mask
+        return [blocks(weight(whole.T)), *super().heads()[1:]]
 
 
 class Tied(Separate):
@@ -302,76 +289,229 @@ class Tied(Separate):
         self.k_proj = self.q_proj
 
 
-class TiedWeight(Separate):
+class InARow(Separate):
+    """Two layers and dropout, multiplied."""
+
     def change(self):
-        self.k_proj.weight = self.q_proj.weight
-
-
-class KeysAreValues(Separate):
-    def change(self):
-        self.v_proj = self.k_proj
-
-
-class OneForAll(Separate):
-    def change(self):
-        self.k_proj = self.v_proj = self.q_proj
-
-
-class LowRank(Separate):
-    def change(self):
-        self.q_proj = nn.Sequential(linear(WIDTH, 3), nn.Dropout(0.1), linear(3, INSIDE))
+        self.q_proj = nn.Sequential(layer(WIDTH, 3), nn.Dropout(0.1), layer(3, INSIDE))
 
     def heads(self):
-        plain = copy.copy(self)
-        plain._modules = self._modules | {"q_proj": self.k_proj}
-        return [blocks(weight(self.q_proj[0]) @ weight(self.q_proj[2])), *Separate.heads(plain)[1:]]
+        others = [blocks(weight(one)) for one in (self.k_proj, self.v_proj)]
+        product = weight(self.q_proj[0]) @ weight(self.q_proj[2])
+        return [blocks(product), *others, blocks(weight(self.o_proj).T)]
 
 
-class WithDropout(Separate):
+class TurnedLinear(nn.Linear):
+    """Its weight is (in, out)."""
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class OfTurnedLayers(Separate):
+    """All sizes fit as `nn.Linear` has them too."""
+
     def change(self):
-        self.q_proj = nn.Sequential(self.q_proj, nn.Dropout(0.1))
-        self.o_proj = nn.Sequential(self.o_proj, nn.Dropout(0.1))
+        self.n_heads = 2
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            TurnedLinear(WIDTH, WIDTH, bias=False) for _ in range(4)
+        )
+
+    def parts(self, x):
+        return [cut(one(x), 2) for one in (self.q_proj, self.k_proj, self.v_proj)]
 
     def heads(self):
-        plain = copy.copy(self)
-        plain._modules = self._modules | {"q_proj": self.q_proj[0], "o_proj": self.o_proj[0]}
-        return Separate.heads(plain)
+        query, key, value, output = (weight(one.weight) for one in self.children())
+        return [*(blocks(one, 2) for one in (query, key, value)), blocks(output.T, 2)]
+
+    def family(self):
+        *inputs, output = (linear(one.weight.T) for one in self.children())
+        return Attention(*(one.cut(2) for one in inputs), output)
 
 
-class WithNorm(Separate):
-    """The product is the one without the norms."""
+class FromLatent(Separate):
+    """Keys and values come up from one latent; a norm with weights may stand between."""
 
-    def change(self):
-        self.q_proj = nn.Sequential(self.q_proj, nn.LayerNorm(INSIDE))
-        self.k_proj = nn.Sequential(self.k_proj, nn.LayerNorm(INSIDE))
-
-    def heads(self):
-        plain = copy.copy(self)
-        plain._modules = self._modules | {"q_proj": self.q_proj[0], "k_proj": self.k_proj[0]}
-        return Separate.heads(plain)
-
-
-# Compressed (latent) attention, under names of one's own
-
-
-class KeysFromLatent(Separate):
-    latent = 5
+    normed = False
 
     def change(self):
-        self.kv_down = linear(WIDTH, self.latent)
-        self.k_proj, self.v_proj = linear(self.latent, INSIDE), linear(self.latent, INSIDE)
+        self.kv_down, self.middle_norm = layer(WIDTH, LATENT), nn.RMSNorm(LATENT) if self.normed else None
+        self.k_proj, self.v_proj = layer(LATENT, INSIDE), layer(LATENT, INSIDE)
+        if self.normed:
+            nn.init.uniform_(self.middle_norm.weight, 0.5, 2.0)
 
     def parts(self, x):
         latent = self.kv_down(x)
+        latent = self.middle_norm(latent) if self.normed else latent
         return [cut(self.q_proj(x)), cut(self.k_proj(latent)), cut(self.v_proj(latent))]
 
     def heads(self):
-        down = weight(self.kv_down)
-        shared = [blocks(down @ weight(layer)) for layer in (self.k_proj, self.v_proj)]
+        down = weight(self.kv_down) * (weight(self.middle_norm.weight) if self.normed else 1.0)
+        shared = [blocks(down @ weight(one)) for one in (self.k_proj, self.v_proj)]
         return [blocks(weight(self.q_proj)), *shared, blocks(weight(self.o_proj).T)]
 
+    def family(self):
+        scale = self.middle_norm.weight if self.normed else None
+        key, value = (
+            linear(self.kv_down).then(linear(one), scale).cut(HEADS) for one in (self.k_proj, self.v_proj)
+        )
+        return Attention(linear(self.q_proj).cut(HEADS), key, value, linear(self.o_proj))
 
-class KeysFromWideLatent(KeysFromLatent):
-    """As wide as the tokens, so that no size tells."""
 
-    latent = WIDTH
+class FromNormedLatent(FromLatent):
+    """Its products are those without the norm's division."""
+
+    normed = True
+
+
+class SharedKeyPart(Separate):
+    """A part of the key is one for all heads, as in multi-head latent attention."""
+
+    def change(self):
+        self.q_proj, self.k_rest = layer(WIDTH, HEADS * (SIZE + 2)), layer(WIDTH, 2)
+
+    def parts(self, x):
+        query, key, value = super().parts(x)
+        rest = self.k_rest(x)[:, None].expand(-1, HEADS, -1, -1)
+        return query, torch.cat([key, rest], -1), value
+
+    def heads(self):
+        query, key, value, output = super().heads()
+        return [query, [torch.cat([one, weight(self.k_rest)], -1) for one in key], value, output]
+
+    def family(self):
+        plain = super().family()
+        return Attention(plain.query, plain.key.with_shared(linear(self.k_rest)), plain.value, plain.output)
+
+
+PLAIN = [
+    *(Separate, HeadsInterleaved, OutputInterleaved, QueryAndKeyExchanged, SharedByDistantHeads),
+    *(KeyAndValuePerHead, *FUSED, OwnMultihead, EinsumAttention, ListOfHeads, Parametrised, Pruned, Tied),
+    *(InARow, OfTurnedLayers, FromLatent, SharedKeyPart),
+]
+
+# Heads that are no products of weights
+
+
+class SignLinear(nn.Linear):
+    """The weight that is kept is not the one that is used, as in bit nets."""
+
+    def forward(self, x):
+        return functional.linear(x, self.weight.sign())
+
+
+class OfSigns(Separate):
+    def change(self):
+        self.q_proj = SignLinear(WIDTH, INSIDE, bias=False)
+
+
+class HeadsOfSeveralSizes(Separate):
+    sizes = (2, 4, 6, 12)
+
+    def forward(self, x):
+        inputs = (one(x).split(self.sizes, -1) for one in (self.q_proj, self.k_proj, self.v_proj))
+        mixed = [functional.scaled_dot_product_attention(*one) for one in zip(*inputs, strict=True)]
+        return self.o_proj(torch.cat(mixed, -1))
+
+
+class TalkingHeads(Separate):
+    def change(self):
+        self.mix = layer(HEADS, HEADS)
+
+    def forward(self, x):
+        query, key, value = self.parts(x)
+        logits = self.mix((query @ key.mT).movedim(1, -1)).movedim(-1, 1)
+        return self.o_proj((torch.softmax(logits, -1) @ value).transpose(1, 2).flatten(2))
+
+
+class WithoutSoftmax(Separate):
+    def forward(self, x):
+        query, key, value = self.parts(x)
+        query, key = functional.elu(query) + 1, functional.elu(key) + 1
+        mixed = query @ (key.mT @ value) / (query @ key.sum(2)[..., None])
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class OutputSkipped(Separate):
+    def forward(self, x):
+        mixed = attend(*self.parts(x))
+        return self.o_proj(mixed) + mixed[..., :WIDTH]
+
+
+class QueryForBoth(Separate):
+    """The layer called key is not used."""
+
+    def parts(self, x):
+        query, _, value = super().parts(x)
+        return query, query, value
+
+
+REFUTED = [OfSigns, HeadsOfSeveralSizes, TalkingHeads, WithoutSoftmax, OutputSkipped, QueryForBoth]
+
+# Read rightly, and not all there is
+
+
+class Difference(Separate):
+    """Each head is the difference of two maps, of the two halves of its queries and keys."""
+
+    def forward(self, x):
+        query, key, value = self.parts(x)
+        one, two = (
+            torch.softmax(first @ second.mT, -1)
+            for first, second in zip(query.chunk(2, -1), key.chunk(2, -1), strict=True)
+        )
+        return self.o_proj(((one - two / 2) @ value).transpose(1, 2).flatten(2))
+
+
+class UnnamedNorm(Separate):
+    """Queries and keys of length 1, by a function that no name shows."""
+
+    def parts(self, x):
+        query, key, value = super().parts(x)
+        return functional.normalize(query, dim=-1), functional.normalize(key, dim=-1), value
+
+
+class Gated(Separate):
+    def change(self):
+        self.gate = layer(WIDTH, INSIDE)
+
+    def forward(self, x):
+        return self.o_proj(attend(*self.parts(x)) * self.gate(x).sigmoid())
+
+
+class NormFirst(Separate):
+    def change(self):
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class WithSink(Separate):
+    """Each head may look at nothing, by a logit that is learned."""
+
+    def change(self):
+        self.sink = nn.Parameter(torch.randn(HEADS, 1, 1))
+
+    def forward(self, x):
+        query, key, value = self.parts(x)
+        logits = torch.cat([query @ key.mT, self.sink.expand(len(x), -1, x.shape[1], -1)], -1)
+        mixed = torch.softmax(logits, -1)[..., :-1] @ value
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class ConvolutionFirst(Separate):
+    def change(self):
+        self.mixer = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x):
+        return super().forward(self.mixer(x.mT).mT)
+
+
+LIMITED = {
+    Difference: "plain product",
+    UnnamedNorm: "plain product",
+    Gated: "gate",
+    NormFirst: "norm",
+    WithSink: "sink",
+}

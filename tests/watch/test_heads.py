@@ -1,15 +1,21 @@
-"""What `heads` promises beside the layouts: the right products, precision, marks, families of one's own."""
+"""What `heads` promises beside the layouts: the right products, views, precision, wrappers, refusals."""
 
+import copy
+import warnings
+
+import peft
 import pytest
 import torch
-from tiny_heads import Plain, tiny
+from tiny_heads import Plain, assert_same, tiny
 from torch import nn
-from transformers import AutoConfig, AutoModel
+from torch.distributed import tensor as dtensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.parallel import DistributedDataParallel
 
 from rankrise import watch
-from rankrise.watch._recognise import remove_family
+from rankrise.foundations.errors import RankriseError
 
-# The mistakes of earlier code, each as a test that it would fail.
+# Products
 
 
 def test_products_contract_the_heads_and_not_the_model():
@@ -25,11 +31,6 @@ def test_products_contract_the_heads_and_not_the_model():
         assert product.shape == (8, 8)  # key.weight @ query.weight.T would be 12 x 12
         written = module.value(tokens)[:, of_head] @ module.out_proj.weight[:, of_head].T
         torch.testing.assert_close(layer.value[head] @ layer.output[head].T, written)
-
-
-def test_heads_are_not_blocks_of_the_product_of_all_heads():
-    module = Plain()
-    (layer,) = watch.heads(module)
     products = layer.key @ layer.query.mT
     torch.testing.assert_close(products.sum(0), module.key.weight.T @ module.query.weight)
     assert torch.linalg.matrix_rank(products).tolist() == [4, 4, 4]
@@ -59,16 +60,7 @@ def test_weights_are_views_so_a_kept_start_must_be_cloned():
     with torch.no_grad():
         module.key.weight.add_(1.0)
     torch.testing.assert_close(layer.key, kept + 1.0)
-    for part in (layer.query, layer.key, layer.value, layer.output):
-        assert not part.requires_grad
-
-
-def test_key_and_value_products_are_different_things():
-    (layer,) = watch.heads(Plain())
-    assert not torch.allclose(layer.key @ layer.query.mT, layer.value @ layer.output.mT)
-
-
-# Grouped queries, tied and half-precision weights
+    assert not any(part.requires_grad for part in (layer.query, layer.key, layer.value, layer.output))
 
 
 def test_each_query_head_has_the_key_of_its_group():
@@ -87,13 +79,12 @@ def test_one_key_for_all_heads_stays_a_view():
     assert layer.key.data_ptr() == model.layers[0].self_attn.k_proj.weight.data_ptr()
 
 
-def test_layers_are_read_one_by_one_and_can_be_indexed():
+def test_layers_are_a_sequence():
     layers = watch.heads(tiny())
     assert len(layers) == 2
     assert layers[-1].name == "layers.1.self_attn"
-    assert (
-        [layer.name for layer in layers] == ["layers.0.self_attn", "layers.1.self_attn"] == list(layers.names)
-    )
+    assert [layer.name for layer in layers[:1]] == ["layers.0.self_attn"]
+    assert [layer.name for layer in layers] == list(layers.names)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -110,71 +101,233 @@ def test_tied_modules_are_read_once_and_tied_weights_twice():
     assert first.query.data_ptr() == second.query.data_ptr()
 
 
-# Marks
-
-
-@pytest.mark.parametrize(
-    ("family", "needs", "marks"),
-    [
-        ("bert", {}, []),
-        ("gpt2", {"n_embd": 24}, []),
-        ("llama", {}, ["rotary"]),
-        ("qwen3", {}, ["rotary", "normalised"]),
-        (
-            "swinv2",
-            {"embed_dim": 24, "depths": [1], "num_attention_heads": ..., "num_heads": [4], "head_dim": ...},
-            ["normalised"],
-        ),
-        ("longformer", {"attention_window": [2, 2]}, ["query_global, key_global, value_global"]),
-        (
-            "deberta-v2",
-            {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False},
-            ["pos_key_proj"],
-        ),
-        ("gpt_oss", {"num_local_experts": 2}, ["rotary", "sinks"]),
-    ],
-)
-def test_what_stands_between_product_and_logits_is_marked(family, needs, marks):
-    notes = watch.heads(tiny(family, **needs))[0].notes
-    assert len(notes) == len(marks)
-    assert all(mark in note for mark, note in zip(marks, notes, strict=True))
-
-
-def test_xlnet():
-    model = AutoModel.from_config(
-        AutoConfig.for_model("xlnet", d_model=24, n_layer=1, n_head=4, d_inner=8, vocab_size=9)
-    )
-    (layer,) = watch.heads(model)
-    attention, tokens = model.layer[0].rel_attn, torch.randn(5, 24)
-    for part in "qkv":
-        weight = {"q": layer.query, "k": layer.key, "v": layer.value}[part]
-        # As in XLNetRelativeAttention.forward.
-        expected = torch.einsum("ih,hnd->nid", tokens, getattr(attention, part))
-        torch.testing.assert_close(tokens @ weight, expected)
-    mixed = torch.randn(5, 4, 6)
-    expected = torch.einsum("ind,hnd->ih", mixed, attention.o)
-    torch.testing.assert_close(torch.einsum("ind,nhd->ih", mixed, layer.output), expected)
-
-
-# A family of one's own
-
-
 def test_a_family_of_ones_own_comes_first():
     @watch.add_family
     def halves(module):
         if isinstance(module, Plain):
-            query, key, value = (
-                watch.linear(part).cut(2) for part in (module.query, module.key, module.value)
-            )
-            return watch.Attention(
-                query, key, value, watch.linear(module.out_proj), scale=1.0, notes=("mine",)
-            )
+            inputs = (watch.linear(part).cut(2) for part in (module.query, module.key, module.value))
+            return watch.Attention(*inputs, watch.linear(module.out_proj), scale=1.0, notes=("mine",))
 
     try:
         (layer,) = watch.heads(Plain())
         assert layer.query.shape == (2, 8, 6)
-        told = "read by your family halves (not checked, see watch.check)"
-        assert (layer.scale, layer.notes) == (1.0, (told, "mine"))
+        assert layer.scale == 1.0
+        assert "mine" in layer.notes
     finally:
-        remove_family(halves)
+        watch.remove_family(halves)
     assert watch.heads(Plain())[0].query.shape == (3, 8, 4)
+
+
+# What training puts around a model
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    file = tmp_path_factory.mktemp("group") / "store"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_ddp(one_process):
+    model = tiny()
+    assert_same(watch.heads(DistributedDataParallel(model)), watch.heads(model))
+
+
+def test_sharded_tensors_are_gathered(one_process):
+    model, plain = tiny(), tiny()
+    mesh = dtensor.init_device_mesh("cpu", (1,))
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(
+                dtensor.distribute_tensor(module.weight.data, mesh, [dtensor.Shard(0)])
+            )
+    found = list(watch.heads(model))
+    assert type(found[0].query) is torch.Tensor
+    assert_same(found, watch.heads(plain))
+
+
+def test_fully_sharded_model(one_process):
+    model, plain = tiny(), tiny()
+    torch.distributed.fsdp.fully_shard(model, mesh=dtensor.init_device_mesh("cpu", (1,)))
+    assert_same(watch.heads(model), watch.heads(plain))
+    assert watch.check(model, {"input_ids": torch.arange(3, 9)[None]}).proved
+    assert_same(watch.heads(model), watch.heads(plain))
+
+
+@pytest.mark.parametrize(
+    "wrap", [torch.compile, nn.DataParallel, lambda m: torch.compile(nn.DataParallel(m))]
+)
+def test_wrapped_model(wrap):
+    model = tiny()
+    assert_same(watch.heads(wrap(model)), watch.heads(model))
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, checkpoint_wrapper])
+def test_wrapped_blocks(wrap):
+    model, plain = tiny(), tiny()
+    for index, block in enumerate(model.layers):
+        block.self_attn.q_proj = wrap(block.self_attn.q_proj)
+        model.layers[index] = wrap(block)
+    assert_same(watch.heads(model), watch.heads(plain))
+
+
+# PEFT
+
+
+def with_adapter(model, **needs):
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, **needs)
+    return peft.get_peft_model(model, config)
+
+
+@pytest.mark.parametrize("needs", [{}, {"use_dora": True}, {"use_rslora": True, "lora_alpha": 5}])
+def test_adapters_are_merged_without_touching_the_model(needs):
+    model = with_adapter(tiny(), **needs)
+    state = copy.deepcopy(model.state_dict())
+    found = list(watch.heads(model))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert_same(found, watch.heads(model.merge_and_unload()))
+
+
+def test_an_adapter_on_conv1d():
+    model = tiny("gpt2", n_embd=24, n_layer=1)
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+    model = peft.get_peft_model(model, config)
+    found = list(watch.heads(model))
+    assert found[0].name == "h.0.attn"
+    assert_same(found, watch.heads(model.merge_and_unload()))
+
+
+def test_disabled_adapters_are_left_out():
+    model = with_adapter(tiny())
+    with model.disable_adapter():
+        assert_same(watch.heads(model), watch.heads(tiny()))
+
+
+def test_a_small_adapter_on_bfloat16_is_not_rounded_away():
+    base = tiny().bfloat16()
+    before = watch.heads(base)[0].query.float().clone()
+    model = with_adapter(base)
+    [adapter] = [one for name, one in model.named_modules() if name.endswith("layers.0.self_attn.q_proj")]
+    adapter.lora_A.default.weight.data = torch.randn(2, 24) * 1e-3
+    adapter.lora_B.default.weight.data = torch.randn(32, 2) * 1e-3
+    change = adapter.get_delta_weight("default").float()
+    after = watch.heads(model)[0].query
+    expected = change.unflatten(0, (4, 8)).mT
+    torch.testing.assert_close(after - before, expected, rtol=0, atol=1e-8)
+    assert expected.abs().max() > 1e-7
+
+
+# Ordinary mistakes: each is refused, with the name of what is wrong
+
+
+class QuantLinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("qweight", torch.zeros(2, 2, dtype=torch.int32))
+
+
+class Int4(torch.Tensor):
+    pass
+
+
+class LoraLinear(nn.Linear):
+    """As in loralib."""
+
+    def __init__(self):
+        super().__init__(8, 12)
+        self.lora_A, self.lora_B = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.randn(12, 2))
+
+
+class SomeAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(2, 2)
+
+
+def plain(**changes):
+    module = Plain()
+    for name, value in changes.items():
+        setattr(module, name, value)
+    return module
+
+
+def with_weight(change):
+    module = Plain()
+    module.query._parameters["weight"] = change(module.query.weight)
+    return module
+
+
+def empty_shard(weight):
+    shard = nn.Parameter(torch.empty(0))
+    shard.ds_id = 0
+    return shard
+
+
+def frozen(dtype):
+    return lambda weight: nn.Parameter(weight.to(dtype), requires_grad=False)
+
+
+def fused(**numbers):
+    module = nn.Module()
+    module.qkv, module.proj, module.num_heads = nn.Linear(16, 32), nn.Linear(16, 16), 4
+    vars(module).update(numbers)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (lambda: {"q.weight": torch.ones(2, 2)}, "dict"),
+        (lambda: torch.ones(2, 2), "Tensor"),
+        (lambda: Plain().to("meta"), "meta device"),
+        (lambda: with_weight(frozen(torch.int8)), "torch.int8"),
+        (lambda: with_weight(frozen(torch.float8_e4m3fn)), "torch.float8_e4m3fn"),
+        (lambda: with_weight(lambda weight: weight.data.as_subclass(Int4)), "Int4"),
+        (lambda: with_weight(empty_shard), "ZeRO-3"),
+        (lambda: with_weight(lambda weight: nn.Parameter(torch.empty(0))), r"\(0,\)"),
+        (lambda: plain(query=QuantLinear()), "QuantLinear"),
+        (lambda: plain(query=LoraLinear()), "LoraLinear .*lora_A, lora_B"),
+        (lambda: plain(query=nn.Sequential(nn.Linear(8, 12), nn.GELU())), "query"),
+        (lambda: plain(num_heads=5), "5 heads"),
+        (lambda: plain(head_dim=6), "heads of size 6"),
+        (lambda: plain(num_heads=None), "num_heads"),
+        (lambda: plain(key=nn.Linear(8, 8)), "key heads"),
+        (lambda: plain(query=nn.Linear(8, 24)), "query heads"),
+        (lambda: plain(kv_b_proj=nn.Linear(2, 2)), "kv_a_proj_with_mqa"),
+        (lambda: plain(k_conv1d=nn.Conv1d(12, 12, 3)), "convolution"),
+        (fused, "cannot be split"),
+        (lambda: nn.Sequential(nn.Linear(2, 2)), "Sequential"),
+        (lambda: nn.Sequential(SomeAttention()), "SomeAttention"),
+    ],
+)
+def test_mistakes(model, named):
+    with pytest.raises(RankriseError, match=named):
+        watch.heads(model())[0]
+
+
+def test_fused_keys_that_are_counted_are_read():
+    assert watch.heads(fused(num_kv_heads=2))[0].group == (0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["SomeAttention", "Mixing"])
+def test_attention_that_is_left_out_is_a_warning(kind):
+    """Also where only a bare weight shows what it is."""
+    other = SomeAttention() if kind == "SomeAttention" else type(kind, (nn.Module,), {})()
+    if kind == "Mixing":
+        other.qkv_weight = nn.Parameter(torch.randn(3, 4, 6, 8))
+    with pytest.warns(UserWarning, match=rf"1 \({kind}\)"):
+        assert len(watch.heads(nn.Sequential(Plain(), other))) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch.heads(nn.Sequential(Plain()))
+
+
+def test_a_known_layer_with_another_forward_pass_is_announced(recwarn):
+    model = tiny("gpt2", n_embd=24)
+    watch.heads(model)
+    assert not recwarn.list
+    for block in model.h:
+        block.attn.forward = lambda hidden_states, *args, **kwargs: (hidden_states, None)
+    with pytest.warns(UserWarning, match="The layout of h.0.attn and 1 more is a GUESS"):
+        watch.heads(model)
