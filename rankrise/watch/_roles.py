@@ -134,7 +134,12 @@ def scale_of(module: Any) -> float | None:
     if type(module).__name__.startswith("Esm"):
         return None  # its `scaling` of 1 applies to queries that are scaled already
     kept = (getattr(module, name, None) for name in ("scaling", "scale", "softmax_scale", "inv_norm_factor"))
-    return next((scale for scale in kept if isinstance(scale, float)), None)
+    scale = next((scale for scale in kept if isinstance(scale, float)), None)
+    if scale is None and hasattr(module, "key_value_proj_dim"):
+        return 1.0  # T5 in transformers 4
+    if scale is None and getattr(module, "scale_attn_by_inverse_layer_idx", False):
+        return float(module.head_dim**-0.5 / (module.layer_idx + 1))  # GPT-2 in transformers 4
+    return scale
 
 
 def number(owner: Any, names: tuple[str, ...]) -> int | None:

@@ -45,7 +45,7 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if self.within and function is nn.functional.linear:
-            self.linears[self.within].append((args[0], result))
+            self.linears[self.within].append((args[0] if args else kwargs["input"], result))
         if self.within and function in (torch.softmax, nn.functional.softmax, Tensor.softmax):
             self.softmax[self.within] = args[0].clone(), result
         return result

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+import transformers
 from forward_proof import compare, prove
 from timm_alone import timm
 from tiny_heads import tiny
@@ -169,7 +170,8 @@ TRANSFORMERS = {
     "qwen3_next": (
         1,
         text,
-        GROUPED | {"layer_types": ["full_attention"], "num_experts": 0, "mlp_only_layers": [0]},
+        GROUPED
+        | {"layer_types": ["full_attention"], "num_experts": 0, "mlp_only_layers": [0], "use_cache": False},
     ),
     "ctrl": (1, text, {"n_embd": 32, "dff": 32, "n_layer": 1, "n_head": 4}),
     "wav2vec2": (
@@ -202,6 +204,7 @@ TRANSFORMERS = {
             "embed_dim": 16,
             "depths": [1, 1],
             "num_attention_heads": [2, 4],
+            "num_heads": [2, 4],
             "window_size": 4,
         },
     ),
@@ -225,6 +228,8 @@ def test_transformers(family):
     wants = {name: value for name, value in (TINY | needs).items() if value is not ...}
     if family.split()[0] not in CONFIG_MAPPING:
         pytest.skip("this version of transformers does not have it")
+    if family == "mpt" and transformers.__version__.startswith("4."):
+        pytest.skip("its mask does not take float64 there")
     config = AutoConfig.for_model(family.split()[0], **wants)
     prove(AutoModel.from_config(config), run, expected)
 
