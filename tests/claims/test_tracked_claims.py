@@ -230,13 +230,6 @@ def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
     assert claims[1].reason == "only VO was tracked: both products are needed."
 
 
-def test_data_sets_are_compared_where_both_are_there(tracked: dict[str, Path]) -> None:
-    runs = [tracked[name] for name in ("unit", "hard", "wander")]
-    compared = [one for one in check_claims(open(runs)) if one.name == "data sets"]
-    assert {(claim.data, claim.runs) for claim in compared} == {("CIFAR-10 and CIFAR-100", ("unit", "hard"))}
-    assert {one.name for one in check_claims(open(tracked["unit"]))} == set(OF_A_STUDY)
-
-
 def test_an_unfinished_run_is_judged_as_of_now_and_says_so(tracked: dict[str, Path], tmp_path: Path) -> None:
     claim = verdict("products", changed(tracked["unit"], tmp_path / "run", finished=None))
     assert claim.verdict == "holds"
@@ -274,15 +267,6 @@ def test_ranks_are_enough_for_low_rank(tracked: dict[str, Path], tmp_path: Path)
         assert claim.deciding == whole[part].deciding
         assert claim.verdict == whole[part].verdict
         assert not any("initial" in one.name for one in claim.measures)
-
-
-def test_spectra_from_long_before_the_end_decide_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:
-    run = changed(tracked["unit"], tmp_path / "run")
-    steps = run / "steps.jsonl"
-    write_rows(steps, [*read_lines(steps), {"step": 150, "loss": 0.1, "time": 1e9}])
-    claim = verdict("spectra", run)
-    assert claim.verdict == "not decided"
-    assert "the last full spectrum is of step 120 of 150" in claim.reason
 
 
 def test_frozen_heads_have_no_say(tracked: dict[str, Path], tmp_path: Path) -> None:
@@ -328,11 +312,6 @@ def test_heads_too_small_to_tell_are_left_undecided(tracked: dict[str, Path], tm
     claim = verdict("low rank", run)
     assert claim.verdict == "not decided"
     assert "head size 12" in claim.reason
-
-
-def test_a_claim_of_the_toy_is_not_one_of_tracked_runs(tracked: dict[str, Path]) -> None:
-    with pytest.raises(RankriseError, match="'convergence' is not known: pass some of 'low rank'"):
-        check_claims(open(tracked["unit"]), ["convergence"])
 
 
 def test_statistics_agree_with_scipy_s() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from pages import unpacked
 from tracked_runs import changed, train, write_rows
 
 from rankrise import RankriseError, watch
@@ -20,9 +19,7 @@ from rankrise.runs import ToyRun, open, studies
 from rankrise.show.figures import FIGURES, draw_figures
 from rankrise.show.figures.listing import planned, shown_of
 from rankrise.show.figures.ranks import draw_matrices, draw_stable_rank
-from rankrise.show.rank_kinds import product_rank_kinds
 from rankrise.show.report import write_report
-from rankrise.show.report.tracked_data import gather_all
 from rankrise.show.terminal import snapshot
 from rankrise.watch.types import FoundStage
 
@@ -200,23 +197,6 @@ def test_a_record_without_energy_ranks_has_no_figure_of_them(
         draw_figures(open(run), tmp_path / "out", ["energy-rank"])
 
 
-def test_a_rank_that_one_product_lacks_is_left_blank(tracked: dict[str, Path], tmp_path: Path) -> None:
-    run = shutil.copytree(tracked["unit"], tmp_path / "run")
-    lines = read_lines(run / "ranks.jsonl")
-    for line in lines:
-        del line["KQ"]["energy_rank"], line["VO"]["entropy_rank"]
-    write_rows(run / "ranks.jsonl", lines)
-    kinds = product_rank_kinds(watch.load(run))
-    whole = product_rank_kinds(watch.load(tracked["unit"]))
-    assert [list(of) for of in kinds.values()] == [list(of) for of in whole.values()]
-    for product, missing in (("KQ", "95 % energy"), ("VO", "entropy")):
-        assert np.isnan(kinds[product].pop(missing)).all()
-    np.testing.assert_array_equal(kinds["VO"]["95 % energy"], whole["VO"]["95 % energy"])
-    np.testing.assert_array_equal(kinds["KQ"]["entropy"], whole["KQ"]["entropy"])
-    (page,) = gather_all([watch.load(run)])["runs"]
-    assert all(np.isnan(unpacked(layer)).all() for layer in page["kinds"]["entropy"]["VO"])
-
-
 def test_figure_5_and_training_are_the_record_s(tracked: dict[str, Path], drawn: Drawn) -> None:
     run = watch.load(tracked["unit"])
     where = {"product": "KQ", "layer": 1, "head": 1, "spectrum": "initial"}
@@ -278,28 +258,6 @@ def test_a_metric_recorded_once_is_a_point_and_words_are_left_out(
     assert panels["training loss"].get_lines()[0].get_marker() == ""
 
 
-def test_a_part_of_imagenet_is_labelled_as_such(tracked: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(tracked["unit"], tmp_path / "run")
-    path = tmp_path / "run" / "run.json"
-    info = json.loads(path.read_text())
-    info["extra"]["data"] = "tiny-imagenet-100"
-    path.write_text(json.dumps(info))
-    figures, _ = draw_figures(open(tmp_path / "run"), tmp_path, ["16"])
-    assert {row["data"] for row in rows(figures["16"][2])} == {"ImageNet subset"}
-
-
-def test_a_sweep_s_figures_go_into_its_folder(
-    tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("unit", "small"):
-        shutil.copytree(tracked[name], tmp_path / "sweep" / name)
-    main(["figures", str(tmp_path / "sweep"), "--only", "scales", "--json"])
-    paths = json.loads(capsys.readouterr().out)["drawn"]["4"]
-    assert paths == [
-        str(tmp_path / "sweep" / "figures" / f"figure-4.{kind}") for kind in ("png", "svg", "csv")
-    ]
-
-
 def test_a_run_that_has_only_begun_is_said_to_be(tracked: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(tracked["unit"], tmp_path / "run")
     (tmp_path / "run" / "ranks.jsonl").write_text("")
@@ -336,14 +294,6 @@ def test_a_run_that_diverged_is_shown_up_to_there(
     shot = snapshot(member, None)
     assert np.isnan([line.means[-1] for line in shot.ranks]).all()
     assert np.isfinite([line.means[1] for line in shot.ranks]).all()
-
-
-def test_a_metric_that_one_run_has_alone_is_drawn_of_it(tracked: dict[str, Path], tmp_path: Path) -> None:
-    short = changed(train(tmp_path / "1", seed=3, steps=5), tmp_path / "short", {"epochs": 12})
-    draw_figures(open([tracked["unit"], short]), tmp_path, ["training"])
-    table = rows(tmp_path / "figure-training.csv")
-    assert {row["run"] for row in table if row["quantity"] == "accuracy"} == {"unit"}
-    assert {row["run"] for row in table if row["quantity"] == "loss"} == {"unit", "short"}
 
 
 def test_bad_requests_are_refused_in_a_sentence(
