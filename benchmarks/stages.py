@@ -95,7 +95,7 @@ def toy_curves() -> Iterator[tuple[str, list[Passage], list[bool], np.ndarray, n
     """Name, passages, which of them show in the loss, times and losses of every flow."""
     run = runs.open_toy(ROOT / "results" / "toy-paper")
     network = predict.diagonal_head(dimension=8, tokens=10, samples=200, seed=0)
-    u0, v0 = predict.random_initialisation(16, seed=0)
+    u0, v0 = predict.random_start(16, seed=0)
     small = predict.greedy(network, network.size, until=2.5)
     for alpha in run.settings.alphas:
         flow = predict.gradient_flow(network, u0, v0, log10_alpha=float(np.log10(float(alpha))), until=2.5)

@@ -29,9 +29,3 @@ def test_every_part_is_an_attribute_and_listed():
 def test_the_command_line_answers_without_importing_what_is_slow():
     result = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines() == [f"rankrise {rankrise.__version__}", ""]
-
-
-def test_names_that_moved_work_and_warn():
-    with pytest.warns(DeprecationWarning, match=r"Place is now rankrise\.predict\.types\.AttentionEntry"):
-        old = rankrise.predict.Place
-    assert old is rankrise.predict.types.AttentionEntry

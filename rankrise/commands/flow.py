@@ -1,11 +1,10 @@
-"""`rankrise flow`: the exact gradient flow of a built-in network, beside Algorithm 1."""
+"""`rankrise flow`: the gradient flow of a built-in network, beside its predicted stages."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from rankrise.commands.network import NetworkSettings
+from rankrise.commands.theory import NetworkSettings
 
 
 def flow(
@@ -29,35 +28,16 @@ def flow(
         json: print JSON instead of the table.
     """
     from rankrise import predict as theory
-    from rankrise.commands.network import build, network_settings
-    from rankrise.commands.theory import show_agreement, tell
+    from rankrise.commands.theory import network_of, stages_of, tell
     from rankrise.show.progress import bar
-    from rankrise.show.stage_table import print_stages
-    from rankrise.show.staircase import save_stages
 
-    wanted = network_settings(settings)
-    if wanted.weights == "full":
-        from rankrise.commands.full_matrices import flow_matrices
-
-        flow_matrices(wanted, log10_alpha, until, tolerance, out, json)
-        return
-    loss = build(wanted)
-    u0, v0 = theory.random_initialisation(loss.size, wanted.seed + 1, wanted.device)
+    wanted, network = network_of(settings)
+    start = theory.random_start(network, wanted.columns or None, wanted.seed + 1, wanted.device)
     with bar("gradient flow", until, unit="rescaled time") as move_to:
-        solved = theory.gradient_flow(loss, u0, v0, log10_alpha, until, tolerance, progress=move_to)
-    stages = theory.greedy(loss, until=until, device=wanted.device)
+        solved = theory.gradient_flow(network, *start, log10_alpha, until, tolerance, progress=move_to)
+    stages = stages_of(wanted, network, until)
     comparison = theory.compare(stages, solved)
-    result = {
-        **solved.to_dict(),
-        "algorithm_1": stages.to_dict(loss.label),
-        "largest_time_error": comparison.largest_time_error,
-        "largest_point_error": comparison.largest_point_error,
-        "support_grows_by_at_most_one": comparison.support_grows_by_at_most_one,
-    }
-
-    def show() -> None:
-        print_stages(stages, loss.label, solved)
-        show_agreement(solved, len(solved.times) - 1, comparison)
-
-    draw = partial(save_stages, name="flow", stages=stages, label=loss.label, flow=solved)
-    tell(result, "flow", out, json, draw, show)
+    errors = ("largest_time_error", "largest_point_error", "support_grows_by_at_most_one")
+    result = solved.to_dict() | {"predicted": stages.to_dict(network.label)}
+    result |= {name: getattr(comparison, name) for name in errors}
+    tell(result, "flow", out, json, stages, network.label, solved)

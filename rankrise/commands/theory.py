@@ -1,12 +1,108 @@
-"""What `rankrise predict` and `rankrise flow` print and keep, with diagonal weights or full matrices."""
+"""What `rankrise predict` and `rankrise flow` share: the built-in networks, and where results go."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.objective import Objective
+from rankrise.foundations.settings import check, replaced, setting
 
 if TYPE_CHECKING:
-    from rankrise.predict import Flow, MatrixFlow
-    from rankrise.predict.types import FlowComparison, MatrixComparison
+    from rankrise.predict import Stages
+    from rankrise.predict.types import Flow
+
+MOST_GIGABYTES = 2.0
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """A network with its data and a random teacher."""
+
+    network: Literal["head", "transformer", "linear"] = "head"
+    """One attention head (Eq. 1), a transformer (Example 3.2), or a linear network."""
+    weights: Literal["diagonal", "full"] = "diagonal"
+    """Diagonal, as in the paper's theorem, or full, beyond it (for the head and the linear network)."""
+    columns: int = setting(0, at_least=0)
+    """Inner dimension of full matrices, which bounds their rank; 0 for the dimension."""
+    dimension: int = setting(8, at_least=1)
+    """Embedding dimension d; the paper's toy has 50."""
+    tokens: int = setting(10, at_least=1)
+    """Tokens per sample."""
+    samples: int = setting(200, at_least=1)
+    """Training samples; the paper's toy has 1000."""
+    layers: int = setting(2, at_least=1)
+    """Layers of the transformer."""
+    heads: int = setting(2, at_least=1)
+    """Heads per layer of the transformer."""
+    objective: Objective = "squared"
+    """Squared error, or cross-entropy with the teacher's likelihoods or its likeliest class."""
+    seed: int = setting(0, at_least=0)
+    """Seed of the data and the teacher; seed + 1 draws the initialisation of a flow."""
+    device: str = setting("cpu", kind="machine")
+    """The device that computes, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.weights == "full" and (
+            self.network == "transformer" or (self.network == "linear" and self.objective != "squared")
+        ):
+            raise RankriseError(
+                f"--network {self.network} with --objective {self.objective} has no full weights here: pass "
+                "--network head, or --network linear with --objective squared."
+            )
+        needed = self.gigabytes
+        if needed > MOST_GIGABYTES:
+            raise RankriseError(
+                f"dimension {self.dimension}, tokens {self.tokens} and samples {self.samples} take about "
+                f"{needed:.1f} GB: pass smaller ones, for at most {MOST_GIGABYTES:g} GB."
+            )
+
+    @property
+    def gigabytes(self) -> float:
+        """About what the data with their derivatives, and the solver, need."""
+        tokens = 1 if self.network == "linear" else self.tokens
+        data = 10 * self.samples * tokens * self.dimension
+        if self.weights == "full":
+            solver = 300 * self.dimension**2
+        else:
+            blocks = {"head": 2, "linear": 1, "transformer": 2 * self.layers * self.heads}[self.network]
+            solver = 3 * (blocks * self.dimension) ** 2
+        return 8e-9 * (data + solver)
+
+
+def network_of(given: Mapping[str, Any]) -> tuple[NetworkSettings, Any]:
+    """The settings with those of the command line, and the network that they describe."""
+    from rankrise import predict
+    from rankrise.foundations.device import usable
+
+    settings = replaced(NetworkSettings(), given, "the command line", "a network")
+    usable(settings.device)
+    sizes: dict[str, Any] = {"samples": settings.samples, "seed": settings.seed, "device": settings.device}
+    full = settings.weights == "full"
+    if settings.network == "linear":
+        objective = settings.objective
+        return settings, predict.linear_network(
+            settings.dimension, diagonal=not full, objective=objective, **sizes
+        )
+    sizes |= {"tokens": settings.tokens, "objective": settings.objective}
+    if settings.network == "transformer":
+        layers, heads = settings.layers, settings.heads
+        return settings, predict.diagonal_transformer(settings.dimension, layers, heads, **sizes)
+    head = predict.full_head if full else predict.diagonal_head
+    return settings, head(settings.dimension, **sizes)
+
+
+def stages_of(settings: NetworkSettings, network: Any, until: float) -> "Stages":
+    """The network's stages, with a progress bar."""
+    from rankrise import predict
+    from rankrise.show.progress import bar
+
+    most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))
+    columns = settings.columns or None
+    with bar("stages", most, unit="stages") as move_to:
+        return predict.greedy(network, columns=columns, until=until, device=settings.device, progress=move_to)
 
 
 def tell(
@@ -14,38 +110,33 @@ def tell(
     name: str,
     out: Path | None,
     json: bool,
-    draw: Callable[[Path], list[Path]],
-    show: Callable[[], None],
+    stages: "Stages",
+    label: Callable[[int], str],
+    flow: "Flow | None" = None,
 ) -> None:
-    """Write a result and its picture to `out` where that is given; print it as JSON, or `show` it."""
+    """Write a result and its picture to `out` if given; print it as JSON, or its stages as a table."""
     from rankrise.foundations.files import to_json, write_json
+    from rankrise.show.stage_table import print_stages
+    from rankrise.show.staircase import save_stages
 
     paths = []
     if out is not None:
         paths = [out / f"{name}.json"]
         write_json(paths[0], result)
-        paths += draw(out)
+        paths += save_stages(out, name, stages, label, flow)
     if json:
         print(to_json(result))
         return
-    show()
-    for path in paths:
-        print(path)
-
-
-def show_assumptions(result: Mapping[str, Any]) -> None:
-    """Print whether the assumptions hold, where they were checked."""
+    print_stages(stages, label, flow)
     for assumption in result.get("assumptions", {}).values():
         verdict = "holds" if assumption["holds"] else "does not hold"
         print(f"{assumption['name']}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
-
-
-def show_agreement(
-    solved: "Flow | MatrixFlow", steps: int, comparison: "FlowComparison | MatrixComparison"
-) -> None:
-    """Print how a flow ended and what it took, and how far its stages are from the predicted ones."""
-    print(f"{solved.message} {steps} steps, {solved.gradients} gradients.")
-    if comparison.stages:
-        print(f"Largest error of a stage time: {100 * comparison.largest_time_error:.2f} %.")
-    else:
-        print("No plateau has its middle within the flow: raise --until to compare stage times.")
+    if flow is not None:
+        print(f"{flow.message} {flow.steps} steps, {flow.gradients} gradients.")
+        error = result["largest_time_error"]
+        if error == error:
+            print(f"Largest error of a stage time: {100 * error:.2f} %.")
+        else:
+            print("No plateau has its middle within the flow: raise --until to compare stage times.")
+    for path in paths:
+        print(path)

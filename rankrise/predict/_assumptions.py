@@ -1,36 +1,31 @@
-"""The assumptions of Theorem 4.5, checked stage by stage, each with the margin by which it holds.
+"""The assumptions behind the stages, checked one by one, each with the margin by which it holds.
 
-Their numbers moved between versions of the paper, so they go by what they say: *nondegeneracy*, *strict
-minima*, *noise robustness*.
+Their numbers moved between versions of the paper, so they go by what they say.
 """
 
 import math
-import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from functools import wraps
-from typing import Any, ParamSpec
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
-from rankrise.predict._landing import land
+from rankrise.predict._diagonal.landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
-from rankrise.predict._stages import Stages
+from rankrise.predict._matrices.factors import FactorSpace, balanced
+from rankrise.predict._matrices.steps import Linearised
+from rankrise.predict._stages import Stage, Stages
+from rankrise.predict._tables import text_table
 
 _SAME_POINT = 1e-3
-"""How far apart, as a fraction of the largest weight, two ends count as the same point."""
-
-P = ParamSpec("P")
+"""Two ends this close, as a fraction of the largest weight, are the same point."""
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """One assumption: whether it holds, its smallest `margin` over the stages, and the margin of each stage.
-
-    A margin above zero means that the assumption holds; what it measures is said by `meaning`.
+    """One assumption: whether it holds, and its `margin` (above 0 if it does), the smallest of the `margins`
+    of the stages; `meaning` says what is measured.
     """
 
     name: str
@@ -40,152 +35,180 @@ class Assumption:
     meaning: str
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Several assumptions that were checked, each a field."""
+@dataclass(frozen=True, repr=False)
+class Assumptions:
+    """What the theory assumes, along the stages that were found.
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has them: the one spelling of assumptions in files and on the terminal."""
-        return asdict(self)
+    Noise robustness is checked for diagonal networks, the gradient at zero and mixing for full matrices; the
+    others are None.
+    """
+
+    nondegeneracy: Assumption
+    strict_minima: Assumption
+    noise_robustness: Assumption | None = None
+    gradient_at_zero: Assumption | None = None
+    mixing: Assumption | None = None
+
+    @property
+    def checked(self) -> dict[str, Assumption]:
+        """Those that were checked, by name."""
+        return {name: one for name, one in vars(self).items() if one is not None}
 
     @property
     def hold(self) -> bool:
         """Whether all of them hold."""
-        return all(getattr(self, one.name).holds for one in fields(self))
+        return all(one.holds for one in self.checked.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has them."""
+        return {name: asdict(one) for name, one in self.checked.items()}
+
+    def __repr__(self) -> str:
+        every = self.checked.values()
+        columns = {
+            "assumption": [one.name for one in every],
+            "holds": ["yes" if one.holds else "no" for one in every],
+            "margin": [f"{one.margin:.3g}" for one in every],
+        }
+        return text_table("All hold:" if self.hold else "Not all hold:", columns)
 
 
-@dataclass(frozen=True)
-class Assumptions(Checked):
-    """The three assumptions of Theorem 4.5 along the stages that were found."""
-
-    nondegeneracy: Assumption
-    strict_minima: Assumption
-    noise_robustness: Assumption
-
-
-def _size_was_second(function: Callable[P, Assumptions]) -> Callable[P, Assumptions]:
-    """Take the old spelling, `check_assumptions(loss, size, stages)`, for one version, and warn."""
-
-    @wraps(function)
-    def taken(*arguments: Any, **named: Any) -> Assumptions:
-        if len(arguments) > 1 and isinstance(arguments[1], int):
-            message = "check_assumptions(loss, size, stages) is now check_assumptions(loss, stages)."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            arguments = (arguments[0], *arguments[2:])
-        return function(*arguments, **named)
-
-    return taken
-
-
-@_size_was_second
-@typed
 def check_assumptions(
     loss: LossFunction, stages: Stages, noise: float = 1e-2, trials: int = 2, seed: int = 0
 ) -> Assumptions:
-    """Check, for each stage, what Theorem 4.5 assumes of it.
+    """Check, for each stage, what the theory assumes of it.
 
-    - *Nondegeneracy*: no other coordinate is due at the same time, and one that left the support is driven
-      away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the drive on
-      one that left as a fraction of the largest drive at zero.
-    - *Strict minima*: the loss of u, with `a = s * u^2` on the support, has a positive definite Hessian at
-      the stationary point. The margin is its smallest eigenvalue.
-    - *Noise robustness*: stage B, started with Gaussian noise of standard deviation `noise` on the weights u
-      of the old support (the paper's 1e-2), still ends at the same point. The margin is 1 minus the distance
-      of the two ends, in thousandths of the largest weight.
+    - *Nondegeneracy*: no other direction is due at the same time, and a coordinate that left the support is
+      driven away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the
+      drive on one that left as a fraction of the largest drive at zero.
+    - *Strict minima*: the Hessian in the weights is positive definite at the point of rest. The margin is its
+      smallest eigenvalue; for matrices, apart from the gauge `U g, V g^-T`, whose eigenvalues vanish. A loss
+      that falls into blocks need not have it: its minima are those of the blocks.
+    - *Noise robustness* (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on the
+      weights of the old support (the paper's 1e-2), still ends at the same point, in each of some `trials`.
+      The margin is 1 minus the distance of the two ends, in thousandths of the largest weight.
+    - *Gradient at zero* (matrices): some product has one. The margin is its largest singular value.
+    - *Mixing* (matrices): transitions couple the directions of a product, so that ordered exponents add. The
+      margin is the weakest link, as a fraction of the gradient, and 0 where directions fall into blocks.
 
+    >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
     >>> loss = lambda a: ((a - target) ** 2).sum() / 2
-    >>> from rankrise import predict
-    >>> check = predict.check_assumptions(loss, predict.greedy(loss, 2))
-    >>> check.hold, round(check.nondegeneracy.margin, 6), round(check.strict_minima.margin, 6)
-    (True, 1.0, 4.0)
+    >>> predict.check_assumptions(loss, predict.greedy(loss, 2))
+    All hold:
+            assumption  holds  margin
+         nondegeneracy    yes       1
+         strict minima    yes       4
+      noise robustness    yes       1
     """
     if not (noise > 0 and trials >= 1):
-        raise RankriseError(
-            f"noise is {noise!r} and trials {trials!r}: pass a noise above 0 and at least one trial."
-        )
-    if not len(stages):
+        raise RankriseError(f"noise is {noise} and trials {trials}: pass numbers above 0.")
+    if not stages:
         raise RankriseError(f"stages is empty, so there is nothing to check ({stages.message}): pass others.")
-    size, declared = len(stages[0].point), getattr(loss, "size", None)
-    if declared not in (None, size):
-        raise RankriseError(
-            f"stages have {size} coordinates and the loss has {declared}: pass stages of the same loss."
+    size, device = len(stages[0].point), stages[0].point.device
+    declared = getattr(loss, "size", None)
+    if stages.diagonal and declared not in (None, size):
+        raise RankriseError(f"stages have {size} coordinates and the loss {declared}: pass the same loss's.")
+    if stages.diagonal:
+        checked = checked_loss(loss, size, device=device)
+    else:
+        checked = checked_loss(loss, shapes=stages.shapes, device=device)
+    _, at_zero = checked.value_and_gradient(checked.zero())
+    if not stages.diagonal:
+        largest = max(float(torch.linalg.matrix_norm(part, 2)) for part in checked.split(at_zero))
+        curvatures = [_matrix_curvature(checked, stage) for stage in stages]
+        mixing = "weakest link between the directions of a product in a transition"
+        return Assumptions(
+            nondegeneracy=_nondegeneracy([0.0 if one.tied else one.gap / one.time for one in stages]),
+            strict_minima=_strict_minima(curvatures, "modulo gauge"),
+            gradient_at_zero=_judged("gradient at zero", [largest], "its largest singular value"),
+            mixing=_judged("mixing", [stage.mixing for stage in stages], mixing),
         )
-    checked = checked_loss(loss, size, stages[0].point.device)
     source = torch.Generator().manual_seed(seed)
+    returns = "1 less the distance of stage B's end from its point, in thousandths of the largest weight"
     return Assumptions(
-        judged("nondegeneracy", _gaps(checked, stages), "relative gap in time to the runner-up"),
-        judged(
-            "strict minima",
-            _curvatures(checked, stages),
-            "smallest eigenvalue of the Hessian in u on the support",
+        nondegeneracy=_nondegeneracy(
+            [_coordinate_gap(checked, stage, float(at_zero.abs().max())) for stage in stages]
         ),
-        judged(
-            "noise robustness",
-            _returns(checked, stages, noise, trials, source),
-            "1 less the distance of stage B's end from its point, in thousandths of the largest weight",
+        strict_minima=_strict_minima([_curvature(checked, stage) for stage in stages], "on the support"),
+        noise_robustness=_judged(
+            "noise robustness", _returns(checked, stages, noise, trials, source), returns
         ),
     )
 
 
-def judged(name: str, margins: list[float], meaning: str) -> Assumption:
-    """An assumption that holds where its smallest margin is above zero."""
+def _judged(name: str, margins: list[float], meaning: str) -> Assumption:
     smallest = min(margins)
     return Assumption(name, smallest > 0, smallest, tuple(margins), meaning)
 
 
-def _gaps(loss: Loss, stages: Stages) -> list[float]:
-    largest = float(loss.value_and_gradient(torch.zeros_like(stages[0].point))[1].abs().max())
-    gaps = []
-    for stage in stages:
-        gap = 0.0 if stage.tied else (stage.runner_up - stage.time) / stage.time
-        if stage.left:
-            drive = loss.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
-            gap = min(gap, float(drive) / largest)
-        gaps.append(gap)
-    return gaps
+def _nondegeneracy(gaps: list[float]) -> Assumption:
+    return _judged("nondegeneracy", gaps, "relative gap in time to the runner-up")
 
 
-def _curvatures(loss: Loss, stages: Stages) -> list[float]:
-    """For `a = s * u^2` at a stationary point, the Hessian in u is `4 (su) (su)^T * H`: the gradient's
-    part vanishes there.
+def _strict_minima(curvatures: list[float], where: str) -> Assumption:
+    return _judged("strict minima", curvatures, f"smallest eigenvalue of the Hessian in the weights {where}")
+
+
+def _coordinate_gap(loss: Loss, stage: Stage, largest: float) -> float:
+    gap = 0.0 if stage.tied else stage.gap / stage.time
+    if stage.left:
+        drive = loss.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
+        gap = min(gap, float(drive) / largest)
+    return gap
+
+
+def _curvature(loss: Loss, stage: Stage) -> float:
+    """For `a = s * u^2` at a stationary point, the Hessian in u is `4 (su) (su)^T * H`: the gradient's part
+    vanishes there.
     """
-    smallest = []
-    for stage in stages:
-        support = torch.tensor(stage.support, device=stage.point.device)
-        weights = stage.point[support].sign() * stage.point[support].abs().sqrt()
-        hessian = 4 * weights[:, None] * weights * loss.hessian(stage.point, support)[support]
-        smallest.append(float(torch.linalg.eigvalsh(hessian)[0]) if len(support) else math.inf)
-    return smallest
+    support = torch.tensor(stage.support, device=stage.point.device)
+    if not len(support):
+        return math.inf
+    weights = stage.point[support].sign() * stage.point[support].abs().sqrt()
+    hessian = 4 * weights[:, None] * weights * loss.hessian(stage.point, support)[support]
+    return float(torch.linalg.eigvalsh(hessian)[0])
+
+
+def _matrix_curvature(loss: Loss, stage: Stage) -> float:
+    ranks = tuple(min(shape) - len(rates) for shape, rates in zip(loss.shapes, stage.rates, strict=True))
+    space = FactorSpace(loss, ranks)
+    x = space.pack([balanced(a, rank) for a, rank in zip(stage.points, ranks, strict=True)])
+    linear = Linearised(space, space.here(x))
+    if linear.whole is not None:
+        values = -linear.whole.values
+    else:
+        units = torch.eye(space.size, dtype=x.dtype, device=x.device)
+        jacobian = torch.stack([linear.apply(unit)[0] for unit in units])
+        values = -torch.linalg.eigvalsh((jacobian + jacobian.T) / 2)
+    gauge = sum(rank * rank for rank in ranks)
+    kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
+    return float(kept.min()) if len(kept) else math.inf
 
 
 def _returns(loss: Loss, stages: Stages, noise: float, trials: int, source: torch.Generator) -> list[float]:
     before = torch.zeros_like(stages[0].point)
     margins = []
     for stage in stages:
+        allowed = _SAME_POINT * float(stage.point.abs().max().sqrt())
         worst = math.inf
         for _ in range(trials):
             start = _noisy(before, noise, source)
-            start[stage.coordinate] = stage.sign * noise**2
+            start[stage.product] = stage.sign * noise**2
             support = start.nonzero()[:, 0]
             limit = land(loss.restricted(support), start[support])
-            distance = math.inf if limit is None else _distance(limit, stage.point[support])
-            allowed = _SAME_POINT * float(stage.point.abs().max().sqrt())
-            worst = min(worst, 1 - distance / allowed)
+            if limit is None:
+                worst = -math.inf
+                continue
+            distance = (limit.abs().sqrt() - stage.point[support].abs().sqrt()).abs().max()
+            worst = min(worst, 1 - float(distance) / allowed)
         margins.append(worst)
         before = stage.point
     return margins
 
 
 def _noisy(point: Tensor, noise: float, source: torch.Generator) -> Tensor:
-    """`a = s * u^2` with noise on the weights u where they are not zero; a weight does not change its
-    sign.
-    """
+    """`a = s * u^2` with noise on the weights u that are not zero; no weight changes its sign."""
     shift = noise * torch.randn(len(point), generator=source, dtype=point.dtype).to(point.device)
     weights = (point.abs().sqrt() + shift).abs()
     return torch.where(point == 0, 0.0, point.sign() * weights.square())
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    """The largest distance between the weights |u| of two points."""
-    return float((one.abs().sqrt() - other.abs().sqrt()).abs().max())

@@ -1,200 +1,239 @@
-"""Gradient flow of a diagonal network at any initialisation scale, exactly (Eq. 4 in the coordinates of
-Lemma 4.1).
-"""
+"""Gradient flow at any initialisation scale: of diagonal networks exactly (Eq. 4), and of full matrices."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
+import numpy
 import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
-from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
-from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._ending import Ending, StepTooSmall, not_finite, out_of_steps, reached
-from rankrise.predict._hermite import hermite
-from rankrise.predict._integrate import FlowPoint, integrate
-from rankrise.predict._loss import Loss, LossFunction, checked_loss
+from rankrise.predict._diagonal.coordinates import Coordinates
+from rankrise.predict._diagonal.integrate import integrate
+from rankrise.predict._diagonal.path import DiagonalPath
+from rankrise.predict._loss import (
+    Loss,
+    LossFunction,
+    Shape,
+    checked_columns,
+    checked_loss,
+    checked_shapes,
+    split_products,
+)
+from rankrise.predict._matrices.columns import Columns
+from rankrise.predict._matrices.follow import follow_columns
+from rankrise.predict._matrices.path import MatrixPath
+from rankrise.predict._moments import Crossing, Ending, StepTooSmall
+from rankrise.predict._tables import text_table
+
+LONGEST = 1e9
+"""Beyond this rescaled time, float64 has no room for steps."""
+MOST_STEPS = 100_000
+_LOOSEST_MATRIX_STEP = 1e-2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Flow:
     """A solved gradient flow, in rescaled time `t / log(1/alpha)`.
 
-    `times` (n,) are the accepted steps, `places` (n, p) the exact coordinate z there, `rates` (n, p) its
-    derivative in rescaled time, `losses` (n,), `log_inverse_alpha` the unit of time. `ending` says how the
-    solve ended and `message` what to do about it. `gradients` and `hessian_columns` are what it cost.
+    `times` (n,) are its moments, `losses` (n,) the loss there, `log_inverse_alpha` the unit of time. `ending`
+    says how the solve ended and `message` what to do about it; `steps`, `gradients` and `hessian_columns` are
+    what it cost. `path` gives what lies between the moments.
     """
 
     times: Tensor
-    places: Tensor
-    rates: Tensor
     losses: Tensor
     log_inverse_alpha: float
-    coordinates: Coordinates
+    path: DiagonalPath | MatrixPath
     ending: Ending
     message: str
+    steps: int
     gradients: int
     hessian_columns: int
 
-    @cached_property
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of each product; (1, 1) throughout in a diagonal network."""
+        return self.path.shapes
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether this is the flow of a diagonal network."""
+        return isinstance(self.path, DiagonalPath)
+
+    @property
     def values(self) -> Tensor:
-        """`a = u * v` at the accepted steps, (n, p)."""
-        return self.coordinates.product(self.places)
+        """`a = u * v` at the moments, (n, p); for matrices, their flat products."""
+        return self.path.values
+
+    def at(self, time: float | Array) -> Any:
+        """`a` (p,) at a rescaled time, or a list of matrices (d1, d2); at several times each has one more
+        axis, the first.
+        """
+        flat = self.flat_at(time)
+        if self.diagonal:
+            return flat
+        if flat.ndim == 1:
+            return split_products(flat, self.shapes)
+        parts = flat.split([rows * columns for rows, columns in self.shapes], dim=-1)
+        return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def flat_at(self, time: float | Array) -> Tensor:
+        """All products at a rescaled time as a flat vector (size,), or at several, (m, size)."""
+        return self._interpolated(self.path.at, time)
+
+    def activation_times(self, threshold: float = 1e-3) -> Any:
+        """The rescaled time (p,) at which each `|a|` first reaches `threshold`; inf where it never does. For
+        matrices, one tensor (min(d1, d2),) per product, of its singular values.
+        """
+        rises = self.rises(threshold)
+        first = [
+            [min(rises.get((product, k + 1), ()), default=math.inf) for k in range(min(shape))]
+            for product, shape in enumerate(self.shapes)
+        ]
+        tensors = [torch.tensor(times, dtype=torch.float64) for times in first]
+        return torch.cat(tensors) if self.diagonal else tuple(tensors)
+
+    def rises(self, threshold: float = 1e-3) -> dict[tuple[int, int], list[float]]:
+        """The rescaled times at which a singular value rises above `threshold`, in order, by (product, rank);
+        in a diagonal network, the size of a coordinate, by (coordinate, 1).
+        """
+        times: dict[tuple[int, int], list[float]] = {}
+        for crossing in self.crossings(threshold):
+            if crossing.upward:
+                times.setdefault((crossing.product, crossing.rank), []).append(crossing.time)
+        return times
+
+    def crossings(self, threshold: float = 1e-3) -> list[Crossing]:
+        """Every rise above `threshold` and every fall below it, in order of time."""
+        if not threshold > 0:
+            raise RankriseError(
+                f"threshold is {threshold}: pass the size that counts as active, such as 1e-3."
+            )
+        return sorted(self.path.crossings(self.times, threshold), key=lambda crossing: crossing.time)
+
+    def singular_values(self, product: int = 0) -> Tensor:
+        """The singular values (n, min(d1, d2)) of a product at every moment, largest first."""
+        return self.log_singular_values(product).exp()
+
+    def log_singular_values(self, product: int = 0) -> Tensor:
+        """Their logarithms, which resolve values below 1e-308 too."""
+        if not 0 <= product < len(self.shapes):
+            raise RankriseError(f"product is {product}: this flow has {len(self.shapes)}, counted from 0.")
+        if isinstance(self.path, MatrixPath):
+            return self.path.log_singular_values[product]
+        return self.values[:, product, None].abs().log()
+
+    @property
+    def places(self) -> Tensor:
+        """The exact coordinate z of a diagonal network at the moments, (n, p)."""
+        return self._diagonal_path.places
 
     @property
     def tied(self) -> Tensor:
-        """Coordinates (p,) with `|u0| = |v0|`: their sign never changes, and the theorem does not cover
-        them.
-        """
-        return self.coordinates.tied
-
-    def at(self, time: float | Array) -> Tensor:
-        """`a` at a rescaled time within the flow, (p,), or at several, (m, p): between steps by a cubic
-        through places and rates.
-        """
-        return self.coordinates.product(self.place_at(time))
+        """Whether `|u0| = |v0|`, (p,): such a coordinate never changes its sign."""
+        return self._diagonal_path.coordinates.tied
 
     def place_at(self, time: float | Array) -> Tensor:
-        """The exact coordinate z at a rescaled time, (p,), or at several, (m, p)."""
+        """The exact coordinate z of a diagonal network at a rescaled time, (p,), or at several, (m, p)."""
+        return self._interpolated(self._diagonal_path.place_at, time)
+
+    def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
+        """The weights (u, v) of a diagonal network at a rescaled time, (p,) each, or at several, (m, p); zero
+        below 1e-308.
+        """
+        return self._diagonal_path.coordinates.weights(self.place_at(time))
+
+    @property
+    def conserved(self) -> tuple[Tensor, ...]:
+        """For matrices, `U^T U - V^T V` (c, c) per product in units of alpha^2, which never changes."""
+        return self._matrix_path.conserved
+
+    @property
+    def drift(self) -> float:
+        """For matrices, the largest relative change of a column by errors, before it was restored."""
+        return self._matrix_path.drift
+
+    @property
+    def balanced(self) -> tuple[bool, ...]:
+        """Whether `U^T U = V^T V`, per product: its signs are then kept for ever, which is not generic."""
+        return tuple(bool(constant.abs().max() < 1e-12) for constant in self.conserved)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The flow as JSON has it: its moments, and when what became active."""
+        names = ("log_inverse_alpha", "ending", "message", "steps", "gradients", "hessian_columns")
+        about = {name: getattr(self, name) for name in names}
+        about |= {"times": self.times.tolist(), "losses": self.losses.tolist()}
+        active = self.activation_times()
+        if self.diagonal:
+            return about | {"activation_times": active.tolist(), "values": self.values.tolist()}
+        return about | {
+            "drift": self.drift,
+            "activation_times": [times.tolist() for times in active],
+            "singular_values": [self.singular_values(one).tolist() for one in range(len(self.shapes))],
+        }
+
+    def __repr__(self) -> str:
+        rises = sorted((times[0], key) for key, times in self.rises().items())
+        columns = {
+            "active from": [f"{time:.4f}" for time, _ in rises],
+            "coordinate" if self.diagonal else "product": [str(product) for _, (product, _) in rises],
+            "rank": ["" if self.diagonal else str(rank) for _, (_, rank) in rises],
+        }
+        scale = f"alpha = 10^{-self.log_inverse_alpha / math.log(10):.4g}"
+        cost = f"{self.steps} steps, {self.gradients} gradients"
+        return text_table(f"Flow from {scale}: {self.message} {cost}.", columns)
+
+    def _interpolated(self, at: Callable[[Tensor, Tensor, Tensor], Tensor], time: float | Array) -> Tensor:
+        """The rows of `at` for one time or several."""
         asked = as_tensor("time", time, self.times.device).double()
         last = float(self.times[-1])
-        outside = (asked < 0) | (asked > last * (1 + 1e-12)) | asked.isnan()
+        outside = ~((asked >= 0) & (asked <= last * (1 + 1e-12)))
         if outside.any():
             wrong = float(asked[outside].flatten()[0])
             raise RankriseError(f"time is {wrong:g}, but this flow goes from 0 to {last:g}: {self.message}")
         flat = asked.reshape(-1)
         after = torch.searchsorted(self.times, flat).clamp(1, len(self.times) - 1)
-        before = after - 1
-        step = (self.times[after] - self.times[before])[:, None]
-        part = ((flat - self.times[before])[:, None] / step).clamp(0, 1)
-        ends, rates = ((column[before], column[after]) for column in (self.places, self.rates))
-        z: Tensor = hermite(part, step, ends, rates)
-        return z.reshape(*asked.shape, -1)
+        step = self.times[after] - self.times[after - 1]
+        part = ((flat - self.times[after - 1]) / step).clamp(0, 1)
+        return at(after, part, step).reshape(*asked.shape, -1)
 
-    def part(self, loss: Loss, start: float, end: float) -> "Flow":
-        """The flow from `start` to `end`, its times counted from `start`; what lies between steps is
-        interpolated.
-        """
-        inside = (self.times > start) & (self.times < end)
-        ends = self.times.new_tensor([start, end])
-        places = self.place_at(ends)
-        at_ends = [loss.value_and_gradient(a) for a in self.coordinates.product(places)]
-        rates = torch.stack([-2 * self.log_inverse_alpha * gradient for _, gradient in at_ends])
-        losses = torch.stack([value for value, _ in at_ends])
-        return replace(
-            self,
-            times=torch.cat([ends[:1], self.times[inside], ends[1:]]) - start,
-            places=torch.cat([places[:1], self.places[inside], places[1:]]),
-            rates=torch.cat([rates[:1], self.rates[inside], rates[1:]]),
-            losses=torch.cat([losses[:1], self.losses[inside], losses[1:]]),
-            message=f"A part of a flow, of {end - start:g} in rescaled time.",
-        )
+    @property
+    def _diagonal_path(self) -> DiagonalPath:
+        if isinstance(self.path, DiagonalPath):
+            return self.path
+        raise RankriseError("this is a flow of full matrices: only diagonal networks have this.")
 
-    def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
-        """The weights (u, v) at a rescaled time, (p,) each, or at several, (m, p); zero below 1e-308."""
-        return self.coordinates.weights(self.place_at(time))
-
-    def activation_times(self, threshold: float = 1e-3) -> Tensor:
-        """The rescaled time (p,) at which each `|a|` first reaches `threshold`; inf where it never does."""
-        first = torch.full((self.places.shape[1],), math.inf, dtype=torch.float64)
-        for coordinate, times in self.rises(threshold).items():
-            first[coordinate] = times[0]
-        return first
-
-    def rises(self, threshold: float = 1e-3) -> dict[int, list[float]]:
-        """The rescaled times at which `|a|` rises above `threshold`, in order, by coordinate; one that never
-        does is not there.
-        """
-        times: dict[int, list[float]] = {}
-        for crossing in self.crossings(threshold):
-            if crossing.upward:
-                times.setdefault(crossing.coordinate, []).append(crossing.time)
-        return times
-
-    def crossings(self, threshold: float = 1e-3) -> list["Crossing"]:
-        """Every time an `|a|` rises above `threshold` or falls below it, in order of time."""
-        if not threshold > 0:
-            raise RankriseError(
-                f"threshold is {threshold}: pass the size from which a coordinate is active, such as 1e-3."
-            )
-        low, high = self.coordinates.level(threshold)
-        found = [
-            Crossing(0.0, int(i), True)
-            for i in ((self.places[0] >= high) | (self.places[0] <= low)).nonzero()[:, 0]
-        ]
-        for level, side in ((high, 1), (low, -1)):
-            above = (side * (self.places - level) >= 0).cpu()
-            steps, coordinates = (above[1:] != above[:-1]).nonzero(as_tuple=True)
-            times = self._cross(steps, coordinates, level)
-            upward = above[steps + 1, coordinates].tolist()
-            found += map(Crossing, times.tolist(), coordinates.tolist(), upward)
-        return sorted(found, key=lambda crossing: crossing.time)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The flow as JSON has it: its steps, and when each coordinate became active."""
-        return {
-            "log_inverse_alpha": self.log_inverse_alpha,
-            "ending": self.ending,
-            "message": self.message,
-            "gradients": self.gradients,
-            "hessian_columns": self.hessian_columns,
-            "activation_times": self.activation_times().tolist(),
-            "times": self.times.tolist(),
-            "losses": self.losses.tolist(),
-            "values": self.values.tolist(),
-        }
-
-    def _cross(self, steps: Tensor, coordinates: Tensor, level: Tensor) -> Tensor:
-        """Where, within each of `steps`, its coordinate meets its level: the root of the cubic, by
-        bisection.
-        """
-        steps, coordinates = steps.to(level.device), coordinates.to(level.device)
-        start, step = self.times[steps], self.times[steps + 1] - self.times[steps]
-        ends = (self.places[steps, coordinates], self.places[steps + 1, coordinates])
-        slopes = (self.rates[steps, coordinates], self.rates[steps + 1, coordinates])
-        left, right = torch.zeros_like(step), torch.ones_like(step)
-        began_above = ends[0] > level[coordinates]
-        for _ in range(60):
-            middle = (left + right) / 2
-            before = (hermite(middle, step, ends, slopes) > level[coordinates]) == began_above
-            left, right = torch.where(before, middle, left), torch.where(before, right, middle)
-        return start + right * step
+    @property
+    def _matrix_path(self) -> MatrixPath:
+        if isinstance(self.path, MatrixPath):
+            return self.path
+        raise RankriseError("this is the flow of a diagonal network: only full matrices have this.")
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """A coordinate whose size passed a threshold, upward or downward, at a rescaled time."""
-
-    time: float
-    coordinate: int
-    upward: bool
-
-
-@typed
 def gradient_flow(
     loss: LossFunction,
-    u0: Array,
-    v0: Array,
-    log10_alpha: float | Array = -32.0,
+    u0: Array | Sequence[Array],
+    v0: Array | Sequence[Array],
+    log10_alpha: float = -32.0,
     until: float = 1.0,
     tolerance: float = 1e-5,
-    max_steps: int = 100_000,
+    max_steps: int = MOST_STEPS,
     device: torch.device | str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
-    """Solve `u' = v*g(u*v), v' = u*g(u*v)` from `alpha * (u0, v0)` to the rescaled time `until` (Eq. 4), with
-    `g = -dL/da`.
+    """Solve gradient flow from `alpha * (u0, v0)` to the rescaled time `until`.
 
-    The scale is given as its logarithm, so 10**-1000 is as good as 0.1; p numbers give each coordinate its
-    own, and rescaled time then belongs to the largest. `tolerance` bounds the error of a step in
-    `log|a| / log(1/alpha)`: at the default, activation times are good to about 1e-4. `progress` is called
-    with the rescaled time reached.
+    For a diagonal network, `loss(a)`, `u0` and `v0` are (p,), and the flow is `u' = v*g(u*v), v' = u*g(u*v)`
+    with `g = -dL/da` (Eq. 4). For `loss(*products)` of matrices they are lists of U (d1, c) and V (d2, c),
+    one per product, and the flow is `U' = -G V, V' = -G^T U` with `G = dL/dA` at `A = U V^T`.
+
+    The scale is given as its logarithm, so 10**-1000 is as good as 0.1. `tolerance` bounds the error of a
+    step in the logarithm of a weight, divided by `log(1/alpha)`: at the default, activation times are good to
+    about 1e-4. `progress` is called with the rescaled time reached.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
@@ -203,110 +242,227 @@ def gradient_flow(
     >>> flow.activation_times(), flow.at(0.75)
     (tensor([0.99..., 0.49...], dtype=torch.float64), tensor([ 0.0000, -2.0000], dtype=torch.float64))
     """
-    u, v = _checked_start(u0, v0, device)
-    scale = _checked_scale(log10_alpha, len(u), u.device)
-    if not (isinstance(until, int | float) and 0 < until < math.inf):
-        raise RankriseError(f"until is {until!r}: pass the rescaled time to stop at, a number above 0.")
+    if not -math.inf < log10_alpha < 0:
+        raise RankriseError(
+            f"log10_alpha is {log10_alpha}: pass a finite number below 0, -32 for a scale of 1e-32; rescaled "
+            "time needs alpha < 1."
+        )
+    if not 0 < until <= LONGEST:
+        raise RankriseError(
+            f"until is {until}: pass the rescaled time to stop at, above 0 and at most {LONGEST:g}."
+        )
     if not 0 < tolerance < 1:
-        raise RankriseError(
-            f"tolerance is {tolerance!r}: pass the error allowed in a step, between 0 and 1, such as 1e-5."
-        )
+        raise RankriseError(f"tolerance is {tolerance}: pass the error allowed in a step, such as 1e-5.")
     if max_steps < 1:
-        raise RankriseError(f"max_steps is {max_steps!r}: pass a whole number of 1 or more.")
-    declared = getattr(loss, "size", None)
-    if declared not in (None, len(u)):
-        raise RankriseError(
-            f"u0 and v0 have {counted(len(u), 'coordinate')}, but the loss has {declared}: pass as many."
-        )
-    checked = checked_loss(loss, len(u), u.device)
-    coordinates, z = Coordinates.of_weights(u, v, scale * math.log(10))
-    return follow(
-        checked, coordinates, z, -float(scale.max()) * math.log(10), until, tolerance, max_steps, progress
-    )
+        raise RankriseError(f"max_steps is {max_steps}: pass a whole number of 1 or more.")
+    log_alpha = log10_alpha * math.log(10)
+    if _are_matrices(u0):
+        starts = _checked_matrices(u0, v0, device)
+        shapes = [(len(u), len(v)) for u, v in starts]
+        checked = checked_loss(loss, shapes=shapes, device=starts[0][0].device)
+        return _matrix_flow(checked, starts, log_alpha, until, tolerance, max_steps, progress)
+    u, v = _checked_vectors(u0, v0, device)
+    checked = checked_loss(loss, len(u), device=u.device)
+    coordinates, z = Coordinates.of_weights(u, v, log_alpha)
+    return diagonal_flow(checked, coordinates, z, -log_alpha, until, tolerance, max_steps, progress)
 
 
-def follow(
+def random_start(
+    loss: Any, columns: int | Sequence[int] | None = None, seed: int = 1, device: torch.device | str = "cpu"
+) -> tuple[Any, Any]:
+    """Gaussian `u0` and `v0` for `gradient_flow`: the direction of a start, before the scale alpha.
+
+    `loss` is a network, or its size, or its shapes. For a size p both are (p,); for shapes they are lists of
+    U (d1, c) and V (d2, c), c being `columns`. The seed should not be the network's, whose data were drawn
+    from the same numbers.
+
+    >>> u0, v0 = random_start(4)
+    >>> u0.shape, v0.dtype
+    (torch.Size([4]), torch.float64)
+    >>> u0, v0 = random_start([(3, 4), (2, 2)], columns=2)
+    >>> [tuple(u.shape) for u in u0], [tuple(v.shape) for v in v0]
+    ([(3, 2), (2, 2)], [(4, 2), (2, 2)])
+    """
+    source = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=source, dtype=torch.float64).to(device)
+
+    size = getattr(loss, "size", loss)
+    if isinstance(size, int):
+        return draw(size), draw(size)
+    shapes = checked_shapes(getattr(loss, "shapes", loss))
+    inner = checked_columns(columns, shapes)
+    pairs = [(draw(d1, count), draw(d2, count)) for (d1, d2), count in zip(shapes, inner, strict=True)]
+    return [u for u, _ in pairs], [v for _, v in pairs]
+
+
+def diagonal_flow(
     loss: Loss,
     coordinates: Coordinates,
     z: Tensor,
     unit: float,
     until: float,
     tolerance: float,
-    max_steps: int,
+    max_steps: int = MOST_STEPS,
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
-    """The flow from the place `z`, in times of `unit`; what was solved is kept, however the solve ends."""
-    moments: list[FlowPoint] = []
-    ending, message = reached(until)
+    """The flow of a diagonal network from the place `z`, in times of `unit`."""
     # The unit itself would do. A little more at tiny scales, where transitions are far apart and their errors
     # do not add up; and a bound, because an error of log|a| that no activation time shows still shows in the
     # values.
-    step_tolerance = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
+    allowed = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
+    solved = _solve(integrate(loss, coordinates, z, until * unit, allowed), unit, until, max_steps, progress)
+    places = torch.stack([moment.z for moment in solved.moments])
+    rates = torch.stack([moment.rate * unit for moment in solved.moments])
+    return _flow_of(solved, DiagonalPath(coordinates, places, rates), loss, unit)
+
+
+def _matrix_flow(
+    loss: Loss,
+    starts: Sequence[tuple[Tensor, Tensor]],
+    log_alpha: float,
+    until: float,
+    tolerance: float,
+    max_steps: int,
+    progress: Callable[[float], None] | None,
+) -> Flow:
+    columns = [Columns.of_start(u, v, log_alpha) for u, v in starts]
+    unit = -log_alpha
+    moments = follow_columns(loss, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
+    solved = _solve(moments, unit, until, max_steps, progress)
+    path = MatrixPath(
+        shapes=loss.shapes,
+        values=torch.stack([moment.products for moment in solved.moments]).cpu(),
+        rates=torch.stack([moment.rates * unit for moment in solved.moments]).cpu(),
+        log_singular_values=tuple(
+            torch.stack([moment.log_singular_values[product] for moment in solved.moments]).cpu()
+            for product in range(len(loss.shapes))
+        ),
+        conserved=tuple(u.T @ u - v.T @ v for u, v in starts),
+        drift=max(moment.drift for moment in solved.moments),
+    )
+    return _flow_of(solved, path, loss, unit)
+
+
+class _Moment(Protocol):
+    """What both integrators yield. A moment that is not `accepted` lies within a step."""
+
+    @property
+    def time(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def accepted(self) -> bool: ...
+
+
+MomentT = TypeVar("MomentT", bound=_Moment)
+
+
+@dataclass(frozen=True)
+class _Solved(Generic[MomentT]):
+    """The moments of a solve, with their rescaled times, and how it ended."""
+
+    moments: list[MomentT]
+    times: list[float]
+    losses: list[float]
+    steps: int
+    ending: Ending
+    message: str
+
+
+def _solve(
+    moments: Iterable[MomentT],
+    unit: float,
+    until: float,
+    max_steps: int,
+    progress: Callable[[float], None] | None,
+) -> _Solved[MomentT]:
+    """Collect the moments of a flow; what was solved is kept, however the solve ends."""
+    kept, steps = list[MomentT](), -1
+    ending: Ending = "reached"
+    message = f"The flow was followed to rescaled time {until:g}."
     try:
-        for moment in integrate(loss, coordinates, z, until * unit, step_tolerance):
-            moments.append(moment)
-            if progress is not None:
+        for moment in moments:
+            kept.append(moment)
+            steps += moment.accepted
+            if progress is not None and moment.accepted:
                 progress(moment.time / unit)
-            if len(moments) > max_steps and moment.time < until * unit:
-                ending, message = out_of_steps(max_steps, moment.time / unit)
+            if steps >= max_steps and moment.time < until * unit:
+                ending = "max steps"
+                where = f"at rescaled time {moment.time / unit:.6g}"
+                message = f"Stopped after {max_steps} steps {where}: raise max_steps or tolerance."
                 break
     except StepTooSmall:
-        ending, message = not_finite(moments[-1].time / unit if moments else 0.0)
-    if not moments:
-        raise RankriseError(
-            "loss or its gradient is not finite at u0 * v0: it must be finite where training starts."
+        if not kept:
+            raise RankriseError(
+                "loss or its gradient is not finite at the start: it must be finite there."
+            ) from None
+        ending = "not finite"
+        message = (
+            f"Stopped at rescaled time {kept[-1].time / unit:.6g}, where the flow or its loss stops being "
+            "finite: take an earlier until, or a loss bounded below and twice differentiable."
         )
+    times = [min(moment.time / unit, until) for moment in kept]
+    return _Solved(kept, times, [moment.loss for moment in kept], steps, ending, message)
+
+
+def _flow_of(solved: _Solved[Any], path: DiagonalPath | MatrixPath, loss: Loss, unit: float) -> Flow:
     return Flow(
-        times=torch.tensor(
-            [min(moment.time / unit, until) for moment in moments], dtype=torch.float64, device=z.device
-        ),
-        places=torch.stack([moment.z for moment in moments]),
-        rates=torch.stack([moment.rate * unit for moment in moments]),
-        losses=torch.tensor([moment.loss for moment in moments], dtype=torch.float64, device=z.device),
+        times=torch.tensor(solved.times, dtype=torch.float64, device=path.values.device),
+        losses=torch.tensor(solved.losses, dtype=torch.float64, device=path.values.device),
         log_inverse_alpha=unit,
-        coordinates=coordinates,
-        ending=ending,
-        message=message,
+        path=path,
+        ending=solved.ending,
+        message=solved.message,
+        steps=solved.steps,
         gradients=loss.gradients,
-        hessian_columns=loss.columns,
+        hessian_columns=loss.hessian_columns,
     )
 
 
-def _checked_start(u0: Array, v0: Array, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
-    u, v = as_tensor("u0", u0), as_tensor("v0", v0)
-    for name, weights in (("u0", u), ("v0", v)):
-        if weights.ndim != 1 or len(weights) == 0:
-            raise RankriseError(
-                f"{name} has shape {tuple(weights.shape)}: pass a list of numbers, one per coordinate."
-            )
-        if not torch.isfinite(weights).all():
-            where = int((~torch.isfinite(weights)).nonzero()[0])
-            raise RankriseError(
-                f"{name} is {float(weights[where])} at coordinate {where}: initial weights must be finite."
-            )
+def _are_matrices(u0: Any) -> bool:
+    """Whether a start is a list of matrices, or a stack of them, and not a vector."""
+    if isinstance(u0, list | tuple):
+        return bool(u0) and numpy.ndim(u0[0]) == 2
+    return getattr(u0, "ndim", 0) == 3
+
+
+def _checked_vectors(u0: Any, v0: Any, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+    u, v = (_checked_weights(name, weights, 1, device) for name, weights in (("u0", u0), ("v0", v0)))
     if len(u) != len(v):
         raise RankriseError(f"u0 has {len(u)} coordinates and v0 has {len(v)}: they must be equally long.")
-    u, v = (weights.detach().to(dtype=torch.float64, device=device or u.device) for weights in (u, v))
     nothing = ((u == 0) & (v == 0)).nonzero()
     if len(nothing):
         raise RankriseError(
-            f"u0 and v0 are both zero at coordinate {int(nothing[0])}, which then never moves: "
-            "leave it out, or start one of them off zero."
+            f"u0 and v0 are both zero at coordinate {int(nothing[0])}, which then never moves: leave it out, "
+            "or start one of them off zero."
         )
     return u, v
 
 
-def _checked_scale(log10_alpha: float | Array, size: int, device: torch.device) -> Tensor:
-    if isinstance(log10_alpha, str):
-        raise RankriseError(f"log10_alpha is {log10_alpha!r}: pass a number below 0, or one per coordinate.")
-    scale = as_tensor("log10_alpha", log10_alpha, device).double()
-    if scale.ndim > 1 or (scale.ndim == 1 and len(scale) != size):
-        raise RankriseError(
-            f"log10_alpha has shape {tuple(scale.shape)}: pass one number, or {size}, one per coordinate."
-        )
-    if not ((scale < 0) & torch.isfinite(scale)).all():
-        raise RankriseError(
-            f"log10_alpha is {log10_alpha!r}: pass a finite number below 0, -32 for a scale of 1e-32, "
-            "because rescaled time needs alpha < 1."
-        )
-    return scale
+def _checked_matrices(u0: Any, v0: Any, device: torch.device | str | None) -> list[tuple[Tensor, Tensor]]:
+    if len(u0) != len(v0):
+        raise RankriseError(f"u0 has {len(u0)} matrices and v0 has {len(v0)}: pass one per product in each.")
+    pairs = []
+    for number, (first, second) in enumerate(zip(u0, v0, strict=True)):
+        u = _checked_weights(f"u0[{number}]", first, 2, device)
+        v = _checked_weights(f"v0[{number}]", second, 2, device)
+        if u.shape[1] != v.shape[1]:
+            raise RankriseError(
+                f"u0[{number}] and v0[{number}] have {u.shape[1]} and {v.shape[1]} columns: pass as many."
+            )
+        if not u.any() and not v.any():
+            raise RankriseError(f"u0[{number}] and v0[{number}] are all zero and would never move.")
+        pairs.append((u, v))
+    return pairs
+
+
+def _checked_weights(name: str, given: Any, axes: int, device: torch.device | str | None) -> Tensor:
+    weights = as_tensor(name, given)
+    if weights.ndim != axes or not weights.numel():
+        expected = "a vector (p,), or a list of matrices (d, c)" if axes == 1 else "a matrix (d, c)"
+        raise RankriseError(f"{name} has shape {tuple(weights.shape)}: pass {expected}.")
+    if not torch.isfinite(weights).all():
+        raise RankriseError(f"{name} is not finite: pass finite initial weights.")
+    return weights.detach().to(dtype=torch.float64, device=device or weights.device)

@@ -1,9 +1,10 @@
-"""What the theory needs of a loss: value, gradient and columns of the Hessian.
+"""A loss of products: value, gradient and second derivatives, as the algorithms need them.
 
-A loss may supply them; autograd stands in for what it does not.
+The products are carried as one flat vector (size,), one after another, row by row. A diagonal network is a
+loss of one vector `a`, whose entries are 1 x 1 products.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,77 +12,132 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError, first_line
 
-LossFunction = Callable[[Tensor], Tensor]
-"""A loss of `a` (size,): a twice differentiable scalar, in float64. It may say its `size`."""
+LossFunction = Callable[..., Tensor]
+"""A loss of `a` (size,), or of one matrix per product: a twice differentiable scalar, in float64."""
+
+Shape = tuple[int, int]
 
 _COLUMNS_AT_ONCE = 64
 
 
 @dataclass
 class Loss:
-    """A checked loss of `a` (size,), counting what is asked of it.
+    """A checked loss of products of `shapes`, counting what is asked of it.
 
-    A loss may supply `value_and_gradient(a)`, `hessian(a)` (exact, (size, size)), `curvature(a)` (an
-    approximate Hessian, enough for a Newton iteration) and `restricted(support)` (the same loss of some
-    coordinates, the others being zero, or None where that is not cheaper).
+    The function may bring faster derivatives; autograd stands in for what it lacks:
+
+    - `value_and_gradient(a)`, or `value_and_gradient(*products)` with one gradient per product;
+    - `hessian(a)` or `hessian(*products)`, exact, (size, size) in the order of the flat vector;
+    - `curvature(a)`, an approximate Hessian, good enough for Newton's method;
+    - `hessian_product(*products)`, a function from one direction to one result per product;
+    - `restricted(support)`, the same loss of some coordinates, the others being zero, or None where that is
+      not cheaper.
     """
 
     function: LossFunction
-    size: int
+    shapes: tuple[Shape, ...]
+    diagonal: bool
+    device: torch.device | str = "cpu"
     gradients: int = field(default=0, init=False)
-    columns: int = field(default=0, init=False)
+    hessian_columns: int = field(default=0, init=False)
 
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """`L` and `dL/da` (size,) at `a`."""
+    @property
+    def size(self) -> int:
+        """The number of entries of all products together."""
+        return sum(rows * columns for rows, columns in self.shapes)
+
+    def zero(self) -> Tensor:
+        """All products zero, as a flat vector."""
+        return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """The products (d1, d2) in a flat vector."""
+        return split_products(flat, self.shapes)
+
+    def __call__(self, flat: Tensor) -> Tensor:
+        """The loss, differentiable by autograd."""
+        return self.function(*self._arguments(flat))
+
+    def value_and_gradient(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient (size,)."""
         self.gradients += 1
         supplied = getattr(self.function, "value_and_gradient", None)
         if supplied is not None:
-            value, gradient = supplied(a)
-            return value, gradient
+            value, found = supplied(*self._arguments(flat))
+            return value, found if self.diagonal else flattened(found)
         with torch.enable_grad():
-            a = a.detach().requires_grad_()
-            value = self.function(a)
-            (gradient,) = torch.autograd.grad(value, a)
+            flat = flat.detach().requires_grad_()
+            value = self(flat)
+            (gradient,) = torch.autograd.grad(value, flat)
         return value.detach(), gradient
 
-    def hessian(self, a: Tensor, coordinates: Tensor | None = None) -> Tensor:
-        """Columns of the exact Hessian at `a`: `coordinates` of them, (size, len(coordinates)), or all."""
-        supplied = getattr(self.function, "hessian", None)
-        return self._columns(
-            supplied, a, torch.arange(self.size, device=a.device) if coordinates is None else coordinates
-        )
+    def hessian(self, flat: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The exact Hessian (size, size), or some of its columns, (size, len(columns))."""
+        columns = torch.arange(self.size, device=flat.device) if columns is None else columns
+        return self._columns("hessian", flat, columns)
 
-    def curvature(self, a: Tensor, coordinates: Tensor) -> Tensor:
-        """Columns of the Hessian at `a`, (size, len(coordinates)), or something close to them."""
-        supplied = getattr(self.function, "curvature", getattr(self.function, "hessian", None))
-        return self._columns(supplied, a, coordinates)
+    def curvature(self, flat: Tensor, columns: Tensor) -> Tensor:
+        """Columns of the Hessian, (size, len(columns)), to a few digits."""
+        name = "curvature" if hasattr(self.function, "curvature") else "hessian"
+        return self._columns(name, flat, columns)
+
+    def _columns(self, name: str, flat: Tensor, columns: Tensor) -> Tensor:
+        supplied = getattr(self.function, name, None)
+        if supplied is not None:
+            self.hessian_columns += self.size
+            hessian: Tensor = supplied(*self._arguments(flat))
+            return hessian if len(columns) == self.size else hessian[:, columns]
+        self.hessian_columns += len(columns)
+        slope = torch.func.grad(self)
+
+        def column(direction: Tensor) -> Tensor:
+            result: Tensor = torch.func.jvp(slope, (flat,), (direction,))[1]
+            return result
+
+        units = torch.zeros(len(columns), self.size, dtype=flat.dtype, device=flat.device)
+        units[torch.arange(len(columns)), columns] = 1
+        parts = [torch.func.vmap(column)(part) for part in units.split(_COLUMNS_AT_ONCE)]
+        return torch.cat(parts).T if parts else flat.new_zeros(self.size, 0)
+
+    def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function `v -> H v` for many `v` (size,), sharing what depends on `flat` alone."""
+        supplied = getattr(self.function, "hessian_product", None)
+        if supplied is not None:
+            apply = supplied(*self.split(flat))
+
+            def product(direction: Tensor) -> Tensor:
+                self.hessian_columns += 1
+                return flattened(apply(*self.split(direction)))
+
+            return product
+        with torch.enable_grad():
+            flat = flat.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
+
+        def product_by_autograd(direction: Tensor) -> Tensor:
+            self.hessian_columns += 1
+            if not gradient.requires_grad:  # the loss is linear
+                return torch.zeros_like(direction)
+            (result,) = torch.autograd.grad(
+                gradient, flat, direction, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            return result
+
+        return product_by_autograd
 
     def restricted(self, support: Tensor) -> "Loss":
         """The loss of the coordinates `support` alone, all others being zero."""
         supplied = getattr(self.function, "restricted", None)
         part = None if supplied is None else supplied(support)
-        return Loss(_Embedded(self, support) if part is None else part, len(support))
+        return Loss(_Embedded(self, support) if part is None else part, ((1, 1),) * len(support), True)
 
-    def _columns(self, supplied: Callable[[Tensor], Tensor] | None, a: Tensor, coordinates: Tensor) -> Tensor:
-        if supplied is not None:
-            self.columns += self.size
-            return supplied(a)[:, coordinates]
-        self.columns += len(coordinates)
-        slope = torch.func.grad(self.function)
-
-        def column(direction: Tensor) -> Tensor:
-            result: Tensor = torch.func.jvp(slope, (a,), (direction,))[1]
-            return result
-
-        directions = torch.zeros(len(coordinates), self.size, dtype=a.dtype, device=a.device)
-        directions[torch.arange(len(coordinates)), coordinates] = 1
-        parts = [torch.func.vmap(column)(part) for part in directions.split(_COLUMNS_AT_ONCE)]
-        return torch.cat(parts).T if parts else a.new_zeros(self.size, 0)
+    def _arguments(self, flat: Tensor) -> Sequence[Tensor]:
+        return (flat,) if self.diagonal else self.split(flat)
 
 
 @dataclass(frozen=True)
 class _Embedded:
-    """A loss seen as a function of some of its coordinates, the others being zero."""
+    """A loss of `a` as a function of some of its coordinates, the others being zero."""
 
     whole: Loss
     support: Tensor
@@ -90,7 +146,7 @@ class _Embedded:
         return a.new_zeros(self.whole.size).index_put((self.support,), a)
 
     def __call__(self, a: Tensor) -> Tensor:
-        return self.whole.function(self._embed(a))
+        return self.whole(self._embed(a))
 
     def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = self.whole.value_and_gradient(self._embed(a))
@@ -103,57 +159,90 @@ class _Embedded:
         return self.whole.curvature(self._embed(a), self.support)[self.support]
 
 
-def checked_loss(loss: LossFunction, size: int | None, device: torch.device | str = "cpu") -> Loss:
-    """Try `loss` near zero and refuse, in one sentence, what is not a smooth scalar of `size` coordinates.
+def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+    """The matrices of these shapes that a flat vector holds, one after another."""
+    parts = flat.split([rows * columns for rows, columns in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    A loss that has a `size` needs none given.
+
+def flattened(matrices: Sequence[Tensor]) -> Tensor:
+    """Matrices as one flat vector."""
+    return torch.cat([matrix.flatten() for matrix in matrices])
+
+
+def checked_loss(
+    function: LossFunction,
+    size: int | None = None,
+    shapes: Sequence[Shape] | None = None,
+    device: torch.device | str = "cpu",
+) -> Loss:
+    """Try a loss near zero, and refuse what is not a smooth scalar of `size` coordinates or of `shapes`.
+
+    A loss that has a `size` or `shapes` needs none given.
     """
-    declared = getattr(loss, "size", None)
-    if size is None and declared is None:
+    declared = getattr(function, "size", None), getattr(function, "shapes", None)
+    if size is None and shapes is None:
+        size, shapes = declared
+    if (size is None) == (shapes is None):
         raise RankriseError(
-            "size is not given, and the loss does not say its own: pass size, the number of coordinates of a."
+            "pass size, the number of coordinates of a diagonal network, or shapes, one (d1, d2) per product "
+            f"of matrices: size is {size} and shapes is {shapes}."
         )
-    size = declared if size is None else size
-    if not isinstance(size, int) or size < 1:
+    if size is not None:
+        if not isinstance(size, int) or size < 1 or declared[0] not in (None, size):
+            expected = declared[0] or "a whole number of 1 or more"
+            raise RankriseError(f"size is {size}: pass the number of coordinates of a, {expected}.")
+        loss = Loss(function, ((1, 1),) * size, True, device)
+    else:
+        loss = Loss(function, checked_shapes(shapes), False, device)
+        if declared[1] is not None and tuple(map(tuple, declared[1])) != loss.shapes:
+            raise RankriseError(f"shapes is {shapes}, but the loss has {declared[1]}: pass loss.shapes.")
+    _try(loss)
+    return loss
+
+
+def checked_shapes(shapes: Sequence[Shape] | None) -> tuple[Shape, ...]:
+    """Shapes as pairs of whole numbers."""
+    try:
+        found = tuple((int(rows), int(columns)) for rows, columns in shapes or ())
+    except (TypeError, ValueError):
+        found = ()
+    if not found or min(map(min, found)) < 1:
+        raise RankriseError(f"shapes is {shapes}: pass one (d1, d2) per product, [(6, 6), (6, 6)] say.")
+    return found
+
+
+def checked_columns(columns: int | Sequence[int] | None, shapes: Sequence[Shape]) -> tuple[int, ...]:
+    """The inner dimension of each product: min(d1, d2) for None, one number for all, or one per product."""
+    if columns is None:
+        return tuple(min(shape) for shape in shapes)
+    found = (columns,) * len(shapes) if isinstance(columns, int) else tuple(columns)
+    if len(found) != len(shapes) or min(found) < 1:
         raise RankriseError(
-            f"size is {size!r}: pass the number of coordinates of a, a whole number of 1 or more."
+            f"columns is {columns}: pass the inner dimension, at least 1, for all {len(shapes)} or for each."
         )
-    if declared not in (None, size):
-        raise RankriseError(f"size is {size}, but the loss has {declared} coordinates: pass size={declared}.")
-    # Not at zero itself: there a loss may be flat (its gradient exactly zero) although it depends on `a`.
-    probe = torch.linspace(0.05, 0.1, size, dtype=torch.float64, device=device).requires_grad_()
+    return found
+
+
+def _try(loss: Loss) -> None:
+    """Evaluate a loss near zero; at zero its gradient may vanish although it depends on its input."""
+    probe = torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64, device=loss.device).requires_grad_()
+    takes = f"size {loss.size}" if loss.diagonal else f"shapes {loss.shapes}"
     try:
         with torch.enable_grad():
             value = loss(probe)
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise RankriseError(
-            f"loss failed on a float64 tensor of size {size} on {device} ({first_line(error)}): check size, "
-            "and that loss takes one tensor."
+            f"loss failed on float64 tensors of {takes} on {loss.device} ({first_line(error)}): "
+            "check what it takes."
         ) from error
-    refuse_unfit(value, probe, "a")
-    return Loss(loss, size)
-
-
-def refuse_unfit(value: object, probe: Tensor, argument: str) -> None:
-    """Refuse what a loss returned near zero unless it is a finite float64 scalar that depends on `probe`.
-
-    `argument` is what the loss is a function of, in words.
-    """
     if not isinstance(value, Tensor) or value.shape != ():
         found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise RankriseError(f"loss returned {found}: it must return a scalar tensor, a sum or mean say.")
+    if value.dtype != torch.float64 or not torch.isfinite(value):
         raise RankriseError(
-            f"loss returned {found}: it must return a scalar tensor, its sum or mean for instance."
-        )
-    if value.dtype != torch.float64:
-        raise RankriseError(
-            f"loss returned {value.dtype}: it must be computed in float64; convert its data with .double()."
-        )
-    if not torch.isfinite(value):
-        raise RankriseError(
-            f"loss returned {value.item()} near zero: it must be finite where training starts."
+            f"loss returned {value.item():g} as {value.dtype} near zero: it must be finite and in float64."
         )
     slope = torch.autograd.grad(value, probe, allow_unused=True)[0] if value.requires_grad else None
     if slope is None or not slope.any():
-        raise RankriseError(
-            f"loss does not depend on {argument}: its gradient is zero; compute it with torch operations."
-        )
+        raise RankriseError("loss does not depend on its argument: compute it with torch operations.")

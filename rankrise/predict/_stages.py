@@ -1,4 +1,4 @@
-"""What Algorithm 1 finds: stages in order of time, in memory and as JSON."""
+"""Stages in order of time: what Algorithm 1 finds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,49 +8,89 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.predict._loss import Shape, split_products
+from rankrise.predict._tables import text_table
 
-_COLUMNS = ("time", "coordinate", "sign", "loss", "left", "runner_up", "tied")
-
-StagesEnding = Literal["nothing moves", "until", "max stages", "not converged"]
+StagesEnding = Literal[
+    "nothing moves", "until", "max stages", "not converged", "flat at zero", "assumption fails"
+]
+Mixing = Literal["ordered", "tracked"]
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One stage: at rescaled time `time` (T_k) `coordinate` (i_k) becomes active with `sign`, and the network
-    moves to `point`.
+    """One stage: at rescaled time `time` (T_k) a product gains a direction, and the network moves to `point`.
 
-    `point` (p,) is the stationary point of the plateau that follows and `loss` the loss on it; `left` are
-    coordinates that fell back to zero on the way; `runner_up` is the time at which another coordinate would
-    have been next, had this one not moved; `tied` are those that would have been so at the same time, in
-    which case the theorem does not say what happens (nondegeneracy).
+    In a diagonal network the products are 1 x 1: coordinate `product` becomes active, with `sign`.
+
+    - `rank` is the product's rank afterwards, and `loss` the loss on the plateau that follows.
+    - `point` holds all products on that plateau as a flat vector; `points` are the same as matrices.
+    - `left` are the products that lost a direction on the way, one entry per direction.
+    - `runner_up` is when another direction would have been next, had this one not moved. `tied` are the
+      products with a direction due at the same time: then the theory does not say what happens.
+
+    Only for matrices, per product, at the beginning of the plateau:
+
+    - `rates` of the inactive directions, the singular values of the reduced gradient;
+    - `exponents`, how far each has come; at 1 a direction becomes active;
+    - `mixing`, the weakest link between directions in this transition, as a fraction of the gradient: 0 where
+      they fall into blocks, inf where each product has at most one inactive direction.
     """
 
     time: float
-    coordinate: int
+    product: int
     sign: int
+    rank: int
     loss: float
     point: Tensor
+    shapes: tuple[Shape, ...]
     left: tuple[int, ...]
     runner_up: float
     tied: tuple[int, ...]
+    rates: tuple[Tensor, ...] = ()
+    exponents: tuple[Tensor, ...] = ()
+    mixing: float = 0.0
+
+    @property
+    def coordinate(self) -> int:
+        """The number of the product, which is a coordinate of `a` in a diagonal network."""
+        return self.product
+
+    @property
+    def points(self) -> tuple[Tensor, ...]:
+        """The products (d1, d2) on the plateau."""
+        return tuple(split_products(self.point, self.shapes))
 
     @property
     def support(self) -> tuple[int, ...]:
-        """The coordinates active on this stage's plateau."""
+        """The coordinates active on the plateau of a diagonal network."""
         return tuple(self.point.nonzero()[:, 0].tolist())
 
+    @property
+    def gap(self) -> float:
+        """How much later the runner-up would come: a flow shows the stage clearly if
+        `gap * log(1/alpha)` is far above 1."""
+        return self.runner_up - self.time
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Stages(Sequence[Stage]):
     """The stages in order of time, and why there are no more: `ending`, with a sentence in `message`.
 
-    `initial_loss` is the loss at `a = 0`, on the plateau before the first stage.
+    `initial_loss` is the loss at zero, on the plateau before the first stage. Of full matrices, `mixing` says
+    whether exponents were added in order ("ordered") or carried along with blocks of directions ("tracked"),
+    and `notes` are warnings. `gradients` and `hessian_columns` are what it cost.
     """
 
     stages: tuple[Stage, ...]
+    shapes: tuple[Shape, ...]
     initial_loss: float
     ending: StagesEnding
     message: str
+    mixing: Mixing | None = None
+    notes: tuple[str, ...] = ()
+    gradients: int = 0
+    hessian_columns: int = 0
 
     @overload
     def __getitem__(self, index: int) -> Stage: ...
@@ -62,24 +102,71 @@ class Stages(Sequence[Stage]):
     def __len__(self) -> int:
         return len(self.stages)
 
-    def to_dict(self, label: Callable[[int], str] | None = None, points: bool = True) -> dict[str, Any]:
-        """Everything that was found, as JSON has it: the one spelling of stages in files and on the terminal.
+    def __repr__(self) -> str:
+        count = f"{len(self)} stage{'' if len(self) == 1 else 's'}"
+        return text_table(f"{count}, then: {self.message}", self.table())
 
-        `label` adds the name of each stage's coordinate; `points=False` leaves the stationary points out, for
-        a record that keeps them as a tensor.
+    @property
+    def diagonal(self) -> bool:
+        """Whether these are the stages of a diagonal network."""
+        return self.mixing is None
+
+    @property
+    def ties(self) -> tuple[int, ...]:
+        """The numbers of the tied stages."""
+        return tuple(number for number, stage in enumerate(self.stages) if stage.tied)
+
+    def times(self, product: int) -> list[float]:
+        """The times at which a product gains a direction."""
+        return [stage.time for stage in self.stages if stage.product == product]
+
+    def table(self, label: Callable[[int], str] = str) -> dict[str, list[str]]:
+        """One line per stage, as columns of text; `label` names the products."""
+        columns = {
+            "stage": [str(number) for number in range(1, len(self) + 1)],
+            "T_k": [f"{stage.time:.4f}" for stage in self],
+            "coordinate" if self.diagonal else "product": [label(stage.product) for stage in self],
+            "rank": ["" if self.diagonal else str(stage.rank) for stage in self],
+            "sign": ["+-"[stage.sign < 0] if self.diagonal else "" for stage in self],
+            "gap": ["" if self.diagonal else f"{stage.gap:.3g}" for stage in self],
+            "loss": [f"{stage.loss:.5g}" for stage in self],
+            "left": [" ".join(map(label, stage.left)) for stage in self],
+        }
+        return {name: cells for name, cells in columns.items() if any(cells)}
+
+    def to_dict(self, label: Callable[[int], str] | None = None, points: bool = True) -> dict[str, Any]:
+        """Everything that was found, as JSON has it. `label` adds names; `points=False` leaves the points
+        out, for a record that keeps them as a tensor.
         """
+        moved = "coordinate" if self.diagonal else "product"
         rows = []
         for stage in self.stages:
-            row: dict[str, Any] = {name: getattr(stage, name) for name in _COLUMNS}
-            row |= {"left": list(stage.left), "tied": list(stage.tied)}
-            row |= {} if label is None else {"label": label(stage.coordinate)}
-            rows.append(row | ({"point": stage.point.tolist()} if points else {}))
-        summary = {"ending": self.ending, "message": self.message, "initial_loss": self.initial_loss}
-        return summary | {"stages": rows}
+            row: dict[str, Any] = {"time": stage.time, moved: stage.product, "sign": stage.sign}
+            row |= {"rank": stage.rank, "loss": stage.loss, "left": list(stage.left)}
+            row |= {"runner_up": stage.runner_up, "tied": list(stage.tied)}
+            if not self.diagonal:
+                row |= {"gap": stage.gap, "mixing": stage.mixing}
+                row |= {"rates": [part.tolist() for part in stage.rates]}
+                row |= {"exponents": [part.tolist() for part in stage.exponents]}
+            if label is not None:
+                row["label"] = label(stage.product)
+            if points and self.diagonal:
+                row["point"] = stage.point.tolist()
+            elif points:
+                row["points"] = [point.tolist() for point in stage.points]
+            rows.append(row)
+        about: dict[str, Any] = {"ending": self.ending, "message": self.message}
+        about |= {"initial_loss": self.initial_loss}
+        if not self.diagonal:
+            about |= {"mixing": self.mixing, "notes": list(self.notes)}
+            about |= {"shapes": [list(shape) for shape in self.shapes]}
+            about |= {"gradients": self.gradients, "hessian_columns": self.hessian_columns}
+        return about | {"stages": rows}
 
     @staticmethod
     def from_dict(record: Mapping[str, Any], points: Tensor | None = None) -> "Stages":
-        """The stages that `to_dict` wrote, with their `points` (stages, p) where the record has none.
+        """The stages of a diagonal network that `to_dict` wrote, with their `points` (stages, p) where the
+        record has none.
 
         >>> from rankrise import predict
         >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
@@ -91,27 +178,24 @@ class Stages(Sequence[Stage]):
             rows = record["stages"]
             if points is None:
                 points = torch.tensor([row["point"] for row in rows], dtype=torch.float64)
-            stages = tuple(_stage(row, point) for row, point in zip(rows, points, strict=True))
-            return Stages(stages, float(record["initial_loss"]), record["ending"], record["message"])
+            shapes = ((1, 1),) * (points.shape[1] if points.ndim == 2 else 0)
+            stages = tuple(
+                Stage(
+                    time=float(row["time"]),
+                    product=int(row["coordinate"]),
+                    sign=int(row["sign"]),
+                    rank=1,
+                    loss=float(row["loss"]),
+                    point=point,
+                    shapes=shapes,
+                    left=tuple(row["left"]),
+                    runner_up=float(row["runner_up"]),  # JSON has "inf" where nothing else is due
+                    tied=tuple(row["tied"]),
+                )
+                for row, point in zip(rows, points, strict=True)
+            )
+            return Stages(stages, shapes, float(record["initial_loss"]), record["ending"], record["message"])
         except (KeyError, TypeError, ValueError) as error:
             raise RankriseError(
-                f"The record of stages cannot be read ({error!r}): pass what Stages.to_dict wrote."
+                f"this is no record of stages ({error!r}): pass what to_dict gave."
             ) from error
-
-    @property
-    def ties(self) -> tuple[int, ...]:
-        """The numbers of the stages whose coordinate was tied with another."""
-        return tuple(number for number, stage in enumerate(self.stages) if stage.tied)
-
-
-def _stage(row: Mapping[str, Any], point: Tensor) -> Stage:
-    return Stage(
-        time=float(row["time"]),
-        coordinate=int(row["coordinate"]),
-        sign=int(row["sign"]),
-        loss=float(row["loss"]),
-        point=point,
-        left=tuple(row["left"]),
-        runner_up=float(row["runner_up"]),  # JSON has "inf" where there is no other coordinate
-        tied=tuple(row["tied"]),
-    )

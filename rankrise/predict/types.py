@@ -1,27 +1,21 @@
-"""The types behind the verbs of `rankrise.predict`: what they return, and what they may be given.
-
-Nobody has to import one to use the library; they are here for annotations and for `isinstance`.
-"""
+"""The types behind the verbs of `rankrise.predict`, for annotations and for `isinstance`."""
 
 from rankrise.foundations.objective import Objective
 from rankrise.predict._assumptions import Assumption, Assumptions
-from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._flow import Crossing, Flow
+from rankrise.predict._compare import Convergence, FlowComparison, StageComparison
+from rankrise.predict._diagonal.coordinates import Coordinates
+from rankrise.predict._diagonal.path import DiagonalPath
+from rankrise.predict._flow import Flow
 from rankrise.predict._loss import LossFunction
-from rankrise.predict._matrices.assumptions import MatrixAssumptions
-from rankrise.predict._matrices.compare import MatrixComparison, MatrixConvergence, MatrixStageComparison
-from rankrise.predict._matrices.flow import MatrixFlow
-from rankrise.predict._matrices.greedy import MatrixStage, MatrixStages
-from rankrise.predict._matrices.networks.head import FullHead
-from rankrise.predict._matrices.networks.linear import LinearNetwork
-from rankrise.predict._matrices.networks.sensing import MatrixSensing
-from rankrise.predict._networks.attention_entry import AttentionEntry
-from rankrise.predict._networks.head import DiagonalHead
-from rankrise.predict._networks.linear import DiagonalLinear
+from rankrise.predict._matrices.path import MatrixPath
+from rankrise.predict._moments import Crossing
+from rankrise.predict._networks.full_head import FullHead
+from rankrise.predict._networks.head import AttentionEntry, DiagonalHead
+from rankrise.predict._networks.linear import DiagonalLinear, LinearNetwork
+from rankrise.predict._networks.sensing import MatrixSensing
 from rankrise.predict._networks.transformer import Activation, DiagonalTransformer
 from rankrise.predict._perturbation import Perturbation
 from rankrise.predict._stages import Stage, Stages
-from rankrise.predict._theorem import Convergence, FlowComparison, StageComparison
 
 __all__ = [
     "Activation",
@@ -33,20 +27,15 @@ __all__ = [
     "Crossing",
     "DiagonalHead",
     "DiagonalLinear",
+    "DiagonalPath",
     "DiagonalTransformer",
     "Flow",
     "FlowComparison",
     "FullHead",
     "LinearNetwork",
     "LossFunction",
-    "MatrixAssumptions",
-    "MatrixComparison",
-    "MatrixConvergence",
-    "MatrixFlow",
+    "MatrixPath",
     "MatrixSensing",
-    "MatrixStage",
-    "MatrixStageComparison",
-    "MatrixStages",
     "Objective",
     "Perturbation",
     "Stage",

@@ -1,75 +1,58 @@
-"""Algorithm 1's stages as a table on the terminal, beside the flow's times where there is a flow."""
+"""Stages as a table on the terminal, beside a flow's times where there is a flow."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from rankrise.predict import Flow, MatrixStages, Stages
+from rankrise.predict import Flow, Stages
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-WORDS = ("coordinate", "left", "product", "lost")
+WORDS = ("coordinate", "product", "left")
 """Columns of words, which begin at the left; the others hold numbers."""
 
 MEANINGS = {
-    "T_k": "the rescaled time t / log(1/alpha) at which the coordinate of stage k becomes active.",
-    "flow": "the rescaled time at which |a| of that coordinate rises above 1e-3 in the flow.",
+    "T_k": "the rescaled time t / log(1/alpha) at which stage k begins, as predicted.",
+    "flow": "the rescaled time at which it does so in the flow, at a size of 1e-3.",
+    "rank": "of that product from then on.",
+    "gap": "how much later another would have been next; times log(1/alpha) it should be far above 1.",
     "loss": "on the plateau that follows.",
-    "left": "coordinates that fall back to zero in the stage.",
+    "left": "what falls back to zero in the stage.",
+}
+RULES = {
+    "ordered": "transitions mix directions, so ordered exponents add.",
+    "tracked": "directions fall into blocks, so exponents ride on them.",
 }
 
 
 def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None = None) -> None:
     """Print one line per stage, what the columns mean, and why there are no more stages."""
-    title = "Algorithm 1" if flow is None else "Algorithm 1 and the flow"
-    console = print_columns(title, _columns(stages, label, flow), MEANINGS, stages)
-    for number in stages.ties:
-        names = ", ".join(label(other) for other in stages[number].tied)
-        console.print(f"Stage {number + 1} is tied with {names}: the theorem does not cover it.")
-
-
-def print_columns(
-    title: str,
-    columns: Mapping[str, Sequence[str]],
-    meanings: Mapping[str, str],
-    stages: Stages | MatrixStages,
-) -> "Console":
-    """Print stages line by line, what those columns mean that are not empty, and why there are no more; give
-    the console for what is to be said after that."""
     from rich import box
 
     from rankrise.show.console import safe_console
     from rankrise.show.table import Fitting, table_of
 
     console = safe_console(highlight=False, soft_wrap=True)
-    if len(stages):
-        table = table_of(columns, left=WORDS, title=title, box=box.SIMPLE_HEAD)
-        console.print(Fitting(table))
-        for column in table.columns:
-            if column.header in meanings:
-                console.print(f"{column.header}: {meanings[str(column.header)]}")
-    more = " Raise --until to see it." if stages.ending == "until" else ""
-    console.print(f"{'The end' if len(stages) else 'No stage'}: {stages.message}{more}")
-    return console
-
-
-def _columns(stages: Stages, label: Callable[[int], str], flow: Flow | None) -> dict[str, list[str]]:
-    """The cells of each column."""
-    columns = {
-        "stage": [str(number) for number in range(1, len(stages) + 1)],
-        "T_k": [f"{stage.time:.4f}" for stage in stages],
-    }
+    columns = stages.table(label)
     if flow is not None:
         rises = flow.rises()
-        columns["flow"] = [nearest(rises.get(stage.coordinate, ()), stage.time) for stage in stages]
-    columns["coordinate"] = [label(stage.coordinate) for stage in stages]
-    columns["sign"] = ["+" if stage.sign > 0 else "-" for stage in stages]
-    columns["loss"] = [f"{stage.loss:.5g}" for stage in stages]
-    columns["left"] = [" ".join(label(coordinate) for coordinate in stage.left) for stage in stages]
-    return columns
-
-
-def nearest(rises: Iterable[float], time: float) -> str:
-    """When the flow comes to a stage: of what leaves and comes back, the rise nearest to the stage's time."""
-    return f"{min(rises, key=lambda rise: abs(rise - time), default=math.inf):.4f}"
+        found = [rises.get((stage.product, stage.rank), ()) for stage in stages]
+        times = [
+            min(near, key=lambda rise, at=stage.time: abs(rise - at), default=math.inf)
+            for near, stage in zip(found, stages, strict=True)
+        ]
+        first = {name: columns.pop(name) for name in ("stage", "T_k") if name in columns}
+        columns = first | {"flow": [f"{time:.4f}" for time in times]} | columns
+    if stages:
+        title = "Algorithm 1" if stages.diagonal else "Stages of full weight matrices"
+        title += " and the flow" if flow is not None else ""
+        console.print(Fitting(table_of(columns, left=WORDS, title=title, box=box.SIMPLE_HEAD)))
+        for name in columns:
+            if name in MEANINGS:
+                console.print(f"{name}: {MEANINGS[name]}")
+    more = " Raise --until to see it." if stages.ending == "until" else ""
+    console.print(f"{'The end' if stages else 'No stage'}: {stages.message}{more}")
+    for number in stages.ties:
+        names = ", ".join(label(other) for other in stages[number].tied)
+        console.print(f"Stage {number + 1} is tied with {names}: the theory does not cover it.")
+    if stages.mixing is not None:
+        console.print(f"Mixing: {stages.mixing}; {RULES[stages.mixing]}")
+    for note in stages.notes:
+        console.print(note)

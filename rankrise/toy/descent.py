@@ -29,7 +29,7 @@ def gradient_descent(
 
     >>> from rankrise import predict
     >>> network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
-    >>> u0, v0 = predict.random_initialisation(4)
+    >>> u0, v0 = predict.random_start(4)
     >>> descent = gradient_descent(network, u0, v0, log10_alpha=-2, step=0.02, until=1.0)
     >>> bool(descent.losses[-1] < descent.losses[0]), len(descent.times)
     (True, 232)

@@ -83,10 +83,10 @@ def _predicted(network: Network, until: float) -> list[Tensor]:
         return [torch.zeros(0, dtype=torch.float64)] * 2
     head = FullHead(network.inputs, network.targets, 1, network.objective)
     most = FEW if network.inputs.shape[-1] > LARGE else 10_000
-    stages = predict.greedy_matrices(head, until=until, max_stages=most)
+    stages = predict.greedy(head, until=until, max_stages=most)
     found = []
     for product in range(2):
-        ranks = {stage.rank: stage.time for stage in reversed(stages.stages) if stage.product == product}
+        ranks = {stage.rank: stage.time for stage in reversed(stages) if stage.product == product}
         found.append(torch.tensor([ranks[rank] for rank in sorted(ranks)], dtype=torch.float64))
     return found
 

@@ -24,4 +24,4 @@ def initialisation_of(settings: ToySettings, seed: int) -> tuple[Tensor, Tensor]
     """Gaussian `u0` and `v0` (p,), the same for every scale: theta(0) = alpha * theta_0."""
     size = 2 * settings.dimension * settings.layers * settings.heads
     # Not the seed of the data: the teacher would be drawn from the same numbers.
-    return predict.random_initialisation(size, seed=seed + 1_000_000)
+    return predict.random_start(size, seed=seed + 1_000_000)

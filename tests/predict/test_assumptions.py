@@ -1,4 +1,4 @@
-"""The assumptions of Theorem 4.5: where they hold, and losses that break each of them."""
+"""The assumptions behind the stages: where they hold, and losses that break each of them."""
 
 import math
 
@@ -16,15 +16,15 @@ def double(*values):
 def test_assumptions_hold_on_the_toy(head, stages):
     check = predict.check_assumptions(head, stages, trials=1)
     assert check.hold
+    assert set(check.to_dict()) == {"nondegeneracy", "strict_minima", "noise_robustness"}
     assert len(check.strict_minima.margins) == len(stages)
-    # the margin of strict minima, from the second derivative of L(u, s u) itself
+    # The margin of strict minima, from the second derivative of L(u, s u) itself.
     stage = stages[4]
     support, signs = list(stage.support), stage.point[list(stage.support)].sign()
 
     def of_weights(u):
-        return head(
-            torch.zeros(head.size, dtype=torch.float64).index_put((torch.tensor(support),), signs * u * u)
-        )
+        zero = torch.zeros(head.size, dtype=torch.float64)
+        return head(zero.index_put((torch.tensor(support),), signs * u * u))
 
     exact = torch.func.hessian(of_weights)(stage.point[support].abs().sqrt())
     assert check.strict_minima.margins[4] == pytest.approx(float(torch.linalg.eigvalsh(exact)[0]), rel=1e-6)
@@ -32,8 +32,9 @@ def test_assumptions_hold_on_the_toy(head, stages):
 
 def test_a_flat_direction_breaks_strict_minima():
     """`L` depends on a_0 + a_1 only once both are active: a valley, not a minimum."""
-    point = Stage(1.0, 0, 1, 0.0, double(0.5, 0.5), (), math.inf, ())
-    stages = predict.Stages((point,), 0.5, "nothing moves", "")
+    shapes = ((1, 1), (1, 1))
+    stage = Stage(1.0, 0, 1, 1, 0.0, double(0.5, 0.5), shapes, (), math.inf, ())
+    stages = predict.Stages((stage,), shapes, 0.5, "nothing moves", "")
     check = predict.check_assumptions(lambda a: (a.sum() - 1) ** 2 / 2, stages)
     assert check.strict_minima.margin == pytest.approx(0.0, abs=1e-12)
     assert not check.hold
@@ -50,12 +51,36 @@ def test_a_double_well_breaks_noise_robustness():
     assert not predict.check_assumptions(loss, stages, noise=2.0, trials=8).noise_robustness.holds
 
 
-def test_stages_of_another_loss_are_refused(stages):
-    with pytest.raises(RankriseError, match=r"stages have 16 coordinates and the loss has 4: .*\.$"):
+def test_assumptions_of_matrices_have_their_numbers():
+    network = predict.matrix_sensing(2, samples=30, seed=2)
+    stages = predict.greedy(network)
+    check = predict.check_assumptions(network, stages)
+    assert check.hold
+    _, (slope,) = network.value_and_gradient(torch.zeros(2, 2, dtype=torch.float64))
+    assert check.gradient_at_zero.margin == pytest.approx(float(torch.linalg.svdvals(slope)[0]))
+    assert check.nondegeneracy.margins == tuple(stage.gap / stage.time for stage in stages)
+    assert check.noise_robustness is None
+
+
+def test_curvature_modulo_gauge_in_closed_form():
+    """`L = |A - S|^2/2` at rank 1: eigenvalues in (u, v) are s_1 -+ s_i, 2 s_1, and 0 for the gauge."""
+    target = torch.diag(double(3.0, 1.0))
+    loss = lambda a: ((a - target) ** 2).sum() / 2  # noqa: E731
+    check = predict.check_assumptions(loss, predict.greedy(loss, shapes=[(2, 2)], max_stages=1))
+    assert check.strict_minima.margin == pytest.approx(2.0, rel=1e-9)
+
+
+def test_a_loss_that_falls_into_blocks_does_not_mix():
+    target = torch.diag(double(3.0, 1.0, 2.0))
+    loss = lambda a: ((a - target) ** 2).sum() / 2  # noqa: E731
+    check = predict.check_assumptions(loss, predict.greedy(loss, shapes=[(3, 3)]))
+    assert not check.mixing.holds
+    assert check.strict_minima.holds
+
+
+def test_there_must_be_stages_and_they_must_be_of_the_loss(stages):
+    with pytest.raises(RankriseError, match="16 coordinates"):
         predict.check_assumptions(predict.diagonal_head(2, 3, 4), stages)
-
-
-def test_the_old_spelling_with_a_size_warns(head, stages):
-    with pytest.warns(DeprecationWarning, match=r"is now check_assumptions\(loss, stages\)"):
-        old = predict.check_assumptions(head, head.size, stages, trials=1)
-    assert old == predict.check_assumptions(head, stages, trials=1)
+    network = predict.matrix_sensing(2, samples=10)
+    with pytest.raises(RankriseError, match="empty"):
+        predict.check_assumptions(network, predict.greedy(network, until=1e-6))

@@ -58,7 +58,7 @@ def head():
 
 @pytest.mark.parametrize("log10_alpha", [-1, -2, -4])
 def test_agrees_with_an_integration_in_the_original_coordinates(head, log10_alpha):
-    u0, v0 = predict.random_initialisation(head.size, seed=3)
+    u0, v0 = predict.random_start(head.size, seed=3)
     solution = independent(head, u0, v0, log10_alpha, until=6.0)
     expected = double(*(first_crossing(solution, head.size, i, 0.05) for i in range(head.size)))
     end = torch.from_numpy(solution.y[: head.size, -1] * solution.y[head.size :, -1])
@@ -108,7 +108,7 @@ def test_orthogonal_inputs_have_a_closed_form_at_every_scale(log10_alpha):
 
 
 def test_loss_never_rises_and_belongs_to_the_values(head):
-    u0, v0 = predict.random_initialisation(head.size, seed=1)
+    u0, v0 = predict.random_start(head.size, seed=1)
     flow = predict.gradient_flow(head, u0, v0, log10_alpha=-32, until=3.0)
     exact = torch.stack([head(a) for a in flow.values])
     torch.testing.assert_close(flow.losses, exact, rtol=1e-5, atol=1e-7)
@@ -159,15 +159,6 @@ def test_tied_coordinates_at_a_scale_that_no_float_holds(sign):
     assert float(flow.values[-1, 0]) == pytest.approx(sign, rel=1e-3)
 
 
-def test_scales_may_differ_by_coordinate():
-    target = double(1.0, 1.0)
-    scales = double(-32, -64)
-    flow = predict.gradient_flow(quadratic(target), double(1, 1), double(0.5, 0.5), scales, until=3.0)
-    stages = predict.greedy(quadratic(target), 2, scales=scales / -32)
-    assert [s.time for s in stages] == pytest.approx([1.0, 2.0])
-    assert flow.activation_times().tolist() == pytest.approx([1.0, 2.0], rel=0.06)
-
-
 @pytest.mark.parametrize("threshold", [1e-12, 1e-3, 0.5])
 def test_crossings_are_where_the_values_say(threshold):
     target = double(1.0, -2.0)
@@ -181,7 +172,6 @@ def test_a_flow_that_explodes_keeps_what_it_computed():
     assert flow.ending == "not finite"
     assert len(flow.times) > 5
     assert torch.isfinite(flow.values).all()
-    assert "rescaled time" in flow.message
 
 
 def test_a_loss_that_turns_nan_stops_the_flow_there():
@@ -207,21 +197,20 @@ def test_a_coordinate_that_leaves_and_returns_rises_twice():
     assert [stage.coordinate for stage in stages] == [0, 2, 1, 0]
     flow = predict.gradient_flow(loss, [1.0, 0.5, 0.7], [0.2, 1.5, 0.1], log10_alpha=-32, until=2100.0)
     rises = flow.rises()
-    assert rises[0] == pytest.approx([stages[0].time, stages[3].time], rel=0.05)
-    assert {coordinate: len(times) for coordinate, times in rises.items()} == {0: 2, 1: 1, 2: 1}
-    assert flow.activation_times().tolist() == [rises[coordinate][0] for coordinate in range(3)]
+    assert rises[0, 1] == pytest.approx([stages[0].time, stages[3].time], rel=0.05)
+    assert {coordinate: len(times) for (coordinate, _), times in rises.items()} == {0: 2, 1: 1, 2: 1}
+    assert flow.activation_times().tolist() == [rises[coordinate, 1][0] for coordinate in range(3)]
 
 
 def test_a_limit_of_steps_is_named():
     flow = predict.gradient_flow(quadratic(double(1.0)), double(1.0), double(0.5), until=2.0, max_steps=3)
     assert flow.ending == "max steps"
-    assert "max_steps" in flow.message
-    with pytest.raises(RankriseError, match="time is 2, but this flow goes from 0 to"):
+    with pytest.raises(RankriseError, match="time is 2"):
         flow.at(2.0)
 
 
 def test_a_supplied_gradient_and_hessian_change_nothing(head):
-    u0, v0 = predict.random_initialisation(head.size, seed=1)
+    u0, v0 = predict.random_start(head.size, seed=1)
     ours = predict.gradient_flow(head, u0, v0, -16, until=2.0)
     plain = predict.gradient_flow(lambda a: head(a), u0, v0, -16, until=2.0)
     assert (plain.values[-1] - ours.values[-1]).abs().max() < 1e-4
@@ -230,59 +219,11 @@ def test_a_supplied_gradient_and_hessian_change_nothing(head):
 
 @pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, dtype=np.float32), tuple])
 def test_arrays_and_lists_are_taken_wherever_tensors_are(kind):
-    start, scales = ([1.0, 0.5], [0.25, 1.5]), [-8.0, -16.0]
+    start = [1.0, 0.5], [0.25, 1.5]
     loss = quadratic(double(1.0, -2.0))
-    wanted = predict.gradient_flow(loss, *map(torch.tensor, start), torch.tensor(scales), until=1.0)
-    flow = predict.gradient_flow(loss, *map(kind, start), kind(scales), until=1.0)
+    wanted = predict.gradient_flow(loss, *map(torch.tensor, start), -8, until=1.0)
+    flow = predict.gradient_flow(loss, *map(kind, start), -8, until=1.0)
     assert torch.equal(flow.values, wanted.values)
     assert torch.equal(flow.at(kind([0.25, 0.5])), wanted.at(double(0.25, 0.5)))
     assert torch.equal(flow.at(0.25), wanted.at(double(0.25))[0])
     assert flow.weights_at(kind([0.25, 0.5]))[0].shape == (2, 2)
-
-
-good = quadratic(double(1.0, -2.0))
-one, half = double(1.0, 1.0), double(0.5, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"loss": lambda a: a}, "loss returned shape"),
-        ({"loss": lambda a: 3.0}, "loss returned float"),
-        ({"loss": lambda a: a.sum() * math.nan}, "loss returned nan"),
-        ({"loss": lambda a: a.float().sum()}, "float64"),
-        ({"loss": lambda a: torch.ones((), dtype=torch.float64)}, "does not depend on a"),
-        (
-            {"loss": lambda a: torch.ones((), dtype=torch.float64, requires_grad=True) * 2},
-            "does not depend on a",
-        ),
-        ({"loss": quadratic(double(1, 2, 3))}, "check size"),
-        ({"log10_alpha": 0.0}, "log10_alpha"),
-        ({"log10_alpha": 3.0}, "log10_alpha"),
-        ({"log10_alpha": -math.inf}, "log10_alpha"),
-        ({"log10_alpha": double(-1, -2, -3)}, "log10_alpha"),
-        ({"log10_alpha": "small"}, "log10_alpha"),
-        ({"until": 0.0}, "until"),
-        ({"until": -1.0}, "until"),
-        ({"until": math.inf}, "until"),
-        ({"u0": double(1.0)}, "u0"),
-        ({"v0": double(1.0, math.nan)}, "v0 is nan at coordinate 1"),
-        ({"u0": double(0.0, 1.0), "v0": double(0.0, 1.0)}, "both zero at coordinate 0"),
-        ({"u0": "large"}, "u0 is 'large': pass a tensor, a NumPy array or a list"),
-        ({"u0": [[1.0, 2.0]]}, "u0 has shape"),
-        ({"u0": None}, "u0 is None"),
-        ({"tolerance": 0.0}, "tolerance"),
-        ({"max_steps": 0}, "max_steps"),
-        ({"log10_alpha": "-50"}, "log10_alpha is '-50': pass a number below 0"),
-        (
-            {"loss": predict.diagonal_head(dimension=2, samples=5)},
-            "u0 and v0 have 2 coordinates, but the loss",
-        ),
-    ],
-)
-def test_bad_input_is_one_sentence_that_names_the_argument(arguments, words):
-    whole = {"loss": good, "u0": one, "v0": half, "log10_alpha": -8, "until": 1.0} | arguments
-    with pytest.raises(RankriseError, match=words) as caught:
-        predict.gradient_flow(**whole)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith(".")

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from rankrise import predict
-from rankrise.predict._matrices.active import Linearised, here_at
+from rankrise.predict._loss import checked_loss
 from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.exponential import phis
+from rankrise.predict._matrices.exponential import GAUSS, advance, exponential, phis
 from rankrise.predict._matrices.factors import FactorSpace
-from rankrise.predict._matrices.linear_flow import GAUSS, advance, exponential
-from rankrise.predict._matrices.loss import checked_matrix_loss
+from rankrise.predict._matrices.steps import Linearised
 
 
 def gaussian(seed, *shape):
@@ -107,13 +106,13 @@ def test_columns_under_a_changing_gradient_are_of_order_four():
 
 def test_steps_of_the_active_factors_are_of_order_four():
     network = predict.full_head(2, 3, 20)
-    space = FactorSpace(checked_matrix_loss(network, network.shapes), (1, 2))
+    space = FactorSpace(checked_loss(network), (1, 2))
     start = 0.5 * gaussian(11, space.size)
 
     def solve(count):
         x = start
         for _ in range(count):
-            x = Linearised(space, here_at(space, x)).step(2.0 / count, 1e-6).end
+            x = Linearised(space, space.here(x)).step(2.0 / count, 1e-6).end
         return x
 
     exact = solve(256)

@@ -16,7 +16,7 @@ from rankrise.toy.network import initialisation_of, network_of
 
 def test_descent_is_what_an_optimiser_does() -> None:
     network = predict.diagonal_head(3, 4, 20, seed=1)
-    u0, v0 = predict.random_initialisation(6, seed=2)
+    u0, v0 = predict.random_start(6, seed=2)
     u, v = ((0.1 * w).requires_grad_() for w in (u0, v0))
     optimiser = torch.optim.SGD([u, v], lr=0.05)
     steps = math.ceil(2 * math.log(10) / 0.05)
@@ -31,7 +31,7 @@ def test_descent_is_what_an_optimiser_does() -> None:
 
 def test_descent_approaches_the_flow_in_proportion_to_its_step() -> None:
     network = predict.diagonal_head(3, 4, 40, seed=1)
-    u0, v0 = predict.random_initialisation(6, seed=2)
+    u0, v0 = predict.random_start(6, seed=2)
     exact = predict.gradient_flow(network, u0, v0, log10_alpha=-8, until=1.0).activation_times()
     reached = exact.isfinite()
     assert reached.sum() >= 2
@@ -46,7 +46,7 @@ def test_descent_approaches_the_flow_in_proportion_to_its_step() -> None:
 
 def test_a_step_too_large_stops_and_says_so() -> None:
     network = predict.diagonal_head(3, 4, 20, seed=1)
-    u0, v0 = predict.random_initialisation(6, seed=2)
+    u0, v0 = predict.random_start(6, seed=2)
     descent = gradient_descent(network, u0, v0, log10_alpha=-1, step=50.0, until=500.0)
     assert "take a step below" in descent.message
     assert max(descent.losses.max(), descent.values.abs().max()) < MOST
@@ -55,7 +55,7 @@ def test_a_step_too_large_stops_and_says_so() -> None:
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 2)])
 def test_full_weights_contain_the_diagonal_ones(layers: int, heads: int) -> None:
     network = network_of(ToySettings(dimension=3, tokens=4, samples=10, layers=layers, heads=heads), seed=3)
-    u, v = predict.random_initialisation(network.size, seed=4)
+    u, v = predict.random_start(network, seed=4)
     weights = torch.stack(
         [w.view(layers, heads, 2, 3).diag_embed()[:, :, kind] for kind in (0, 1) for w in (u, v)]
     )

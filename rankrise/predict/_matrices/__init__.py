@@ -1,1 +1,1 @@
-"""Full weight matrices: their stages, their flow, and networks that have them."""
+"""The engine for full matrices: modes with exponents, an exponential integrator, logarithmic columns."""

@@ -166,10 +166,10 @@ class Columns:
         return largest
 
     def log_singular_values(self) -> Tensor:
-        """Logarithms (min(d1, d2),) of the singular values of the product, largest first; -inf for none.
+        """Logarithms (min(d1, d2),) of the product's singular values, largest first; -inf for none.
 
-        Values far below the largest are lost in the product, but not in the columns: there the factors of
-        each column are orthogonal to those of the others.
+        Values far below the largest are lost in the product, but not in the columns, whose factors are
+        orthogonal to one another there.
         """
         pairs = min(self.rows, len(self.directions) - self.rows)
         highest = float(self.logs.max())

@@ -10,23 +10,45 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.predict._matrices.loss import MatrixLoss
+from rankrise.predict._loss import Loss
 
 Factors = list[Tensor]
 """One (d1 + d2, k) matrix `W = [U; V]` per product."""
+
+
+def balanced(product: Tensor, rank: int) -> Tensor:
+    """The factors `[U; V]` (d1 + d2, rank) of a product with `U^T U = V^T V`, largest column first."""
+    left, values, right = torch.linalg.svd(product, full_matrices=False)
+    size = values[:rank].sqrt()
+    return torch.cat([left[:, :rank] * size, right[:rank].T * size])
+
+
+@dataclass(frozen=True, eq=False)
+class Here:
+    """A point x (n,) of the active factors with the loss, its flat gradient and the rate `x' = F(x)`."""
+
+    x: Tensor
+    value: Tensor
+    gradient: Tensor
+    rate: Tensor
 
 
 @dataclass(frozen=True)
 class FactorSpace:
     """Factors with `ranks` columns per product, as vectors (size,)."""
 
-    loss: MatrixLoss
+    loss: Loss
     ranks: tuple[int, ...]
 
     @property
     def size(self) -> int:
         """The number of entries of all columns."""
         return sum(sum(shape) * rank for shape, rank in zip(self.loss.shapes, self.ranks, strict=True))
+
+    def here(self, x: Tensor) -> Here:
+        """Evaluate the loss and its gradient at x."""
+        value, gradient = self.loss.value_and_gradient(self.products(x))
+        return Here(x, value, gradient, self.pull(gradient, x))
 
     def pack(self, factors: Sequence[Tensor]) -> Tensor:
         """The vector (size,) of factors."""
@@ -43,20 +65,20 @@ class FactorSpace:
 
     def products(self, x: Tensor) -> Tensor:
         """The flat products `U V^T` at `x`."""
-        return self.loss_product(self.split(x), self.split(x))
-
-    def loss_product(self, left: Factors, right: Factors) -> Tensor:
-        """The flat `U V^T` with U from one and V from other factors, batched over leading axes."""
-        parts = []
-        for (rows, _), one, other in zip(self.loss.shapes, left, right, strict=True):
-            product = one[..., :rows, :] @ other[..., rows:, :].mT
-            parts.append(product.flatten(-2))
-        return torch.cat(parts, -1)
+        factors = self.split(x)
+        return self._product(factors, factors)
 
     def tangent(self, x: Tensor, direction: Tensor) -> Tensor:
         """The change `dU V^T + U dV^T` of the flat products, for directions (..., size)."""
         here, moved = self.split(x), self.split(direction)
-        return self.loss_product(moved, here) + self.loss_product(here, moved)
+        return self._product(moved, here) + self._product(here, moved)
+
+    def _product(self, left: Factors, right: Factors) -> Tensor:
+        """The flat `U V^T` with U from one and V from other factors, batched over leading axes."""
+        parts = []
+        for (rows, _), one, other in zip(self.loss.shapes, left, right, strict=True):
+            parts.append((one[..., :rows, :] @ other[..., rows:, :].mT).flatten(-2))
+        return torch.cat(parts, -1)
 
     def pull(self, gradient: Tensor, x: Tensor) -> Tensor:
         """`M x`: minus the flat `gradient` (..., of all products) applied to the factors of x."""
@@ -65,8 +87,7 @@ class FactorSpace:
         for shape, part, columns in zip(self.loss.shapes, flat, self.split(x), strict=True):
             slope = part.reshape(*part.shape[:-1], *shape)
             up, down = columns[..., : shape[0], :], columns[..., shape[0] :, :]
-            moved = torch.cat([slope @ down, slope.mT @ up], -2)
-            parts.append(-moved.mT.flatten(-2))
+            parts.append(-torch.cat([slope @ down, slope.mT @ up], -2).mT.flatten(-2))
         return torch.cat(parts, -1)
 
     def column_sizes(self, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Gradient flow of full matrices at any initialisation scale, one accepted step at a time.
 
 Columns above the size `VISIBLE` are active: they make up the products, and their flow is stiff and nonlinear
-(`active.py`). All others feel the gradient that the active ones set, but do not change it: they follow a
-linear equation (`linear_flow.py`) on logarithmic scales. A plateau is then a single step, up to where the
+(`steps.py`). All others feel the gradient that the active ones set, but do not change it: they follow a
+linear equation (`exponential.py`) on logarithmic scales. A plateau is then a single step, up to where the
 next column becomes visible, and the cost of a transition does not depend on alpha.
 """
 
@@ -15,12 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankrise.predict._ending import StepTooSmall
-from rankrise.predict._matrices.active import Here, Linearised, Step, here_at
+from rankrise.predict._loss import Loss
 from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.factors import FactorSpace
-from rankrise.predict._matrices.linear_flow import GAUSS, advance
-from rankrise.predict._matrices.loss import MatrixLoss
+from rankrise.predict._matrices.exponential import GAUSS, advance
+from rankrise.predict._matrices.factors import FactorSpace, Here
+from rankrise.predict._matrices.steps import Linearised, Step
+from rankrise.predict._moments import StepTooSmall
 
 VISIBLE = 1e-5
 """A column below this size changes a product by less than 1e-10."""
@@ -36,7 +36,7 @@ _SMALLEST_STEP = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixFlowPoint:
+class Moment:
     """A point of the flow: time t, the loss, flat products and their rates, log singular values per product.
 
     `drift` is the largest fraction of a column by which the conserved quantity had to be restored, and
@@ -52,13 +52,10 @@ class MatrixFlowPoint:
     accepted: bool
 
 
-def follow(
-    loss: MatrixLoss, columns: list[Columns], until: float, tolerance: float
-) -> Iterator[MatrixFlowPoint]:
+def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: float) -> Iterator[Moment]:
     """Follow `W' = M(A) W` from `columns`, which it changes, to time `until`.
 
-    `tolerance` is the error of a step, relative in every column. Raises `StepTooSmall` where no step
-    succeeds.
+    `tolerance` is the error of a step, relative in every column. Raises `StepTooSmall` when no step succeeds.
     """
     time, size = 0.0, math.inf
     for many in columns:
@@ -98,12 +95,12 @@ class _Taken(NamedTuple):
 
     columns: list[Columns]
     drift: float
-    moments: list[MatrixFlowPoint]
+    moments: list[Moment]
     growth: float
 
 
 def _attempt(
-    loss: MatrixLoss,
+    loss: Loss,
     space: FactorSpace,
     here: Here,
     linear: Linearised | None,
@@ -120,7 +117,7 @@ def _attempt(
         sizes = torch.maximum(space.column_sizes(here.x), space.column_sizes(step.end))
         error = float((space.column_sizes(step.error) / sizes).max()) / tolerance
         if error <= 1:
-            step, missed = step.with_end(here_at(space, step.end))
+            step, missed = step.with_end(space.here(step.end))
             inactive = any(many.count > rank for many, rank in zip(columns, space.ranks, strict=True))
             error = max(error, size * missed / tolerance) if inactive else error
         if not error <= 1:
@@ -138,16 +135,16 @@ def _attempt(
 
 
 def _carry_along(
-    loss: MatrixLoss,
+    loss: Loss,
     space: FactorSpace,
     here: Here,
     step: Step | None,
     columns: list[Columns],
     size: float,
     pace: float,
-) -> list[MatrixFlowPoint]:
+) -> list[Moment]:
     """Move all columns through a step, the inactive ones in parts; the moments on the way."""
-    moments: list[MatrixFlowPoint] = []
+    moments: list[Moment] = []
     growing = float((space.column_sizes(here.rate) / space.column_sizes(here.x)).max()) if step else 0.0
     longest = min(_SPREAD / max(2 * pace, 1e-300), _GROWTH / max(growing, 1e-300), size)
     tau, spread, drift, gradient = 0.0, 0.0, 0.0, here.gradient
@@ -188,17 +185,15 @@ def _carry_along(
     return moments
 
 
-def _active(loss: MatrixLoss, columns: list[Columns]) -> tuple[FactorSpace, Here]:
+def _active(loss: Loss, columns: list[Columns]) -> tuple[FactorSpace, Here]:
     """The visible columns, which come first, and the gradient that they set."""
     ranks = tuple(int((many.logs > math.log(VISIBLE)).sum()) for many in columns)
     space = FactorSpace(loss, ranks)
     x = space.pack([many.factors(rank) for many, rank in zip(columns, ranks, strict=True)])
-    return space, here_at(space, x)
+    return space, space.here(x)
 
 
-def _time_to_visible(
-    loss: MatrixLoss, gradient: Tensor, columns: list[Columns], ranks: tuple[int, ...]
-) -> float:
+def _time_to_visible(loss: Loss, gradient: Tensor, columns: list[Columns], ranks: tuple[int, ...]) -> float:
     """The time after which the next column may become visible, if the gradient stays: a little later."""
     shortest = math.inf
     for many, rank, part in zip(columns, ranks, loss.split(gradient), strict=True):
@@ -213,11 +208,11 @@ def _moment(
     time: float,
     value: float,
     gradient: Tensor,
-    loss: MatrixLoss,
+    loss: Loss,
     columns: list[Columns],
     drift: float,
     accepted: bool = True,
-) -> MatrixFlowPoint:
+) -> Moment:
     products, rates = [], []
     for many, slope in zip(columns, loss.split(gradient), strict=True):
         scaled = many.directions * many.logs.exp()
@@ -225,4 +220,4 @@ def _moment(
         products.append((up @ down.T).flatten())
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
     logs = [many.log_singular_values() for many in columns]
-    return MatrixFlowPoint(time, value, torch.cat(products), torch.cat(rates), logs, drift, accepted)
+    return Moment(time, value, torch.cat(products), torch.cat(rates), logs, drift, accepted)

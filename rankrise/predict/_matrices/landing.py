@@ -1,8 +1,8 @@
 """Where the flow of the active factors comes to rest.
 
-It is the limit of a flow, not any minimum: the flow is followed, roughly, until it is about to stop; Newton's
-method, modulo the gauge `U -> U g, V -> V g^-T`, then takes the last small way, and what it finds is accepted
-only if it is close and attracting.
+It is the limit of a flow, not any minimum. The flow is followed, roughly, until it almost stops; Newton's
+method, modulo the gauge `U -> U g, V -> V g^-T`, takes the last small way, and its result counts only if it
+is close and attracting.
 """
 
 import math
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.predict._matrices.active import Here, Linearised, here_at
-from rankrise.predict._matrices.factors import Factors, FactorSpace
-from rankrise.predict._matrices.loss import MatrixLoss
+from rankrise.predict._loss import Loss
+from rankrise.predict._matrices.factors import Factors, FactorSpace, Here, balanced
+from rankrise.predict._matrices.steps import Linearised
 
 _ROUGH = 0.03
 """The error of a step, as a fraction of each column: the path has to stay in its basin, no more."""
 _ALMOST_STILL = 0.1
 _STILLER = 0.2
-"""Newton's method is tried when the pace has fallen to a part, and again after it fell by as much more."""
+"""Newton's method is tried when the pace has fallen to this part, and again after it fell as much more."""
 _VANISHING = 1e-5
 _CLOSE = 0.3
 _FLAT = 1e-9
@@ -46,15 +46,8 @@ class Rest:
     dropped: tuple[int, ...]
 
 
-def balanced(product: Tensor, rank: int) -> Tensor:
-    """The factors `[U; V]` (d1 + d2, rank) of a product with `U^T U = V^T V`, largest column first."""
-    left, values, right = torch.linalg.svd(product, full_matrices=False)
-    size = values[:rank].sqrt()
-    return torch.cat([left[:, :rank] * size, right[:rank].T * size])
-
-
 def land(
-    loss: MatrixLoss,
+    loss: Loss,
     factors: Factors,
     pace: float,
     observe: Callable[[Tensor], None] = lambda gradient: None,
@@ -65,7 +58,7 @@ def land(
     step. A direction that decays to nothing is left out of the result.
     """
     space = FactorSpace(loss, tuple(columns.shape[1] for columns in factors))
-    here, size, dropped = here_at(space, space.pack(factors)), 1 / pace, []
+    here, size, dropped = space.here(space.pack(factors)), 1 / pace, []
     observe(here.gradient)
     almost_still = _ALMOST_STILL
     for _ in range(_MOST_STEPS):
@@ -81,7 +74,7 @@ def land(
                 balanced(a, rank) for a, rank in zip(loss.split(space.products(here.x)), ranks, strict=True)
             ]
             space = FactorSpace(loss, tuple(ranks))
-            here = here_at(space, space.pack(kept))
+            here = space.here(space.pack(kept))
         moving = _pace(space, here)
         pace = max(pace, moving)
         if moving <= almost_still * pace:
@@ -103,7 +96,7 @@ def _step(space: FactorSpace, here: Here, size: float) -> tuple[Here, float]:
         error = float((space.column_sizes(step.error) / sizes.clamp(min=1e-3 * float(sizes.max()))).max())
         error /= _ROUGH
         if math.isfinite(error) and error <= 1:
-            there = here_at(space, step.end)
+            there = space.here(step.end)
             if torch.isfinite(there.value) and torch.isfinite(there.rate).all():
                 return there, size * min(5.0, 0.9 * max(error, 1e-8) ** -0.25)
             error = math.inf
@@ -147,7 +140,7 @@ def _polish(space: FactorSpace, here: Here) -> Here | None:
         if move is None:
             return here if last < _ROUNDING else None
         size = float(move.norm() / here.x.norm())
-        here = here_at(space, here.x + move)
+        here = space.here(here.x + move)
         now = loss.split(space.products(here.x))
         for before, after, least in zip(began, now, smallest, strict=True):
             if float((after - before).norm()) > _CLOSE * least:

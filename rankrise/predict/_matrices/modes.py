@@ -1,17 +1,16 @@
-"""The inactive directions of a product: at which rate each grows, how far it has come, and what a transition
-makes of that.
+"""The inactive directions of a product: how fast each grows, how far it has come, and what a transition does.
 
 On a plateau `-G` is constant. Reduced to the complements of what is active it is `sum s_i p_i q_i^T`, and the
 weights along `(p_i; q_i)` grow like `alpha^(1 - b_i)` with `b_i' = s_i` in rescaled time: `s_i` is a rate and
 `b_i` an exponent. A mode whose exponent reaches 1 becomes active.
 
-A transition turns the directions. What it does to the exponents depends on which directions it couples:
+A transition turns the directions. What becomes of the exponents depends on which directions it couples:
 
-- In a block of coupled directions the *ordered* exponents are kept: the largest goes to the new direction of
-  the largest rate, and so on, as Lyapunov exponents of products of generic matrices add.
-- Exponents are counted along `+p q^T`. In a block with as many left as right directions one sign is left over
-  (the identity component of SO(d, d) has Weyl chambers of type D): the last exponent takes it.
-- A direction that couples to none is a block of its own: it keeps its exponent, with the sign that it now
+- In a block of coupled directions the *ordered* exponents are kept: the largest goes to the new direction
+  with the largest rate, and so on, as Lyapunov exponents of products of generic matrices add.
+- Exponents count along `+p q^T`. A block with as many left as right directions has one sign left over (the
+  identity component of SO(d, d) has Weyl chambers of type D), and the last exponent takes it.
+- A direction that couples to no other is a block of its own: it keeps its exponent, with the sign that it now
   has. This is the diagonal network.
 """
 
@@ -24,13 +23,16 @@ from torch import Tensor
 NO_COUPLING = 1e-8
 """A coupling below this fraction of the gradient is rounding."""
 
+Places = list[list[int]]
+"""Blocks of directions, each a list of places in a frame."""
+
 
 @dataclass(frozen=True, eq=False)
 class Modes:
     """The directions of a product (d1, d2) of rank k on a plateau.
 
-    `left` (d1, d1) and `right` (d2, d2) are orthogonal: k active directions, then the modes in order of
-    their rates (n,), then what the longer side has left over. `exponents` (n,) are along `+p q^T`.
+    `left` (d1, d1) and `right` (d2, d2) are orthogonal: k active directions, then the modes in order of their
+    rates (n,), then what the longer side has left over. `exponents` (n,) are along `+p q^T`.
     """
 
     left: Tensor
@@ -44,9 +46,9 @@ class Modes:
         """min(d1, d2)."""
         return min(len(self.left), len(self.right))
 
-    def waiting(self, flat: float) -> Tensor:
-        """The rescaled time (n,) until each mode becomes active, if its rate stays; inf below rate `flat`."""
-        moves = self.rates > flat
+    def waiting(self, least: float) -> Tensor:
+        """The rescaled time (n,) until each mode becomes active, if its rate stays; inf below a rate."""
+        moves = self.rates > least
         return torch.where(moves, (1 - self.exponents) / torch.where(moves, self.rates, 1.0), math.inf)
 
     def wait(self, time: float) -> "Modes":
@@ -54,7 +56,7 @@ class Modes:
         return replace(self, exponents=self.exponents + self.rates * time)
 
     def seed(self, mode: int, size: float) -> Tensor:
-        """A column `[u; v]` (d1 + d2, 1) of length `size` per half, along a mode."""
+        """A column `[u; v]` (d1 + d2, 1) along a mode; u and v have length `size`."""
         place = self.rank + mode
         return size * torch.cat([self.left[:, place], self.right[:, place]])[:, None]
 
@@ -70,9 +72,8 @@ def modes_at(product: Tensor, gradient: Tensor, rank: int) -> Modes:
 
 
 class Coupling:
-    """Which directions of a plateau a transition couples: the largest entries of the gradient in their frame.
-
-    `strength` (m, m), m = max(d1, d2), is between pairs of directions, as a fraction of the largest entry.
+    """The directions of a plateau that a transition couples: the largest entries of the gradient in their
+    frame.
     """
 
     def __init__(self, modes: Modes) -> None:
@@ -87,13 +88,13 @@ class Coupling:
 
     @property
     def strength(self) -> Tensor:
-        """The coupling of each pair of directions (m, m), symmetric."""
+        """The coupling of each pair of directions (m, m), m = max(d1, d2), as a fraction of the largest."""
         largest = float(self._largest.max())
         return torch.maximum(self._largest, self._largest.T) / (largest if largest > 0 else 1.0)
 
 
-def blocks_of(strength: Tensor) -> tuple[list[list[int]], float]:
-    """The blocks of directions that are coupled, and the weakest link that holds all of them together.
+def blocks_of(strength: Tensor) -> tuple[Places, float]:
+    """The blocks of coupled directions, and the weakest link that holds all of them together.
 
     >>> blocks_of(torch.tensor([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 1.0]]))
     ([[0, 1], [2]], 0.0)
@@ -115,12 +116,12 @@ def blocks_of(strength: Tensor) -> tuple[list[list[int]], float]:
     return [sorted(block) for block in blocks], weakest
 
 
-def carry(old: Modes, new: Modes, winner: int | None, blocks: list[list[int]]) -> tuple[Modes, bool]:
-    """The new modes with the exponents that they have after a transition, and whether the rule says so.
+def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[Modes, bool]:
+    """The new modes with their exponents after a transition, and whether the theory covers it.
 
-    `winner` is the old mode that became active. The rule does not say what follows when a direction is
-    dropped from a block in which it is not the only inactive one, or moves from one block into another; then
-    the exponents are not known.
+    `winner` is the old mode that became active. The theory does not say what follows when a direction is
+    dropped from a block with other inactive ones, or moves from one block into another; in the latter case
+    the exponents are unknown.
     """
     exponents = torch.zeros_like(new.exponents)
     home = _homes(old, new, blocks)
@@ -133,9 +134,9 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: list[list[int]]) -
         dropped = len(after) - len(before)
         if dropped < 0 or len(now) != len(pairs):
             return replace(new, exponents=torch.full_like(exponents, torch.nan)), False
-        held = [float(old.exponents[place - old.rank]) for place in before] + [1.0] * dropped
         if not after:
             continue
+        held = [float(old.exponents[place - old.rank]) for place in before] + [1.0] * dropped
         sizes = sorted(map(abs, held), reverse=True)
         for place, size in zip(after, sizes, strict=True):
             exponents[place - new.rank] = size
@@ -146,7 +147,7 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: list[list[int]]) -
     return replace(new, exponents=exponents), clear
 
 
-def _homes(old: Modes, new: Modes, blocks: list[list[int]]) -> list[int]:
+def _homes(old: Modes, new: Modes, blocks: Places) -> list[int]:
     """The block (of old directions) in which each new pair of directions lies."""
     if len(blocks) == 1:
         return [0] * new.pairs

@@ -1,1 +1,1 @@
-"""Networks with diagonal weights, each the loss on its own data as a function of `a = u * v`."""
+"""Networks to start with: losses with their data and a random teacher."""

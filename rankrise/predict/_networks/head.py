@@ -2,17 +2,50 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array
-from rankrise.foundations.passed import typed
-from rankrise.predict._networks.attention_entry import AttentionEntry, attention_entry
-from rankrise.predict._networks.checks import check_sizes, checked_point, take_data
-from rankrise.predict._networks.head_loss import HeadLoss
-from rankrise.predict._networks.objectives import Objective, check_objective, mean_loss, targets_of
-from rankrise.predict._networks.randomness import gaussian, generator
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.objective import Objective
+from rankrise.predict._networks.data import (
+    check_choice,
+    check_sizes,
+    checked_point,
+    gaussian,
+    generator,
+    mean_loss,
+    take_data,
+    targets_of,
+)
+from rankrise.predict._networks.head_derivatives import HeadLoss
+
+
+class AttentionEntry(NamedTuple):
+    """Layer and head, "KQ" for an entry of w_K * w_Q or "VO" for one of w_V * w_O, and which entry: indices,
+    from 0."""
+
+    layer: int
+    head: int
+    kind: Literal["KQ", "VO"]
+    entry: int
+
+
+def attention_entry(coordinate: int, layers: int, heads: int, dimension: int) -> AttentionEntry:
+    """The entry of a coordinate of `[w_K * w_Q, w_V * w_O]` over layers and heads (Example 3.2).
+
+    >>> attention_entry(7, layers=2, heads=1, dimension=3)
+    AttentionEntry(layer=1, head=0, kind='KQ', entry=1)
+    """
+    size = 2 * dimension * heads * layers
+    if not 0 <= coordinate < size:
+        raise RankriseError(f"coordinate {coordinate} does not exist: pass one from 0 to {size - 1}.")
+    block, entry = divmod(coordinate, dimension)
+    position, kind = divmod(block, 2)
+    layer, head = divmod(position, heads)
+    return AttentionEntry(layer, head, "VO" if kind else "KQ", entry)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +62,6 @@ class DiagonalHead:
     teacher: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_objective(self.objective)
         take_data(self, "samples, tokens, d")
 
     @property
@@ -42,7 +74,7 @@ class DiagonalHead:
         return self.loss_of(attend(self.inputs, checked_point(a, self.size)))
 
     def loss_of(self, outputs: Tensor) -> Tensor:
-        """The loss of other outputs (samples, tokens, d) on the same data, as of full weights."""
+        """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
         return mean_loss(outputs, self.targets, self.objective)
 
     def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
@@ -58,8 +90,8 @@ class DiagonalHead:
         return self._loss.curvature(checked_point(a, self.size))
 
     def restricted(self, support: Tensor) -> HeadLoss | None:
-        """The loss of the coordinates `support` (m,) alone, at the price of m; None where that costs as
-        much as the whole.
+        """The loss of the coordinates `support` (m,) alone, at the price of m; None if that costs as much as
+        the whole.
         """
         return self._loss.restricted(support)
 
@@ -77,7 +109,6 @@ class DiagonalHead:
         return HeadLoss(self.inputs, self.inputs, self.targets, self.objective)
 
 
-@typed
 def diagonal_head(
     dimension: int = 50,
     tokens: int = 10,
@@ -93,7 +124,7 @@ def diagonal_head(
     (6, 'VO 1', 0.0)
     """
     check_sizes(dimension=dimension, tokens=tokens, samples=samples)
-    check_objective(objective)
+    check_choice("objective", objective, get_args(Objective))
     source = generator(seed)
     inputs = gaussian(source, samples, tokens, dimension)
     teacher = gaussian(source, 2 * dimension) * gaussian(source, 2 * dimension)

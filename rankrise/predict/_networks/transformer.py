@@ -7,11 +7,18 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.arrays import Array
-from rankrise.foundations.passed import typed
-from rankrise.predict._networks.attention_entry import AttentionEntry, attention_entry
-from rankrise.predict._networks.checks import check_choice, check_sizes, checked_point, take_data
-from rankrise.predict._networks.objectives import Objective, check_objective, mean_loss, targets_of
-from rankrise.predict._networks.randomness import gaussian, generator
+from rankrise.foundations.objective import Objective
+from rankrise.predict._networks.data import (
+    check_choice,
+    check_sizes,
+    checked_point,
+    gaussian,
+    generator,
+    mean_loss,
+    take_data,
+    targets_of,
+)
+from rankrise.predict._networks.head import AttentionEntry, attention_entry
 
 Activation = Literal["gelu", "silu", "softplus", "tanh"]
 """The activations on offer, all twice differentiable, as Definition 3.1 asks."""
@@ -37,7 +44,6 @@ class DiagonalTransformer:
 
     def __post_init__(self) -> None:
         check_sizes(heads=self.heads)
-        check_objective(self.objective)
         check_choice("activation", self.activation, get_args(Activation))
         take_data(self, "samples, tokens, d")
 
@@ -58,7 +64,7 @@ class DiagonalTransformer:
         return self.loss_of(outputs)
 
     def loss_of(self, outputs: Tensor) -> Tensor:
-        """The loss of other outputs (samples, tokens, d) on the same data, as of full weights."""
+        """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
         return mean_loss(outputs, self.targets, self.objective)
 
     def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
@@ -105,7 +111,6 @@ def attend_heads(state: Tensor, heads: Tensor) -> Tensor:
     return torch.einsum("shtd,hd->std", mixed.view(samples, -1, tokens, dimension), value_output)
 
 
-@typed
 def diagonal_transformer(
     dimension: int = 8,
     layers: int = 2,
@@ -130,7 +135,7 @@ def diagonal_transformer(
     """
     width = dimension if width is None else width
     check_sizes(dimension=dimension, layers=layers, heads=heads, tokens=tokens, samples=samples, width=width)
-    check_objective(objective)
+    check_choice("objective", objective, get_args(Objective))
     check_choice("activation", activation, get_args(Activation))
     source = generator(seed)
     size = 2 * dimension * heads * layers

@@ -14,7 +14,7 @@ from rankrise import predict
 from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.predict.types import AttentionEntry, Coordinates
+from rankrise.predict.types import AttentionEntry, Coordinates, DiagonalPath
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.record.names import RUN
@@ -107,9 +107,11 @@ class ToyRun:
         with self._whole(piece):
             constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
             flow = predict.Flow(
-                **{name: tensors[name] for name in ("times", "places", "rates", "losses")},
+                times=tensors["times"],
+                losses=tensors["losses"],
                 log_inverse_alpha=-_asked(texts, "log10_alpha", log10_of(alpha)) * math.log(10),
-                coordinates=Coordinates(**constants),
+                path=DiagonalPath(Coordinates(**constants), tensors["places"], tensors["rates"]),
+                steps=len(tensors["times"]) - 1,
                 ending=texts["ending"],  # type: ignore[arg-type]
                 message=texts["message"],
                 gradients=int(texts["gradients"]),

@@ -9,7 +9,7 @@ import torch
 
 from rankrise import predict
 from rankrise.foundations.files import write_json
-from rankrise.predict.types import AttentionEntry, Coordinates
+from rankrise.predict.types import AttentionEntry, Coordinates, DiagonalPath
 from rankrise.record.tensors import write_tensors
 from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece
@@ -28,11 +28,14 @@ def write_stages(
 
 def write_flow(folder: Path, piece: Piece, flow: predict.Flow, tolerance: float) -> None:
     """A flow, with all that is needed to interpolate it exactly."""
-    tensors = {name: getattr(flow, name) for name in ("times", "values", "losses", "places", "rates")}
+    path = flow.path
+    assert isinstance(path, DiagonalPath)
+    tensors = {"times": flow.times, "losses": flow.losses, "values": flow.values}
+    tensors |= {"places": path.places, "rates": path.rates}
     tensors["values"] = tensors["values"].float()  # for other readers; ours has them from the places
     tensors["activation_times"] = flow.activation_times(ACTIVE)
     for field in fields(Coordinates):
-        tensors[f"coordinates.{field.name}"] = getattr(flow.coordinates, field.name)
+        tensors[f"coordinates.{field.name}"] = getattr(path.coordinates, field.name)
     texts = {
         "log10_alpha": repr(-flow.log_inverse_alpha / math.log(10)),
         "ending": flow.ending,

@@ -57,7 +57,7 @@ def test_pure_noise(direction: str, scale: str) -> None:
 def test_weights_that_start_large_have_no_stages(seed: int) -> None:
     """At alpha = 1 nothing is near zero to begin with, and everything is learned at once."""
     network = predict.diagonal_head(dimension=8, tokens=10, samples=100, seed=seed)
-    u, v = predict.random_initialisation(16, seed=seed)
+    u, v = predict.random_start(16, seed=seed)
     losses = []
     for _ in range(500):
         loss, gradient = network.value_and_gradient(u * v)

@@ -53,7 +53,7 @@ def small() -> tuple[DiagonalHead, predict.Stages]:
 @pytest.mark.parametrize(("log10_alpha", "resolved", "missed"), [(-4, 1, 0), (-16, 5, 1), (-32, 9, 1)])
 def test_the_diagonal_toy(small: tuple, log10_alpha: float, resolved: int, missed: int) -> None:
     network, stages = small
-    u0, v0 = predict.random_initialisation(16, seed=0)
+    u0, v0 = predict.random_start(16, seed=0)
     flow = predict.gradient_flow(network, u0, v0, log10_alpha=log10_alpha, until=2.5)
     times, values, losses = recorded(flow)
     ways = passages(plateaus(stages, 2.5), times, values)

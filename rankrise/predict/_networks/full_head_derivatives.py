@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.predict._networks.objectives import Objective, mean_loss
+from rankrise.foundations.objective import Objective
+from rankrise.predict._networks.data import mean_loss
 
 
 @dataclass(frozen=True, eq=False)

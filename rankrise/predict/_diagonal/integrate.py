@@ -1,8 +1,7 @@
-"""Gradient flow in exact coordinates, step by step: scipy's BDF, with what it has to be told about long
-plateaus and their sudden ends.
+"""Gradient flow in exact coordinates, step by step: scipy's BDF, guided through long plateaus.
 
 In exact coordinates the Jacobian of the flow is `-2 H(a) diag(da/dz)`. Its second factor is next to nothing
-for a coordinate that is not active, so only the columns of the active ones are ever computed.
+for an inactive coordinate, so only the columns of active ones are computed.
 """
 
 import math
@@ -15,37 +14,38 @@ from scipy.integrate import BDF
 from scipy.sparse import csc_matrix
 from torch import Tensor
 
-from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._ending import StepTooSmall
+from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._loss import Loss
+from rankrise.predict._moments import StepTooSmall
 
 _RTOL = 1e-13
-"""Next to nothing, as errors are counted in z itself; by scipy's rule, Newton's method then stops at 2 % of
+"""Next to nothing, because errors count in z itself; by scipy's rule, Newton's method then stops at 2 % of
 the tolerance."""
 _ACTIVE = 1e-4
 _DOORSTEP = 1e-2
 _SPARSE_FROM = 500
-"""From this size on few columns of the Jacobian are active, and factors that know it are cheaper."""
+"""From this size on, factors that know which columns of the Jacobian are empty are cheaper."""
 
 
 @dataclass(frozen=True, eq=False)
-class FlowPoint:
-    """One accepted point of the flow: time t, z (p,), dz/dt (p,), and the loss."""
+class Moment:
+    """An accepted point of the flow: time t, z (p,), dz/dt (p,), and the loss."""
 
     time: float
     z: Tensor
     rate: Tensor
     loss: float
+    accepted: bool = True
 
 
 def integrate(
     loss: Loss, coordinates: Coordinates, z: Tensor, until: float, tolerance: float
-) -> Iterator[FlowPoint]:
-    """Follow `dz/dt = 2 g(a(z))` from `z` at time 0 to `until`, one accepted moment at a time.
+) -> Iterator[Moment]:
+    """Follow `dz/dt = 2 g(a(z))` from `z` at time 0 to `until`, and yield every accepted moment.
 
-    `tolerance` bounds the error of a step in every coordinate of z, that is the relative error of an active
-    `a` and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` where
-    no step succeeds.
+    `tolerance` bounds the error of a step in every coordinate of z. That is the relative error of an active
+    `a`, and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` when no step
+    succeeds.
     """
     equation, place = _Equation(loss, coordinates, reach=until), z.cpu().numpy()
     equation.raise_ceiling(z)
@@ -60,7 +60,7 @@ def integrate(
     solver = BDF(equation.rate, 0.0, place, until, rtol=_RTOL, atol=atol, jac=equation.jacobian)
     while solver.status == "running":
         solver.max_step = equation.longest_step(moment)
-        with numpy.errstate(all="ignore"):  # trial steps that overshoot are not finite, and are made shorter
+        with numpy.errstate(all="ignore"):  # a trial step that overshoots is not finite, and is shortened
             solver.step()
         if solver.status == "failed":
             raise StepTooSmall
@@ -84,14 +84,13 @@ class _Equation:
     _ceiling: float = field(default=2.0, init=False)
 
     def raise_ceiling(self, z: Tensor) -> None:
-        """Let trial values go beyond those at `z` by a factor of 4."""
+        """Let trial values exceed those at `z` by a factor of 4."""
         self._ceiling = max(self._ceiling, 4 * float(self.coordinates.product(z).abs().max()))
         self._low, self._high = self.coordinates.level(self._ceiling)
 
-    def longest_step(self, moment: FlowPoint) -> float:
-        """The time in which the first coordinate, at its present rate, would reach the ceiling, or the
-        doorstep of activity where that lies before it: a step of a plateau ends there, not deep inside the
-        transition.
+    def longest_step(self, moment: Moment) -> float:
+        """When the first coordinate, at its present rate, reaches the ceiling, or the doorstep of activity
+        before it: a step of a plateau ends there, not deep inside the transition.
         """
         times = [math.inf]
         for low, high in (self.coordinates.level(_DOORSTEP), (self._low, self._high)):
@@ -108,7 +107,7 @@ class _Equation:
         return self._rate.cpu().numpy()
 
     def jacobian(self, _time: float, z: numpy.ndarray) -> numpy.ndarray | csc_matrix:
-        """Where it is not finite, zero: Newton's method then fails, and the step is made shorter."""
+        """Entries that are not finite become zero: Newton's method then fails, and the step is shortened."""
         clipped = self._clipped(z)
         slope = self.coordinates.slope(clipped)
         active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
@@ -119,16 +118,16 @@ class _Equation:
         found = self._jacobian.cpu().numpy()
         return found if len(z) < _SPARSE_FROM else csc_matrix(found)
 
-    def moment(self, time: float, z: numpy.ndarray) -> FlowPoint:
-        """What is known at `z`, one small correction of Newton's method after the last evaluation, to first
-        order in that correction.
+    def moment(self, time: float, z: numpy.ndarray) -> Moment:
+        """The moment at `z`, which lies one small correction of Newton's method from the last evaluation: to
+        first order in that correction.
         """
         here = torch.from_numpy(z).to(self._a)
         rate = self._rate
         if time > 0:
             rate = rate + self._jacobian @ (here - torch.from_numpy(self._z).to(here))
         loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
-        return FlowPoint(time, here, rate, float(loss))
+        return Moment(time, here, rate, float(loss))
 
     def _clipped(self, z: numpy.ndarray) -> Tensor:
         return torch.clamp(torch.from_numpy(z).to(self._low), self._low, self._high)

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
-from rankrise.predict._networks.checks import check_sizes
-from rankrise.predict._networks.randomness import gaussian, generator
+from rankrise.predict._networks.data import check_sizes, gaussian, generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +53,6 @@ class MatrixSensing:
         return measurements.T @ measurements / len(measurements)
 
 
-@typed
 def matrix_sensing(
     rows: int = 4,
     columns: int | None = None,
@@ -74,10 +71,7 @@ def matrix_sensing(
     rank = min(rows, columns) if rank is None else rank
     check_sizes(rows=rows, columns=columns, samples=samples, rank=rank)
     if rank > min(rows, columns):
-        raise RankriseError(
-            f"rank={rank} is above {min(rows, columns)}, the most that {rows} x {columns} has: pass a lower "
-            "one."
-        )
+        raise RankriseError(f"rank is {rank}: a matrix {rows} x {columns} has at most {min(rows, columns)}.")
     source = generator(seed)
     left, right = gaussian(source, samples, rows), gaussian(source, samples, columns)
     teacher = gaussian(source, rows, rank) @ gaussian(source, rank, columns) / rank**0.5

@@ -3,8 +3,8 @@
 The method is exprb43, an exponential Rosenbrock method of order four with an embedded one of order three
 (Hochbruck, Ostermann & Schweitzer, SIAM J. Numer. Anal. 47, 2009). It splits the rate at x into its
 linearisation, which it solves exactly, and a remainder `N(tau) = a tau^2 + b tau^3`, known from two trial
-points. A new column that grows from next to nothing, and a stiff return to a point of rest, are both linear:
-they take a few long steps, and no step is limited by stability.
+points. A new column that grows from next to nothing and a stiff return to a point of rest are both linear:
+they take a few long steps, and stability limits none.
 """
 
 from dataclasses import dataclass, replace
@@ -13,29 +13,13 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._matrices.exponential import Spectrum, dense_spectrum, krylov_spectrum
-from rankrise.predict._matrices.factors import FactorSpace
+from rankrise.predict._matrices.factors import FactorSpace, Here
 
 DENSE = 320
-"""The most entries of the products for which all eigenvectors are taken; beyond, Krylov spaces."""
+"""Up to so many entries of all products we take all eigenvectors of the Jacobian, beyond Krylov spaces."""
 
 _KRYLOV_TOLERANCE = 0.02
 """What a Krylov space may add to the error of a step, as a fraction of what is allowed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Here:
-    """A point x (n,) of the active factors with the loss, its flat gradient and the rate `x' = F(x)`."""
-
-    x: Tensor
-    value: Tensor
-    gradient: Tensor
-    rate: Tensor
-
-
-def here_at(space: FactorSpace, x: Tensor) -> Here:
-    """The point with what one gradient tells of it."""
-    value, gradient = space.loss.value_and_gradient(space.products(x))
-    return Here(x, value, gradient, space.pull(gradient, x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +132,7 @@ class Linearised:
 
     def _remainders(self, move: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
         """What the linearisation misses at `x + move`: of the rate (n,), and of the gradient."""
-        there = here_at(self.space, self.start.x + move)
+        there = self.space.here(self.start.x + move)
         missed = there.gradient - self.start.gradient - response
         return there.rate - self.start.rate - self._image(move, response), missed
 

@@ -1,13 +1,13 @@
 """The exact coordinates of gradient flow on `a = u * v`: one number per pair (u, v), at any scale.
 
-The gap `c = u^2 - v^2` never changes (Lemma 4.1), so each pair (u, v) moves on a hyperbola, and its place on
-it is `z = arcsinh(2uv/|c|)`. In `z` the flow `u' = v*g, v' = u*g` is
+The gap `c = u^2 - v^2` never changes (Lemma 4.1), so each pair (u, v) moves on a hyperbola, and
+`z = arcsinh(2uv/|c|)` says where. In `z` the flow `u' = v*g, v' = u*g` is
 
     dz/dt = 2 g(a),    a = (|c|/2) sinh(z) = exp(lift + z) - exp(lift - z),    lift = log(|c|/4),
 
-and the initialisation scale enters only through `lift`, so that nothing underflows. Where `|u| = |v|` the
-hyperbola degenerates into two lines: the sign of `a` is kept for ever, one of the two exponentials is absent,
-and `z` is `log|a|` times that sign.
+and the initialisation scale enters only through `lift`, so nothing underflows. If `|u| = |v|`, the hyperbola
+degenerates into two lines: `a` keeps its sign for ever, one of the two exponentials is absent, and `z` is
+`log|a|` times that sign.
 """
 
 import math
@@ -21,8 +21,8 @@ from torch import Tensor
 class Coordinates:
     """The constants of motion of a flow, (p,) each.
 
-    `lift` is `log(|c|/4)`; `rising` and `falling` say, as 1 or 0, which of the two exponentials are present;
-    `swapped` where `|u| < |v|`; `sign` is that of the larger of the two weights.
+    `lift` is `log(|c|/4)`; `rising` and `falling` are 1 where that exponential is present, else 0; `swapped`
+    marks `|u| < |v|`; `sign` is that of the larger of the two weights.
     """
 
     lift: Tensor
@@ -32,7 +32,7 @@ class Coordinates:
     sign: Tensor
 
     @staticmethod
-    def of_weights(u: Tensor, v: Tensor, log_alpha: Tensor | float = 0.0) -> tuple["Coordinates", Tensor]:
+    def of_weights(u: Tensor, v: Tensor, log_alpha: float = 0.0) -> tuple["Coordinates", Tensor]:
         """The coordinates of weights `exp(log_alpha) * (u, v)`, and their place `z` (p,) in them.
 
         >>> u, v = torch.tensor([2.0, 1.0, 3.0]).double(), torch.tensor([1.0, -1.0, 0.0]).double()
@@ -56,16 +56,12 @@ class Coordinates:
 
     def where(self, chosen: Tensor, other: "Coordinates") -> "Coordinates":
         """These coordinates where `chosen` (p,), and the `other` ones elsewhere."""
-        return Coordinates(
-            *(
-                torch.where(chosen, getattr(self, part.name), getattr(other, part.name))
-                for part in fields(Coordinates)
-            )
-        )
+        names = (part.name for part in fields(Coordinates))
+        return Coordinates(*(torch.where(chosen, getattr(self, one), getattr(other, one)) for one in names))
 
     @property
     def tied(self) -> Tensor:
-        """Where `|u| = |v|` (p,): the case of earlier work, outside the paper's nondegeneracy assumption."""
+        """Whether `|u| = |v|`, (p,): the paper's theorem leaves this case out."""
         return self.rising != self.falling
 
     def product(self, z: Tensor) -> Tensor:
@@ -79,18 +75,15 @@ class Coordinates:
         return rising + falling
 
     def level(self, magnitude: float) -> tuple[Tensor, Tensor]:
-        """The `z` at which `a` is `-magnitude` and `+magnitude` (p,) each; infinite where `a` never has
-        that sign.
-        """
+        """The `z` (p,) at which `a` is `-magnitude` and `+magnitude`; infinite for a sign it never has."""
         # exp(lift + z) - exp(lift - z) = m has z = arcsinh(m / (2 exp(lift))), taken in logarithms when that
         # overflows.
         ratio = math.log(magnitude / 2) - self.lift
         untied = torch.where(ratio > 20, ratio + math.log(2), torch.asinh(torch.exp(ratio.clamp(max=20))))
-        infinite = torch.full_like(untied, math.inf)
-        height = torch.where(self.tied, torch.full_like(untied, math.log(magnitude)), untied)
-        return -torch.where(self.falling == 0, infinite, height), torch.where(
-            self.rising == 0, infinite, height
-        )
+        height = torch.where(self.tied, math.log(magnitude), untied)
+        never = torch.full_like(height, math.inf)
+        low = -torch.where(self.falling == 0, never, height)
+        return low, torch.where(self.rising == 0, never, height)
 
     def weights(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The weights (u, v) at `z`, (p,) each; those too small for a float are zero.
@@ -106,7 +99,6 @@ class Coordinates:
         return torch.where(self.swapped, smaller, larger), torch.where(self.swapped, larger, smaller)
 
     def _exponentials(self, z: Tensor, root: int = 1) -> tuple[Tensor, Tensor]:
-        """The two of which `a` is the difference, or their roots; one that is absent is 0, however large it
-        would be."""
+        """The two exponentials, or their roots; an absent one is 0, however large it would be."""
         rising, falling = torch.exp((self.lift + z) / root), torch.exp((self.lift - z) / root)
         return torch.where(self.rising == 0, 0.0, rising), torch.where(self.falling == 0, 0.0, falling)

@@ -1,17 +1,16 @@
 """Stage B of Algorithm 1: where the flow of the active coordinates comes to rest (Eq. 11).
 
-It is the limit of a flow, not any stationary point: the flow is followed, roughly, until it is about to stop;
-Newton's method then takes the last small way, and what it finds is accepted only if the flow around it ends
-there too.
+It is the limit of a flow, not any stationary point. The flow is followed, roughly, until it almost stops;
+Newton's method takes the last small way, and its result counts only if the flow around it ends there too.
 """
 
 import torch
 from torch import Tensor
 
-from rankrise.predict._coordinates import Coordinates
-from rankrise.predict._ending import StepTooSmall
-from rankrise.predict._integrate import integrate
+from rankrise.predict._diagonal.coordinates import Coordinates
+from rankrise.predict._diagonal.integrate import integrate
 from rankrise.predict._loss import Loss
+from rankrise.predict._moments import StepTooSmall
 
 _ROUGH = 0.1
 """The path needs no more accuracy than it takes to stay in its basin."""
@@ -25,7 +24,7 @@ _MOST_NEWTON_STEPS = 20
 
 
 def land(loss: Loss, start: Tensor) -> Tensor | None:
-    """The limit (m,) of the flow of `a' = 2|a| g(a)` from `start` (m,), or None where it finds none.
+    """The limit (m,) of the flow of `a' = 2|a| g(a)` from `start` (m,), or None if it finds none.
 
     This is gradient flow on u and v with `|u| = |v|`, as on every stationary point of a vanishing
     initialisation. A coordinate that decays to nothing is exactly zero in the result.
@@ -42,9 +41,8 @@ def land(loss: Loss, start: Tensor) -> Tensor | None:
     try:
         for count, moment in enumerate(integrate(loss, coordinates, z, until=1e300, tolerance=_ROUGH)):
             point = coordinates.product(moment.z)
-            decaying = (point.abs() < _VANISHING * max(1.0, float(point.abs().max()))) & (
-                moment.rate * start < 0
-            )
+            small = point.abs() < _VANISHING * max(1.0, float(point.abs().max()))
+            decaying = small & (moment.rate * start < 0)
             moving = float(torch.where(decaying, 0.0, moment.rate).abs().max())
             pace = max(pace, moving)
             if moving <= _ALMOST_STILL * pace:

@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
-from rankrise.predict._matrices.networks.head_derivatives import HeadsAt
-from rankrise.predict._networks.checks import check_choice, check_sizes, take_data
+from rankrise.foundations.objective import Objective
+from rankrise.predict._networks.data import (
+    check_choice,
+    check_sizes,
+    gaussian,
+    generator,
+    mean_loss,
+    take_data,
+    targets_of,
+)
+from rankrise.predict._networks.full_head_derivatives import HeadsAt
 from rankrise.predict._networks.head import diagonal_head
-from rankrise.predict._networks.objectives import Objective, check_objective, mean_loss, targets_of
-from rankrise.predict._networks.randomness import gaussian, generator
 
 Teacher = Literal["diagonal", "full"]
 
@@ -34,7 +40,6 @@ class FullHead:
 
     def __post_init__(self) -> None:
         check_sizes(heads=self.heads)
-        check_objective(self.objective)
         take_data(self, "samples, tokens, d")
 
     @property
@@ -46,7 +51,7 @@ class FullHead:
     def label(self, product: int) -> str:
         """The name of a product: "KQ" or "VO", with the head's number, from 1, where there are several."""
         if not 0 <= product < 2 * self.heads:
-            raise RankriseError(f"product={product} does not exist: pass one from 0 to {2 * self.heads - 1}.")
+            raise RankriseError(f"product {product} does not exist: pass one from 0 to {2 * self.heads - 1}.")
         kind = "VO" if product % 2 else "KQ"
         return kind if self.heads == 1 else f"head {product // 2 + 1} {kind}"
 
@@ -80,7 +85,6 @@ def attend_full(inputs: Tensor, products: tuple[Tensor, ...]) -> Tensor:
     return outputs
 
 
-@typed
 def full_head(
     dimension: int = 6,
     tokens: int = 10,
@@ -102,7 +106,7 @@ def full_head(
     (((3, 3), (3, 3)), 'VO', 0.0)
     """
     check_sizes(dimension=dimension, tokens=tokens, samples=samples, heads=heads)
-    check_objective(objective)
+    check_choice("objective", objective, get_args(Objective))
     check_choice("teacher", teacher, get_args(Teacher))
     if teacher == "diagonal" and heads == 1:
         diagonal = diagonal_head(dimension, tokens, samples, seed, objective)

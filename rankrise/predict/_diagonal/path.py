@@ -1,0 +1,68 @@
+"""A solved flow of a diagonal network between its steps: cubics in the exact coordinate z."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from rankrise.predict._diagonal.coordinates import Coordinates
+from rankrise.predict._loss import Shape
+from rankrise.predict._moments import Crossing, hermite
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalPath:
+    """`places` (n, p), the exact coordinate z at every step, and `rates` (n, p), its derivative in rescaled
+    time.
+    """
+
+    coordinates: Coordinates
+    places: Tensor
+    rates: Tensor
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """(1, 1) per coordinate."""
+        return ((1, 1),) * self.places.shape[1]
+
+    @cached_property
+    def values(self) -> Tensor:
+        """`a = u * v` at the steps, (n, p)."""
+        return self.coordinates.product(self.places)
+
+    def place_at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
+        """z (m, p) at parts of the steps that end at moments `after` (m,)."""
+        ends, rates = ((column[after - 1], column[after]) for column in (self.places, self.rates))
+        z: Tensor = hermite(part[:, None], step[:, None], ends, rates)
+        return z
+
+    def at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
+        """`a` (m, p) there."""
+        return self.coordinates.product(self.place_at(after, part, step))
+
+    def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
+        """Every time an `|a|` passes `threshold`, in no order."""
+        low, high = self.coordinates.level(threshold)
+        begun = ((self.places[0] >= high) | (self.places[0] <= low)).nonzero()[:, 0]
+        found = [Crossing(0.0, int(i), True) for i in begun]
+        for level, side in ((high, 1), (low, -1)):
+            above = side * (self.places - level) >= 0
+            steps, coordinates = (above[1:] != above[:-1]).nonzero(as_tuple=True)
+            moments = self._cross(times, steps, coordinates, level).tolist()
+            upward = above[steps + 1, coordinates].tolist()
+            found += map(Crossing, moments, coordinates.tolist(), upward)
+        return found
+
+    def _cross(self, times: Tensor, steps: Tensor, coordinates: Tensor, level: Tensor) -> Tensor:
+        """When, within each of `steps`, its coordinate meets its level: the cubic's root, by bisection."""
+        start, step = times[steps], times[steps + 1] - times[steps]
+        ends = (self.places[steps, coordinates], self.places[steps + 1, coordinates])
+        slopes = (self.rates[steps, coordinates], self.rates[steps + 1, coordinates])
+        left, right = torch.zeros_like(step), torch.ones_like(step)
+        began_above = ends[0] > level[coordinates]
+        for _ in range(60):
+            middle = (left + right) / 2
+            before = (hermite(middle, step, ends, slopes) > level[coordinates]) == began_above
+            left, right = torch.where(before, middle, left), torch.where(before, right, middle)
+        return start + right * step

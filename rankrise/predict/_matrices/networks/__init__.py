@@ -1,1 +1,0 @@
-"""Networks with full weight matrices, each the loss on its own data as a function of its products."""

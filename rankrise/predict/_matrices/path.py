@@ -1,0 +1,74 @@
+"""A solved flow of matrices between its moments: cubics in the products and in the logarithms of their
+singular values.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise.predict._loss import Shape, split_products
+from rankrise.predict._moments import Crossing, hermite
+
+_RESOLVED = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixPath:
+    """Flat products `values` (n, size) with their `rates` in rescaled time, and `log_singular_values`, (n,
+    min(d1, d2)) per product.
+
+    `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift` is
+    the largest relative change of a column by errors before it was restored.
+    """
+
+    shapes: tuple[Shape, ...]
+    values: Tensor
+    rates: Tensor
+    log_singular_values: tuple[Tensor, ...]
+    conserved: tuple[Tensor, ...]
+    drift: float
+
+    def at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
+        """The flat products (m, size) at parts of the steps that end at moments `after` (m,)."""
+        ends, rates = ((column[after - 1], column[after]) for column in (self.values, self.rates))
+        flat: Tensor = hermite(part[:, None], step[:, None], ends, rates)
+        return flat
+
+    def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
+        """Every time a singular value passes `threshold`, in no order."""
+        found, level = [], math.log(threshold)
+        for product, logs in enumerate(self.log_singular_values):
+            above = logs > level
+            found += [Crossing(0.0, product, True, int(k) + 1) for k in above[0].nonzero()[:, 0]]
+            for before, k in (above[1:] != above[:-1]).nonzero().tolist():
+                time = self._crossing(times, product, k, level, before)
+                found.append(Crossing(time, product, bool(above[before + 1, k]), k + 1))
+        return found
+
+    def _crossing(self, times: Tensor, product: int, k: int, level: float, before: int) -> float:
+        """When the logarithm of a singular value passes a level: on a cubic, which growth makes a line."""
+        logs = self.log_singular_values[product][:, k]
+        start, step = float(times[before]), float(times[before + 1] - times[before])
+        ends = float(logs[before]), float(logs[before + 1])
+        if -math.inf in ends:
+            return start + step
+        early, late = (self._log_rate(product, k, moment) for moment in (before, before + 1))
+        if early is None or late is None:
+            return start + step * (level - ends[0]) / (ends[1] - ends[0])
+        left, right = 0.0, 1.0
+        for _ in range(60):
+            middle = (left + right) / 2
+            same = (hermite(middle, step, ends, (early, late)) > level) == (ends[0] > level)
+            left, right = (middle, right) if same else (left, middle)
+        return start + right * step
+
+    def _log_rate(self, product: int, k: int, moment: int) -> float | None:
+        """The rate of the logarithm of a singular value, None where the product does not resolve it."""
+        flat = self.values[moment], self.rates[moment]
+        a, rate = (split_products(one, self.shapes)[product] for one in flat)
+        left, values, right = torch.linalg.svd(a, full_matrices=False)
+        if not values[k] > _RESOLVED * values[0]:
+            return None
+        return float(left[:, k] @ rate @ right[k] / values[k])

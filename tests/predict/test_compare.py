@@ -1,0 +1,86 @@
+"""Theorem 4.5 as numbers: flows converge to the predicted stages as the initialisation vanishes."""
+
+import itertools
+import json
+import math
+
+import pytest
+
+from rankrise import RankriseError, predict
+from rankrise.foundations.files import to_json
+
+
+@pytest.fixture(scope="module")
+def sensing():
+    """A network of matrices, its stages, and its flows at three scales."""
+    network = predict.matrix_sensing(2, samples=30, seed=2)
+    stages, start = predict.greedy(network), predict.random_start(network, seed=3)
+    flows = [
+        predict.gradient_flow(network, *start, scale, 1.2 * stages[-1].time) for scale in (-25, -50, -200)
+    ]
+    return network, stages, flows
+
+
+def test_the_error_of_stage_times_falls_like_the_inverse_logarithm(head, stages):
+    start = predict.random_start(head)
+    flows = [predict.gradient_flow(head, *start, scale, until=3.8) for scale in (-8, -32, -100, -300, -1000)]
+    convergence = predict.compare(stages, flows)
+    assert len(convergence.comparisons[0].stages) >= 12
+    assert convergence.time_errors_fall
+    assert 0.8 < convergence.time_exponent < 1.3
+    assert convergence.time_errors[-1] < 2e-3
+    assert convergence.comparisons[-1].support_grows_by_at_most_one
+    assert convergence.comparisons[-1].largest_point_error < 0.05
+
+
+def test_so_it_does_for_matrices_and_slopes_are_the_limit(sensing):
+    _, stages, flows = sensing
+    convergence = predict.compare(stages, flows)
+    assert convergence.time_errors_fall
+    assert convergence.time_exponent == pytest.approx(1, abs=0.02)
+    assert convergence.largest_slope_error < 1e-4
+    assert max(convergence.extrapolated_errors) < 1e-3
+    assert all(one.support_grows_by_at_most_one for one in convergence.comparisons)
+    assert convergence.point_errors[-1] < 1e-6
+
+
+def test_a_large_initialisation_is_not_close_to_the_limit(head, stages):
+    comparison = predict.compare(
+        stages, predict.gradient_flow(head, *predict.random_start(head), -0.5, until=3.8)
+    )
+    assert comparison.largest_time_error > 0.2
+    assert comparison.largest_point_error > 0.2
+
+
+def test_a_flow_that_ends_early_counts_the_stages_that_it_has(sensing):
+    network, stages, _ = sensing
+    short = predict.gradient_flow(network, *predict.random_start(network, seed=3), -50, stages[0].time * 2)
+    rows = predict.compare(stages, short).stages
+    assert len(rows) == sum((a.time + b.time) / 2 < short.times[-1] for a, b in itertools.pairwise(stages))
+    assert [row.rank for row in rows] == list(range(1, len(rows) + 1))
+
+
+def test_a_list_of_one_flow_has_errors_and_no_trend(sensing):
+    _, stages, flows = sensing
+    convergence = predict.compare(stages, flows[:1])
+    assert convergence.time_errors == (predict.compare(stages, flows[0]).largest_time_error,)
+    assert math.isnan(convergence.time_exponent)
+    assert all(map(math.isnan, convergence.slopes))
+
+
+def test_what_does_not_belong_together_is_refused(sensing, stages):
+    _, own, flows = sensing
+    with pytest.raises(RankriseError, match="same loss"):
+        predict.compare(stages, flows[0])
+    with pytest.raises(RankriseError, match="same scale"):
+        predict.compare(own, [flows[0], flows[0]])
+    with pytest.raises(RankriseError, match="empty"):
+        predict.compare(own, [])
+
+
+def test_records_are_json(sensing):
+    network, stages, flows = sensing
+    record = json.loads(to_json(stages.to_dict(network.label)))
+    assert [row["time"] for row in record["stages"]] == [stage.time for stage in stages]
+    assert record["stages"][0]["label"] == "A"
+    assert len(json.loads(to_json(flows[0].to_dict()))["times"]) == len(flows[0].times)
