@@ -1,7 +1,7 @@
 """The claims: effects and verdicts, and beneath each what was measured, as tables that need no script."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
@@ -14,63 +14,54 @@ VERDICTS = {
     "not decided": ("open", "?"),
     "not judged": ("open", "–"),
 }
+"""Style and sign of each verdict."""
 MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
+PLURAL = {"holds": "hold", "does not hold": "do not hold"}
 
 
 def claims_section(claims: Sequence[Claim]) -> str:
-    """How many claims have which verdict, which opens to each claim with its effect and verdict on each
-    subject; the measures are folded beneath the reason, and lie open where there is one run or data set."""
+    """How many claims have which verdict, which opens to each claim with its effects and verdicts.
+
+    The measures are folded beneath the reason; they are open if there is one run or data set.
+    """
     if not claims:
         return "<p>No claim is about these runs: they have no attention heads.</p>"
     alone = len({claim.data or claim.runs for claim in claims}) == 1
-    parts = []
-    for name, same in groupby(claims, key=lambda claim: claim.name):
-        judged = list(same)
-        rows = "".join(
-            f'<tr><th scope="row">{escape(claim.subject)}</th><td>{_verdict(claim)}</td>'
-            f"<td>{_effects(claim)}{_folded(claim, alone)}</td></tr>"
-            for claim in judged
-        )
-        heads = "".join(
-            f'<th scope="col">{title}</th>' for title in ("Judged on", "Verdict", "Effect and why")
-        )
-        parts.append(
-            f'<div class="judged"><h3>{escape(name.capitalize())}</h3>'
-            f"<p>{escape(judged[0].statement)} <em>({escape(judged[0].source)}’s claim)</em></p>"
-            f'<table class="verdicts"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-        )
     opening = f"<summary>{escape(tally(claims))}</summary>"
     if any(one.interval for claim in claims for one in claim.measures):
         opening += f"<p>Brackets are {INTERVALS}.</p>"
     if left_out := runs_left_out(claims):
         opening += f"<p>{escape(left_out)}</p>"
+    parts = []
+    for name, group in groupby(claims, key=lambda claim: claim.name):
+        same = list(group)
+        rows = "".join(_claim_row(claim, alone) for claim in same)
+        statement = f"{escape(same[0].statement)} <em>({escape(same[0].source)}’s claim)</em>"
+        table = _table("verdicts", ("Judged on", "Verdict", "Effect and why"), rows)
+        parts.append(
+            f'<div class="judged"><h3>{escape(name.capitalize())}</h3><p>{statement}</p>{table}</div>'
+        )
     return f"{_not_judged(claims)}<details>{opening}{''.join(parts)}</details>"
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """How many verdicts of each kind the claims of each source have, a claim one on each subject and part,
-    and which claims do not hold, as a sentence."""
-    if not any(claim.verdict != "not judged" for claim in claims):
+    """How many verdicts of each kind each source's claims have, and which claims do not hold."""
+    if all(claim.verdict == "not judged" for claim in claims):
         return "No claim was judged here."
-    sources = dict.fromkeys(claim.source for claim in claims)
-    return f"Verdicts {'; '.join(f'on {one}’s claims: {_counts(claims, one)}' for one in sources)}."
-
-
-def _counts(claims: Sequence[Claim], source: str) -> str:
-    """How many verdicts of each kind the claims of a source have; never those of two sources together."""
-    counts = Counter(str(claim.verdict) for claim in claims if claim.source == source)
-    plural = {"holds": "hold", "does not hold": "do not hold"}
-    failed = dict.fromkeys(
-        f"{claim.name}{claim.part and f', {claim.part}'}"
-        for claim in claims
-        if claim.source == source and claim.verdict == "does not hold"
-    )
-    which = {"does not hold": f" ({'; '.join(failed)})"}
-    return ", ".join(
-        f"{count} {verdict if count == 1 else plural.get(verdict, verdict)}{which.get(verdict, '')}"
-        for verdict in VERDICTS
-        if (count := counts[verdict])
-    )
+    parts = []
+    for source in dict.fromkeys(claim.source for claim in claims):
+        ours = [claim for claim in claims if claim.source == source]
+        counts = Counter(str(claim.verdict) for claim in ours)
+        failed = [claim for claim in ours if claim.verdict == "does not hold"]
+        names = dict.fromkeys(f"{one.name}, {one.part}" if one.part else one.name for one in failed)
+        which = {"does not hold": f" ({'; '.join(names)})"}
+        words = [
+            f"{counts[one]} {one if counts[one] == 1 else PLURAL.get(one, one)}{which.get(one, '')}"
+            for one in VERDICTS
+            if counts[one]
+        ]
+        parts.append(f"on {source}’s claims: {', '.join(words)}")
+    return f"Verdicts {'; '.join(parts)}."
 
 
 def _not_judged(claims: Sequence[Claim]) -> str:
@@ -85,44 +76,38 @@ def _not_judged(claims: Sequence[Claim]) -> str:
     )
 
 
-def _effects(claim: Claim) -> str:
-    """How large it is in each layer, with the interval."""
-    if not claim.effects:
-        return ""
-    layers = "; ".join(f"<span>layer {one.layer} {_number(one)}</span>" for one in claim.effects)
-    return f'<p class="effects">{escape(claim.effects[0].name)}: {layers}</p>'
-
-
-def _folded(claim: Claim, opened: bool) -> str:
-    """The reason and what would turn it, which open to the measures behind them, where there are any."""
-    reason = escape(f"{claim.reason} {claim.turned}".strip())
-    if not claim.measures:
-        return reason
-    head = "".join(f'<th scope="col">{title}</th>' for title in ("Measure", "Value", "Needed", "Why there"))
-    rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices, *claim.beside)))
-    return (
-        f"<details{' open' if opened else ''}><summary>{reason}</summary>"
-        f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>'
-    )
-
-
-def _verdict(claim: Claim) -> str:
-    kind, mark = VERDICTS[claim.verdict]
-    words = escape(claim.verdict)
-    return f'<span class="verdict {kind}"><span aria-hidden="true">{mark}</span> {words}</span>'
+def _claim_row(claim: Claim, opened: bool) -> str:
+    """Verdict, effect in each layer, and the reason, which opens to the measures behind it."""
+    kind, sign = VERDICTS[claim.verdict]
+    verdict = f'<span class="verdict {kind}"><span aria-hidden="true">{sign}</span> {claim.verdict}</span>'
+    why = escape(f"{claim.reason} {claim.turned}".strip())
+    if claim.measures:
+        rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices, *claim.beside)))
+        measures = _table("claims", ("Measure", "Value", "Needed", "Why there"), rows)
+        why = f"<details{' open' if opened else ''}><summary>{why}</summary>{measures}</details>"
+    if claim.effects:
+        layers = "; ".join(f"<span>layer {one.layer} {_number(one)}</span>" for one in claim.effects)
+        why = f'<p class="effects">{escape(claim.effects[0].name)}: {layers}</p>{why}'
+    return f'<tr><th scope="row">{escape(claim.subject)}</th><td>{verdict}</td><td>{why}</td></tr>'
 
 
 def _measure_row(measure: Measure) -> str:
     kind, mark = MARKS[measure.passes]
+    value = f'<span class="number">{_number(measure)} <span class="mark {kind}">{mark}</span></span>'
     needed = f'<td class="number" data-name="needed">{escape(_signs(measure.needed))}</td>'
     return (
-        f'<tr class="measure"><th scope="row">{escape(measure.label)}</th>'
-        f'<td><span class="number">{_number(measure)} <span class="mark {kind}">{mark}</span></span></td>'
+        f'<tr class="measure"><th scope="row">{escape(measure.label)}</th><td>{value}</td>'
         f'{needed if measure.needed else "<td></td>"}<td class="why">{escape(measure.why)}</td></tr>'
     )
 
 
+def _table(kind: str, titles: Iterable[str], rows: str) -> str:
+    heads = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    return f'<table class="{kind}"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+
+
 def _number(measure: Measure) -> str:
+    """A value with its interval, in typographic signs."""
     if measure.value is None:
         return "–"
     bounds = "" if measure.interval is None else " [{:.3g}, {:.3g}]".format(*measure.interval)

@@ -1,7 +1,6 @@
 """What the tests read off a page, and what every page must do."""
 
 import base64
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -101,60 +100,3 @@ def check_play(page: "Page", slider: str) -> None:
     page.clock.run_for(30_000)
     assert float(page.input_value(slider)) == end
     assert page.locator("#play").inner_text() == "Play"
-
-
-def check_nothing_is_cut_off(page: "Page", width: int) -> None:
-    page.eval_on_selector_all("#claims details", "all => all.forEach(one => (one.open = true))")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    reach = page.eval_on_selector_all(
-        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
-    )
-    assert reach <= width + 1
-
-
-def check_it_can_be_heard(page: "Page") -> None:
-    """All controls and plots have a name, plots a summary; headings go down by one; ids are unique."""
-    nameless = """all => all.filter(one => {
-        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
-        return !label.trim();
-    }).map(one => one.outerHTML)"""
-    shown = ":is(button, select, input, [tabindex]):not([hidden] *, [hidden])"
-    assert page.eval_on_selector_all(shown, nameless) == []
-    summaries = page.eval_on_selector_all(
-        f"{PLOTS}:not([hidden] *)",
-        "all => all.map(one => document.getElementById(one.getAttribute('aria-describedby')).textContent)",
-    )
-    assert all(summaries)
-    levels = page.eval_on_selector_all("h1, h2, h3, h4", "all => all.map(one => Number(one.tagName[1]))")
-    assert levels.count(1) == 1
-    ids = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
-    assert len(ids) == len(set(ids))
-
-
-def check_themes(page: "Page", selectors: list[str], scheme: str) -> None:
-    """The page opens in the system's theme, the button changes it, and both are legible."""
-    for theme in (scheme, "dark" if scheme == "light" else "light", scheme):
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (luminance(ground) > 0.5) == (theme == "light")
-        for selector in selectors:
-            ink = page.eval_on_selector(selector, "one => getComputedStyle(one).color")
-            dark, light = sorted((luminance(ink), luminance(ground)))
-            assert (light + 0.05) / (dark + 0.05) > 4.5, selector
-        page.locator("#theme").click()
-
-
-def check_on_paper(page: "Page") -> None:
-    """Printed, the page has no controls and a white ground."""
-    page.emulate_media(media="print")
-    assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) == 1
-    for controls in ("#choices", "#view", "nav"):
-        assert not page.locator(controls).is_visible()
-    assert page.locator("figcaption").first.is_visible()
-
-
-def luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,5 +1,6 @@
 """The page of toy runs in a real browser: its numbers are the run's, and its controls work."""
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -7,21 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import (
-    PLOTS,
-    Open,
-    check_it_can_be_heard,
-    check_nothing_is_cut_off,
-    check_on_paper,
-    check_play,
-    check_themes,
-    check_zoom,
-    hover,
-    numbers_of,
-    plain,
-    rows_of,
-    slide,
-)
+from pages import PLOTS, Open, check_play, check_zoom, hover, numbers_of, plain, rows_of, slide
 
 from rankrise.claims import check_claims
 from rankrise.runs import ToyRun, open_toy
@@ -99,36 +86,26 @@ def test_hovering_names_the_coordinate_its_stage_and_its_value(
 def test_the_numbers_of_a_plot_can_be_read_and_saved(
     open_page: Open, run: ToyRun, toy_page: Path, tmp_path: Path
 ) -> None:
-    page, full = open_page(toy_page), run.full(0)
-    figure = page.locator("#full-here figure").nth(1)
-    shown = numbers_of(figure)
+    page, full, flow = open_page(toy_page), run.full(0), run.flow(0, run.settings.alphas[-1])
+    shown = numbers_of(page.locator("#full-here figure").nth(1))
     for numbers, values in zip(shown.values(), full.singular_values_kq.T.numpy(), strict=True):
         expected = [values[0], values[-1], values.min(), values.max()]
         assert numbers == pytest.approx(expected, rel=1e-3, abs=2e-3)
-    with page.expect_download() as download:
-        figure.locator("button", has_text="CSV").click()
-    download.value.save_as(tmp_path / "saved.csv")
-    head, *lines = (tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()
-    assert head == "line,x,y"
-    points = np.array([line.split(",")[1:] for line in lines if line.startswith('"σ1"')], float)
-    drawn = np.interp(full.times, *points.T)
-    assert np.abs(drawn - full.singular_values_kq[:, 0].numpy()).max() < 1e-3 * drawn.max()
-
-
-def test_a_curve_s_payload_is_the_run_s(open_page: Open, run: ToyRun, toy_page: Path) -> None:
-    page = open_page(toy_page)
-    for index, alpha in enumerate(run.settings.alphas):
-        flow = run.flow(0, alpha)
-        times = np.linspace(0, 0.999 * float(flow.times[-1]), 97)
-        exact = flow.at(flow.times.new_tensor(times)).numpy()
-        page.locator("input[name=alpha] + span").nth(index).click()
-        for kind in ("KQ", "VO"):
-            figure = page.locator(f"figure:has(svg[aria-label='Entries of {kind}, report-run'])")
-            shown = numbers_of(figure)
-            for coordinate, label in enumerate(run.labels(0)):
-                if label.startswith(kind):
-                    ends = shown[label][:2]
-                    assert ends == pytest.approx([0, exact[-1, coordinate]], abs=5e-3 * np.ptp(exact))
+    times = np.linspace(0, 0.999 * float(flow.times[-1]), 97)
+    exact = flow.at(flow.times.new_tensor(times)).numpy()
+    for kind in ("KQ", "VO"):
+        figure = page.locator(f"figure:has(svg[aria-label='Entries of {kind}, report-run'])")
+        numbers_of(figure)
+        with page.expect_download() as download:
+            figure.locator("button", has_text="CSV").click()
+        download.value.save_as(tmp_path / "saved.csv")
+        with (tmp_path / "saved.csv").open(encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        for coordinate, label in enumerate(run.labels(0)):
+            if label.startswith(kind):
+                points = [(float(row["x"]), float(row["y"])) for row in rows if row["line"] == label]
+                drawn = np.interp(times, *zip(*points, strict=True))
+                assert drawn == pytest.approx(exact[:, coordinate], abs=2e-3 * np.ptp(exact))
 
 
 def test_the_claims_are_those_of_the_run(open_page: Open, run: ToyRun, toy_page: Path) -> None:
@@ -144,19 +121,6 @@ def test_the_claims_are_those_of_the_run(open_page: Open, run: ToyRun, toy_page:
         assert needed == measure.needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
         expected = math.nan if measure.value is None else measure.value
         assert plain(value.split()[0]) == pytest.approx(expected, rel=6e-3, nan_ok=True)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_seen_heard_and_printed(open_page: Open, toy_page: Path, scheme: str) -> None:
-    page = open_page(toy_page, color_scheme=scheme)
-    check_themes(page, ["h1", "figcaption", "nav a", ".now .key"], scheme)
-    check_it_can_be_heard(page)
-    check_on_paper(page)
-
-
-@pytest.mark.parametrize("width", [320, 768])
-def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, toy_page: Path, width: int) -> None:
-    check_nothing_is_cut_off(open_page(toy_page, width=width, has_touch=True), width)
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

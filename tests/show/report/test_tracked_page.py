@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from pages import (
-    PLOTS,
-    Open,
-    check_it_can_be_heard,
-    check_nothing_is_cut_off,
-    check_on_paper,
-    check_play,
-    check_themes,
-    check_zoom,
-    hover,
-    numbers_of,
-    plain,
-    rows_of,
-    slide,
-    ticks,
-)
+from pages import PLOTS, Open, check_play, check_zoom, hover, numbers_of, plain, rows_of, slide, ticks
 from safetensors.torch import save_file
 from torch import nn
 
@@ -305,19 +290,6 @@ def test_a_run_without_ranks_or_changes_opens_and_says_so(
     page = open_page(write_report(open(begun), tmp_path / "page.html"))
     assert "MISSING" in page.locator(".story strong").first.inner_text()
     assert "MISSING" in page.locator("#glance-here figcaption").inner_text()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_seen_heard_and_printed(open_page: Open, tracked_page: Path, scheme: str) -> None:
-    page = open_page(tracked_page, color_scheme=scheme)
-    check_themes(page, ["h1", "figcaption", ".heat caption", "nav a"], scheme)
-    check_it_can_be_heard(page)
-    check_on_paper(page)
-
-
-@pytest.mark.parametrize("width", [320, 768])
-def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, page_of_all: Path, width: int) -> None:
-    check_nothing_is_cut_off(open_page(page_of_all, width=width, has_touch=True), width)
 
 
 def test_a_large_model_s_page_stays_small(

@@ -60,16 +60,6 @@ def test_ordinary_mistakes_are_refused_and_nothing_is_written(run: ToyRun, tmp_p
     assert (tmp_path / "run.json").read_text() == "{}"
 
 
-def test_a_damaged_run_leaves_the_earlier_page(copy_of: Any) -> None:
-    run = copy_of("damaged")
-    page = write_report([run], run.folder / "report.html")
-    before, path = page.read_bytes(), run.folder / "seed-0" / "full.safetensors"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(RankriseError, match=r"full\.safetensors"):
-        write_report(open(run.folder), page)
-    assert page.read_bytes() == before
-
-
 def test_a_page_names_no_other_address(toy_page: Path, tracked_page: Path) -> None:
     for page in (toy_page, tracked_page):
         text = page.read_text(encoding="utf-8")

@@ -40,6 +40,11 @@ export function scrolling(label, content, kind = "") {
   return h("div", { class: `scroll ${kind}`, tabindex: 0, role: "region", "aria-label": label }, content);
 }
 
+/** Append a block to a section of the page. */
+export function put(section, ...children) {
+  document.getElementById(section).append(h("div", { class: "run" }, children));
+}
+
 export function absent(text) {
   return h("p", { class: "absent" }, text);
 }

@@ -26,7 +26,7 @@ export function colourOf({ shade, style = "" }) {
  * - name (for screen readers), title, xLabel, xLabelShort, logX, logY, floor (of y), height
  * - labelled: letters to leave room for at the right; key: name the lines above; padX: room at both ends
  * - zoom: shared with other plots; still: no zoom; cursor: [choices, function that gives the marked x]
- * - onPick(x) on a click; tip(x, line) gives lines of text; allLabels: label all rules or none
+ * - onPick(x) on a click; tip(x, line, y) gives lines of text; someLabels: label the rules for which there is room
  * - lines: {name, label, xs, ys, step, shade, style, direct, weight, quiet, unkeyed, twin, band: {low, high}};
  *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above
  * - rules: thin upright lines {at, label, interval}; greyed: ranges [from, to] that do not set the range of y
@@ -78,12 +78,16 @@ export class Plot {
     this.heading.replaceChildren(...[title].flat());
     this.summary.replaceChildren(summary);
     const keyed = lines.filter((line) => !line.unkeyed);
-    this.legend.replaceChildren(...keyed.map((line) => h("span", {}, swatch(line), line.name)));
+    this.legend.replaceChildren(...keyed.map((line) => h("span", {}, this.swatch(line), line.name)));
     const ends = lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs.at(-1)] : []));
     if (!this.options.zoom && ends.length) this.zoom.full = padX ? extent(ends, true) : [lowest(ends), highest(ends)];
     this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
     this.fillData();
     this.draw();
+  }
+
+  swatch(line) {
+    return s("svg", { viewBox: "0 0 24 8" }, s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` }));
   }
 
   /** The range of x in view. */
@@ -96,14 +100,9 @@ export class Plot {
     return x >= this.view[0] && x <= this.view[1];
   }
 
-  /** The pixel of x, or of the end of the view that is nearest to it. */
-  pixelInside(x) {
-    return this.x.pixel(Math.min(this.view[1], Math.max(this.view[0], x)));
-  }
-
   draw(width = this.width) {
     if (!this.content) return;
-    const { lines, height, logX, logY, floor, labelled } = this.content;
+    const { lines, greyed, height, logX, logY, floor, labelled } = this.content;
     this.stage.hidden = !lines.length;
     if (!width || !lines.length) return;
     this.width = width;
@@ -126,7 +125,7 @@ export class Plot {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(
       s("clipPath", { id: `${this.id}-clip` }, s("rect", area)),
-      this.greyedRanges(),
+      s("g", { class: "greyed", "aria-hidden": "true" }, greyed.map((range) => this.upright(range))),
       this.grid(),
       this.ruleMarks(),
       s("g", { class: "bands", ...clipped }, lines.filter((line) => line.band).map((line) => this.band(line))),
@@ -175,35 +174,30 @@ export class Plot {
     return group;
   }
 
-  /** A box of full height over a range of x. */
-  upright(range, narrowest) {
-    const [x, end] = range.map((one) => this.pixelInside(one));
+  /** A box of full height over the part of a range of x that is in view. */
+  upright(range, narrowest = 0) {
+    const [low, high] = this.view;
+    const [x, end] = range.map((one) => this.x.pixel(Math.min(high, Math.max(low, one))));
     const { top, bottom } = this.box;
     return s("rect", { x, width: Math.max(narrowest, end - x), y: top, height: bottom - top });
   }
 
-  greyedRanges() {
-    const boxes = this.content.greyed.map((range) => this.upright(range, 0));
-    return s("g", { class: "greyed", "aria-hidden": "true" }, boxes);
-  }
-
+  /** Upright lines, with their labels if there is room for all of them, or for `someLabels` if not. */
   ruleMarks() {
     const { top, bottom } = this.box;
+    const { rules, someLabels } = this.content;
     const group = s("g", { class: "rules", "aria-hidden": "true" });
-    const rules = this.content.rules.filter(({ at }) => this.inView(at));
-    const room = ({ label }) => 6 + 6 * label.length;
-    const distance = (index) => this.x.pixel(rules[index].at) - this.x.pixel(rules[index - 1].at);
-    const all = rules.every((rule, index) => index === 0 || distance(index) > room(rule));
+    const labels = [];
     let before = -Infinity;
-    for (const rule of rules) {
-      const x = this.x.pixel(rule.at);
-      if (rule.interval) group.append(this.upright(rule.interval, 1));
+    for (const { at, label, interval } of rules.filter((rule) => this.inView(rule.at))) {
+      const x = this.x.pixel(at);
+      if (interval) group.append(this.upright(interval, 1));
       group.append(s("line", { x1: x, x2: x, y1: top, y2: bottom }));
-      if (this.content.allLabels ? all : x - before > room(rule)) {
-        group.append(s("text", { x, y: top - 6, "text-anchor": "middle" }, rule.label));
-        before = x;
-      }
+      const roomy = x - before > 6 + 6 * label.length;
+      labels.push(roomy ? s("text", { x, y: top - 6, "text-anchor": "middle" }, label) : null);
+      if (roomy) before = x;
     }
+    if (someLabels || !labels.includes(null)) group.append(...labels.filter(Boolean));
     return group;
   }
 
@@ -294,20 +288,20 @@ export class Plot {
       this.brush.setAttribute("width", Math.abs(x - start));
       this.leave();
     });
+    const stop = () => {
+      start = null;
+      this.brush.toggleAttribute("hidden", true);
+    };
     on("pointerup", (event) => {
       if (start === null) return;
       const [x, y] = place(event);
       const range = isDrag(x) ? [start, x].sort((a, b) => a - b).map(this.x.value) : null;
-      start = null;
-      this.brush.toggleAttribute("hidden", true);
+      stop();
       if (range) return this.zoom.set(range);
       this.options.onPick?.(this.x.value(x));
       this.point(x, y);
     });
-    on("pointercancel", () => {
-      start = null;
-      this.brush.toggleAttribute("hidden", true);
-    });
+    on("pointercancel", stop);
     on("pointerleave", () => this.leave());
     on("keydown", (event) => this.press(event));
   }
@@ -331,15 +325,12 @@ export class Plot {
   /** Read the plot at a place: light up the nearest line, and its twin, and say what it is. */
   point(pixelX, pixelY) {
     const x = this.x.value(pixelX);
-    const away = (line) => {
-      const value = line.quiet ? null : valueAt(line, x);
-      return value === null ? Infinity : Math.abs(this.y.pixel(value) - pixelY);
-    };
-    const near = this.content.lines.map((line) => [line, away(line)]).filter(([, distance]) => distance < REACH);
-    const [line] = near.length ? near.reduce((best, one) => (one[1] < best[1] ? one : best)) : [null];
-    this.paths.forEach((path, other) => path.classList.toggle("lit", line !== null && (other === line || other.twin === line)));
-    this.svg.classList.toggle("reading", line !== null);
-    const texts = (line && this.options.tip?.(x, line)) ?? [];
+    const read = this.content.lines.filter((line) => !line.quiet).map((line) => ({ line, y: valueAt(line, x) }));
+    const away = ({ y }) => (y === null ? Infinity : Math.abs(this.y.pixel(y) - pixelY));
+    const [{ line, y } = {}] = read.filter((one) => away(one) < REACH).sort((a, b) => away(a) - away(b));
+    this.paths.forEach((path, other) => path.classList.toggle("lit", Boolean(line) && [other, other.twin].includes(line)));
+    this.svg.classList.toggle("reading", Boolean(line));
+    const texts = line ? this.options.tip(x, line, y) : [];
     this.tip.hidden = !texts.length;
     this.tip.replaceChildren(...texts.map((text, index) => h(index ? "span" : "strong", {}, text)));
     const atLeft = pixelX > this.width / 2;
@@ -379,6 +370,7 @@ export class Plot {
   }
 }
 
-function swatch(line) {
-  return s("svg", { viewBox: "0 0 24 8" }, s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` }));
+/** Plots beside one another. */
+export function pair(...plots) {
+  return h("div", { class: "pair" }, plots.map((plot) => plot.figure));
 }

@@ -1,10 +1,11 @@
 // The other experiments: smaller initialisations, gradient descent, full weights, perturbations.
 
-import { highest, known, spread, valueAt } from "../data.js";
+import { highest, known, spread } from "../data.js";
 import { absent, fixed, h, number, percent, plural, power, productName, scaleText, sideBySide, signed } from "../dom.js";
-import { Plot } from "../plot.js";
+import { pair, Plot } from "../plot.js";
 import { state, watch, Zoom } from "../state.js";
 import { plotOfTime } from "./plots.js";
+import { theoryLine } from "./stages.js";
 
 /** Every α at once: the loss, and how far each stage is from its time by Algorithm 1. */
 export function convergence(runs) {
@@ -13,7 +14,7 @@ export function convergence(runs) {
       name: `Loss at every α of ${run.name}`,
       title: "Loss at every α",
       key: true,
-      tip: (time, line) => [line.name, `loss ${number(valueAt(line, time))} at ${number(time)}`],
+      tip: (time, line, y) => [line.name, `loss ${number(y)} at ${number(time)}`],
       on: ["seed", "logLoss"],
       content: () => everyLoss(run),
     });
@@ -25,11 +26,11 @@ export function convergence(runs) {
       padX: true,
       still: true,
       logY: true,
-      tip: (x, line) => [line.name, `${percent(valueAt(line, x))} at α = ${power(-Math.round(x))}`],
+      tip: (x, line, y) => [line.name, `${percent(y)} at α = ${power(-Math.round(x))}`],
       on: ["seed"],
       content: () => timeErrors(run.seed),
     });
-    return h("div", { class: "pair" }, losses.figure, errors.figure);
+    return pair(losses, errors);
   });
 }
 
@@ -45,10 +46,7 @@ function everyLoss({ seed }) {
     shade: spread(index, flows.length),
     ...flow.loss,
   }));
-  if (seed) {
-    const limit = seed.staircase.line((begun) => seed.staircase.losses[begun]);
-    lines.unshift({ name: "Algorithm 1, the limit", style: "theory", ...limit });
-  }
+  if (seed) lines.unshift({ ...theoryLine(seed.staircase, "loss"), name: "Algorithm 1, the limit" });
   const summary = "The smaller α is, the sharper the steps and the closer they come to the dashed limit.";
   return { lines, rules: seed?.rules ?? [], logY: state.logLoss, summary: flows.length > 1 ? summary : "" };
 }
@@ -91,7 +89,7 @@ export function glance(runs) {
       key: true,
       floor: 0,
       height: runs.length > 1 ? 170 : 250,
-      tip: (time, line) => [line.name, `${plural(valueAt(line, time), "coordinate")} active at ${number(time)}`],
+      tip: (time, line, y) => [line.name, `${plural(y, "coordinate")} active at ${number(time)}`],
       on: ["alpha", "seed"],
       content: () => threeWays(run.seed, "count", false),
     });
@@ -102,7 +100,7 @@ export function glance(runs) {
 /** Gradient descent against the flow, at the chosen α. */
 export function descent(runs) {
   sideBySide("descent-here", runs, (run) => {
-    const tip = (what) => (time, line) => [line.name, `${what} ${number(valueAt(line, time))} at ${number(time)}`];
+    const tip = (what) => (time, line, y) => [line.name, `${what} ${number(y)} at ${number(time)}`];
     const losses = plotOfTime({
       name: `Loss by flow and by descent, ${run.name}`,
       title: "Loss",
@@ -120,7 +118,7 @@ export function descent(runs) {
       on: ["alpha", "seed"],
       content: () => threeWays(run.seed, "count"),
     });
-    return h("div", { class: "pair" }, losses.figure, counts.figure);
+    return pair(losses, counts);
   });
 }
 
@@ -128,8 +126,7 @@ export function descent(runs) {
 function threeWays(seed, what, withDescents = true) {
   if (!seed) return { lines: [], summary: "Not computed yet." };
   const { staircase, flow, rules } = seed;
-  const theory = staircase.line((begun) => (what === "loss" ? staircase.losses[begun] : staircase.points[begun].size));
-  const lines = [{ name: "Algorithm 1", style: "theory", ...theory }];
+  const lines = [theoryLine(staircase, what)];
   if (flow) lines.push({ name: `flow, α = ${scaleText(state.alpha)}`, style: "main", ...flow[what] });
   const descents = withDescents ? seed.descentsHere : [];
   descents.forEach((path, index) => {
@@ -161,9 +158,10 @@ function fullPlot(run, zoom, what) {
     labelled: 3,
     xLabel: "training time (steps × step size)",
     xLabelShort: "training time",
+    someLabels: true,
     zoom,
     floor: 0,
-    tip: (time, line) => [`${line.name} ${number(valueAt(line, time))}`, `at time ${number(time)}`],
+    tip: (time, line, y) => [`${line.name} ${number(y)}`, `at time ${number(time)}`],
     on: ["seed"],
     content: () => {
       const full = run.seed?.full;
@@ -220,7 +218,7 @@ function perturbation(run, title, { std, threshold, experiments }) {
     title: `${title}: largest |perturbed − unperturbed|`,
     logY: true,
     floor: 1e-6,
-    tip: (time, line) => [line.name, `${number(valueAt(line, time), 3)} after ${number(time, 3)}`],
+    tip: (time, line, y) => [line.name, `${number(y, 3)} after ${number(time, 3)}`],
     content: () => {
       const lines = experiments.map(({ start, distance }, index) => ({
         name: `perturbed at ${number(start)}`,
@@ -242,7 +240,7 @@ function perturbation(run, title, { std, threshold, experiments }) {
     ...SINCE,
     name: `${title} of ${run.name}: entries`,
     title: "Entries, dashed where perturbed",
-    tip: (time, line) => [seed.describe(line.coordinate), `${line.name} ${signed(valueAt(line, time))}`],
+    tip: (time, line, y) => [seed.describe(line.coordinate), `${line.name} ${signed(y)}`],
     content: () => {
       const { original, perturbed } = shown[select.value];
       const lines = Object.keys(original).flatMap((key) => {

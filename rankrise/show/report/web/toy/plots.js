@@ -10,6 +10,7 @@ export function plotOfTime(options) {
     xLabel: "rescaled time t / log(1/α)",
     xLabelShort: "rescaled time",
     zoom: timeZoom,
+    someLabels: true,
     cursor: [["time"], () => state.time],
     onPick: (time) => choose({ time }),
     ...options,

@@ -26,18 +26,21 @@ function lossPlot(run) {
     height: 200,
     labelled: run.labelled,
     key: true,
-    tip: (time, line) => [`Loss ${number(valueAt(line, time))}`, `${line.name} at ${number(time)}`],
+    tip: (time, line, y) => [`Loss ${number(y)}`, `${line.name} at ${number(time)}`],
     on: ["alpha", "seed", "staircase", "logLoss"],
     content: () => {
       const { flow, staircase, rules = [] } = run.seed ?? {};
-      const lines = [];
-      if (staircase && state.staircase) {
-        lines.push({ name: "Algorithm 1", style: "theory", ...staircase.line((begun) => staircase.losses[begun]) });
-      }
-      if (flow) lines.push({ name: `flow, α = ${scaleText(state.alpha)}`, style: "main", ...flow.loss });
+      const lines = flow ? [{ name: `flow, α = ${scaleText(state.alpha)}`, style: "main", ...flow.loss }] : [];
+      if (staircase && state.staircase) lines.unshift(theoryLine(staircase, "loss"));
       return { lines, rules, logY: state.logLoss, summary: lossSummary(flow, staircase) };
     },
   });
+}
+
+/** The "loss" of Algorithm 1, or its "count" of active coordinates. */
+export function theoryLine(staircase, what) {
+  const value = (begun) => (what === "loss" ? staircase.losses[begun] : staircase.points[begun].size);
+  return { name: "Algorithm 1", style: "theory", ...staircase.line(value) };
 }
 
 function lossSummary(flow, staircase) {
@@ -53,11 +56,10 @@ function entriesPlot(run, kind) {
     name: `Entries of ${kind}, ${run.name}`,
     title: ["Entries of ", ...symbol("w", kind[0]), " ⊙ ", ...symbol("w", kind[1])],
     labelled: run.labelled,
-    tip: (time, line) => {
+    tip: (time, { coordinate }, y) => {
       const { staircase } = run.seed;
-      const theory = staircase.value(line.coordinate, staircase.begun(time));
-      const values = [`flow ${signed(valueAt(line, time))}`, `Algorithm 1 ${signed(theory)}`];
-      return [run.seed.describe(line.coordinate), ...values, `rescaled time ${number(time)}`];
+      const theory = signed(staircase.value(coordinate, staircase.begun(time)));
+      return [run.seed.describe(coordinate), `flow ${signed(y)}`, `Algorithm 1 ${theory}`, `rescaled time ${number(time)}`];
     },
     on: ["alpha", "seed", "staircase"],
     content: () => {

@@ -1,7 +1,8 @@
 // Rank through training: at a glance, layer by layer, of other matrices; and of every head at the chosen step.
 
 import { highest, lowest, mean, spread, valueAt } from "../data.js";
-import { absent, capitalised, changeOf, fixed, h, number, plural, scrolling } from "../dom.js";
+import { absent, capitalised, changeOf, fixed, h, number, plural, put, scrolling } from "../dom.js";
+import { pair } from "../plot.js";
 import { choose, state, watch } from "../state.js";
 import { here, MATRICES, plotOfTime, PRODUCTS } from "./run.js";
 
@@ -26,7 +27,7 @@ export function glance() {
       return { ...shown, ...(run.empty ? { lines: [], summary: run.about_stages } : meanRanks(run)) };
     },
   });
-  document.getElementById("glance-here").append(h("div", { class: "run" }, plot.figure));
+  put("glance-here", plot.figure);
 }
 
 function meanRanks(run) {
@@ -46,23 +47,20 @@ function meanRanks(run) {
   return { lines, greyed, summary: `${course}${run.ruleNote}${run.greyNote(greyed, run.members)}` };
 }
 
-function rankTip(moment, line) {
+function rankTip(moment, line, y) {
   const run = here();
   const place = run.nearest(moment);
-  const value = valueAt(line, moment);
-  const above = line.band ? valueAt({ xs: line.xs, ys: line.band.high }, moment) - value : null;
+  const above = line.band ? valueAt({ xs: line.xs, ys: line.band.high }, moment) - y : null;
   const members = line.product === MATRICES ? MATRICES : "heads";
   const deviation = above === null ? "" : ` ± ${number(above, 2)} over ${members}`;
   const rounding = line.product ? run.roundingNote(line.product, line.layer ?? -1, place) : [];
   const name = line.module ? `${line.name}, ${line.module}` : line.name;
-  return [name, `${run.rankName} ${number(value, 3)}${deviation}`, run.moment(run.steps[place]), ...rounding];
+  return [name, `${run.rankName} ${number(y, 3)}${deviation}`, run.moment(run.steps[place]), ...rounding];
 }
 
 /** A plot for each product: every layer's mean, or one layer with its band and its heads. */
 export function ranks() {
-  const plots = [...PRODUCTS.map(productRanks), matrixRanks()];
-  const figures = plots.map((plot) => plot.figure);
-  document.getElementById("ranks-here").append(h("div", { class: "run" }, h("div", { class: "pair" }, figures)));
+  put("ranks-here", pair(...PRODUCTS.map(productRanks), matrixRanks()));
 }
 
 function productRanks(product) {
@@ -172,7 +170,7 @@ export function heads() {
     holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));
     document.getElementById(focused)?.focus();
   });
-  document.getElementById("heads-here").append(h("div", { class: "run" }, holder));
+  put("heads-here", holder);
 }
 
 /** A map of one cell would show nothing. */

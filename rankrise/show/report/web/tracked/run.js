@@ -162,7 +162,6 @@ export const timeZoom = new Zoom();
 export function plotOfTime(options) {
   return new Plot({
     zoom: timeZoom,
-    allLabels: true,
     cursor: [["place", "run"], () => here().times[state.place] ?? null],
     onPick: (moment) => choose({ place: here().nearest(moment) }),
     ...options,

@@ -1,8 +1,8 @@
 // Several runs: what they ended with, ranks by initialisation scale, and runs of one network beside one another.
 
-import { highest, mean, spread, valueAt } from "../data.js";
-import { capitalised, changeOf, h, number, scrolling, table } from "../dom.js";
-import { Plot } from "../plot.js";
+import { highest, mean, spread } from "../data.js";
+import { capitalised, changeOf, h, number, put, scrolling, table } from "../dom.js";
+import { pair, Plot } from "../plot.js";
 import { choose, state } from "../state.js";
 import { LOOKS } from "./ranks.js";
 import { here, PRODUCTS } from "./run.js";
@@ -22,12 +22,10 @@ export function runList(runs, beginning) {
   });
   const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "last loss", ...scores, ""];
   const made = table("Stable ranks are means over all heads at the last step that has them", head, rows);
-  const place = document.getElementById("runs-here");
-  place.append(scrolling("Runs", made));
+  document.getElementById("runs-here").append(scrolling("Runs", made));
   if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size < 2) return;
-  const plots = PRODUCTS.map((product) => scalePlot(runs, layersByScale(product)));
-  place.append(h("div", { class: "run" }, h("div", { class: "pair" }, plots.map((plot) => plot.figure))));
-  document.getElementById("glance-here").append(h("div", { class: "run" }, scalePlot(runs, headsByScale).figure));
+  put("runs-here", pair(...PRODUCTS.map((product) => scalePlot(runs, layersByScale(product)))));
+  put("glance-here", scalePlot(runs, headsByScale).figure);
 }
 
 /** Both products over all heads. */
@@ -76,7 +74,7 @@ function scalePlot(runs, { linesOf, ...options }) {
     still: true,
     key: true,
     floor: 0,
-    tip: (scale, line) => [line.name, `stable rank ${number(valueAt(line, scale), 3)} at scale ${number(scale, 2)}`],
+    tip: (scale, line, y) => [line.name, `stable rank ${number(y, 3)} at scale ${number(scale, 2)}`],
     on: ["run"],
     content: () => {
       const { study } = here();
@@ -92,10 +90,7 @@ function scalePlot(runs, { linesOf, ...options }) {
 
 /** Through training, the runs that have the chosen one's layers and heads: seeds, scales, a run and its history. */
 export function beside(runs) {
-  if (runs.length < 2) return;
-  const plots = PRODUCTS.map((product) => besidePlot(runs, product));
-  const pair = h("div", { class: "pair" }, plots.map((plot) => plot.figure));
-  document.getElementById("runs-here").append(h("div", { class: "run" }, pair));
+  if (runs.length > 1) put("runs-here", pair(...PRODUCTS.map((product) => besidePlot(runs, product))));
 }
 
 function besidePlot(runs, product) {
@@ -103,7 +98,7 @@ function besidePlot(runs, product) {
     key: true,
     floor: 0,
     height: 290,
-    tip: (moment, line) => [line.name, `${line.rank} ${number(valueAt(line, moment), 3)}`, `${line.clock} ${number(moment, 3)}`],
+    tip: (moment, line, y) => [line.name, `${line.rank} ${number(y, 3)}`, `${line.clock} ${number(moment, 3)}`],
     on: ["run", "rank", "layer", "logTime"],
     content: () => {
       const run = here();

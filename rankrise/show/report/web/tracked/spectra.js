@@ -1,8 +1,8 @@
 // Singular values: whole spectra at steps of training, the leading values through training, and what a cut leaves.
 
-import { highest, known, lowest, mean, spread, valueAt } from "../data.js";
-import { absent, changeOf, h, number, plural } from "../dom.js";
-import { Plot } from "../plot.js";
+import { highest, known, lowest, mean, spread } from "../data.js";
+import { absent, changeOf, h, number, plural, put } from "../dom.js";
+import { pair, Plot } from "../plot.js";
 import { state, watch } from "../state.js";
 import { keyed } from "./ranks.js";
 import { here, nearestTo, plotOfTime, PRODUCTS } from "./run.js";
@@ -10,14 +10,12 @@ import { here, nearestTo, plotOfTime, PRODUCTS } from "./run.js";
 const FLOOR = 1e-6; // leading values are shown from this fraction of the largest on
 
 export function spectra() {
-  const plots = [...PRODUCTS.map(productSpectra), matrixSpectra()];
-  const figures = plots.map((plot) => plot.figure);
   const none = absent("");
   watch(["run"], () => {
     none.replaceChildren(`This run has no full spectra${here().finished ? "" : " yet"}.`);
     none.hidden = here().spectra.steps.length > 0 || here().matrix_spectra.steps.length > 0;
   });
-  document.getElementById("spectra-here").append(h("div", { class: "run" }, none, h("div", { class: "pair" }, figures)));
+  put("spectra-here", none, pair(...PRODUCTS.map(productSpectra), matrixSpectra()));
 }
 
 /** A plot of spectra at the step nearest to the chosen one; `content(run)` gives its lines and summary. */
@@ -27,7 +25,7 @@ function plotOfSpectra(on, content) {
     xLabelShort: "index",
     key: true,
     height: 290,
-    tip: (index, line) => [line.name, `value ${Math.round(index)}: ${number(valueAt(line, index), 3)}`],
+    tip: (index, line, y) => [line.name, `value ${Math.round(index)}: ${number(y, 3)}`],
     on: ["run", "place", "normalised", "logValues", ...on],
     content: () => {
       const found = content(here());
@@ -91,10 +89,10 @@ export function leading() {
   const note =
     "The leading singular values of the change, on a logarithmic axis. Where a head learns one direction after " +
     "another, as in theory, one value after another rises to the size of the largest.";
-  const pair = h("div", { class: "pair" }, PRODUCTS.map((product) => leadingValues(product).figure));
-  const block = h("div", { class: "run", id: "leading" }, h("h3", {}, "Singular values through training"), h("p", {}, note), pair);
+  const title = h("h3", {}, "Singular values through training");
+  const block = h("div", { id: "leading" }, title, h("p", {}, note), pair(...PRODUCTS.map(leadingValues)));
   watch(["run"], () => (block.hidden = here().leading.steps.length < 2 || !here().products.length));
-  document.getElementById("spectra-here").append(block);
+  put("spectra-here", block);
 }
 
 function leadingValues(product) {
@@ -103,7 +101,7 @@ function leadingValues(product) {
     title: ["Singular values of ", ...changeOf(product), " through training"],
     logY: true,
     height: 290,
-    tip: (moment, line) => [line.name, number(valueAt(line, moment), 3), `${here().clock} ${number(moment, 3)}`],
+    tip: (moment, line, y) => [line.name, number(y, 3), `${here().clock} ${number(moment, 3)}`],
     on: ["layer", "head"],
     content: (run) => {
       const { steps, values, merged } = run.leading;
@@ -136,14 +134,12 @@ export function remains(runs) {
     "How much of the fall of the loss remains when the change of some weights is cut to its leading directions: " +
     "of the products of all heads, and of groups of matrices. The rest of the network stays as trained. " +
     "Dashed: weighted by what a direction does to the loss.";
-  const plots = [gainPlot("head products", true), gainPlot("matrices", false)];
-  const pair = h("div", { class: "pair" }, plots.map((plot) => plot.figure));
-  const block = h("div", { class: "run", id: "remains" }, h("h3", {}, "What remains at each rank"), h("p", {}, note), pair);
-  document.getElementById("spectra-here").append(block);
+  const plots = pair(gainPlot("head products", true), gainPlot("matrices", false));
+  const title = h("h3", {}, "What remains at each rank");
+  put("spectra-here", h("div", { id: "remains" }, title, h("p", {}, note), plots));
 }
 
 function gainPlot(what, ofHeads) {
-  const gainAt = (line, rank) => `${number(100 * valueAt(line, rank), 3)} % of the gain at rank ${Math.round(rank)}`;
   const nameOf = ({ method, group }) => (method === "plain" ? group : `${group}, ${method}`);
   return new Plot({
     name: `Share of the gain by rank, ${what}`,
@@ -155,7 +151,7 @@ function gainPlot(what, ofHeads) {
     key: true,
     floor: 0,
     height: 290,
-    tip: (rank, line) => [line.name, gainAt(line, rank)],
+    tip: (rank, line, y) => [line.name, `${number(100 * y, 3)} % of the gain at rank ${Math.round(rank)}`],
     on: ["run"],
     content: () => {
       const curves = (here().truncation ?? []).filter(({ heads, ranks }) => heads === ofHeads && ranks.length);

@@ -1,7 +1,8 @@
 // Loss, accuracy or perplexity (on further texts too), and learning rate; and the stages in numbers.
 
-import { known, valueAt } from "../data.js";
-import { absent, h, number, plural, scrolling, table } from "../dom.js";
+import { known } from "../data.js";
+import { absent, h, number, plural, put, scrolling, table } from "../dom.js";
+import { pair } from "../plot.js";
 import { state, watch } from "../state.js";
 import { here, plotOfTime } from "./run.js";
 
@@ -23,9 +24,8 @@ function metricTitle(metric) {
 export function training(runs) {
   const metrics = new Set([...Object.keys(TITLES), ...runs.flatMap((run) => Object.keys(run.training))]);
   const none = absent("This run has no record of loss or metrics.");
-  const pair = h("div", { class: "pair" }, [...metrics].map((metric) => metricPlot(metric).figure));
   watch(["run"], () => (none.hidden = Object.keys(here().training).length > 0));
-  document.getElementById("training-here").append(h("div", { class: "run" }, none, pair));
+  put("training-here", none, pair(...[...metrics].map(metricPlot)));
 }
 
 function metricPlot(metric) {
@@ -34,7 +34,7 @@ function metricPlot(metric) {
     name: title,
     title,
     floor: metric === "learning_rate" ? 0 : undefined,
-    tip: (moment, line) => [`${line.name} ${number(valueAt(line, moment))}`, `${here().clock} ${number(moment, 3)}`],
+    tip: (moment, line, y) => [`${line.name} ${number(y)}`, `${here().clock} ${number(moment, 3)}`],
     on: ["logLoss"],
     content: (run) => {
       const record = run.training[metric];
@@ -60,7 +60,7 @@ function course(run, record) {
 
 /** Every stage found: when, how sure, and in which curves. */
 export function stages() {
-  const holder = h("div", { class: "run" });
+  const holder = h("div");
   watch(["run"], () => {
     const run = here();
     if (!run.stages.length) return holder.replaceChildren(absent(run.about_stages));
@@ -80,5 +80,5 @@ export function stages() {
     made.classList.add("found");
     holder.replaceChildren(scrolling(`Stages of ${run.name}`, made));
   });
-  document.getElementById("found-here").append(holder);
+  put("found-here", holder);
 }

@@ -1,0 +1,76 @@
+"""Both pages on any screen, in both themes, by ear and on paper."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pages import PLOTS, Open
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+@pytest.fixture(params=["toy_page", "page_of_all"])
+def path(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.getfixturevalue(request.param)
+    return found
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def ground(page: "Page") -> float:
+    return luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_themes_are_the_system_s_or_chosen_and_legible(open_page: Open, path: Path, scheme: str) -> None:
+    page = open_page(path, color_scheme=scheme)
+    for theme in (scheme, "dark" if scheme == "light" else "light", scheme):
+        assert (ground(page) > 0.5) == (theme == "light")
+        for selector in ("h1", "figcaption", "nav a", "caption"):
+            ink = luminance(page.eval_on_selector(selector, "one => getComputedStyle(one).color"))
+            dark, light = sorted((ink, ground(page)))
+            assert (light + 0.05) / (dark + 0.05) > 4.5, selector
+        page.locator("#theme").click()
+    page.emulate_media(media="print")
+    assert ground(page) == 1
+    assert not any(page.locator(controls).is_visible() for controls in ("#choices", "#view", "nav"))
+    assert page.locator("figcaption").first.is_visible()
+
+
+@pytest.mark.parametrize("width", [320, 768])
+def test_on_a_small_screen_nothing_is_cut_off(open_page: Open, path: Path, width: int) -> None:
+    page = open_page(path, width=width, has_touch=True)
+    page.eval_on_selector_all("#claims details", "all => all.forEach(one => (one.open = true))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    reach = page.eval_on_selector_all(
+        "main *:not(.scroll *)", "all => Math.max(...all.map(one => one.getBoundingClientRect().right))"
+    )
+    assert reach <= width + 1
+
+
+def test_all_controls_and_plots_have_names_and_plots_have_summaries(open_page: Open, path: Path) -> None:
+    page = open_page(path)
+    nameless = """all => all.filter(one => {
+        const label = one.getAttribute("aria-label") || one.closest("label")?.textContent || one.textContent;
+        return !label.trim();
+    }).map(one => one.outerHTML)"""
+    shown = ":is(button, select, input, [tabindex]):not([hidden] *, [hidden])"
+    assert page.eval_on_selector_all(shown, nameless) == []
+    summaries = page.eval_on_selector_all(
+        f"{PLOTS}:not([hidden] *)",
+        "all => all.map(one => document.getElementById(one.getAttribute('aria-describedby')).textContent)",
+    )
+    assert summaries
+    assert all(summaries)
+    levels = page.eval_on_selector_all("h1, h2, h3, h4", "all => all.map(one => Number(one.tagName[1]))")
+    assert levels.count(1) == 1
+    ids = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
+    assert len(ids) == len(set(ids))
