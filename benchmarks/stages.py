@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import ruptures
 import torch
+from rankrise.watch._stages.shape import Windows
 
 from rankrise import predict, runs, watch
 from rankrise.show.progress import bar
-from rankrise.watch._stages.bins import binned
-from rankrise.watch._stages.shape import Windows
+from rankrise.watch._stages.noise import binned
 from rankrise.watch._stages.steps import FINEST, LEAST
 
 ROOT = Path(__file__).parents[1]

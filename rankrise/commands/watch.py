@@ -16,7 +16,6 @@ def watch(
     once: bool = False,
     json: bool = False,
     every: float = 2.0,
-    keep_stages: bool = False,
 ) -> None:
     """Show the ranks, loss, pace and stages of a tracked run, while it is going and afterwards.
 
@@ -28,8 +27,6 @@ def watch(
             finished.
         json: print the numbers of one frame as JSON.
         every: seconds between frames.
-        keep_stages: write the stages that were found into stages.json in the run's folder, from which figures
-            and pages take them instead of searching again.
     """
     import time
 
@@ -37,6 +34,7 @@ def watch(
 
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
+    from rankrise.runs import found_stages
     from rankrise.show.console import safe_console
     from rankrise.show.terminal import frame, snapshot
 
@@ -45,7 +43,7 @@ def watch(
     console = safe_console()
     tracked = _open(run)
     if json:
-        print(to_json(snapshot(tracked, _stages(tracked, keep_stages)).to_dict()))
+        print(to_json(snapshot(tracked, found_stages(tracked)).to_dict()))
         return
     if not once and console.is_terminal:
         search = _Search()
@@ -58,16 +56,7 @@ def watch(
         except KeyboardInterrupt:
             console.print(frame(snapshot(tracked, search.latest(tracked)), console, rank))
             return
-    console.print(frame(snapshot(tracked, _stages(tracked, keep_stages)), console, rank))
-
-
-def _stages(run: "TrackedRun", keep: bool) -> "StagesFound":
-    """The run's stages, kept in its folder if that was asked for."""
-    from rankrise import runs
-
-    if keep:
-        runs.keep_stages(run)
-    return runs.found_stages(run)
+    console.print(frame(snapshot(tracked, found_stages(tracked)), console, rank))
 
 
 class _Search:

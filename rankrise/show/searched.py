@@ -5,29 +5,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankrise.foundations.counted import counted
-from rankrise.watch import StagesFound
+from rankrise.watch.types import StagesFound
 
 LOSS = "loss"
-TOO_FEW = "too few, or too far apart, to show one"
 
 
 @dataclass(frozen=True)
 class Searched:
-    """`what` is "loss and ranks", one of them, or empty; `because` is why it is not both."""
+    """What was searched: "loss and ranks", one of them, or nothing (""); `because` says why not both."""
 
     what: str
     because: str
 
     @property
     def verb(self) -> str:
-        """Of "show", as `what` takes it."""
+        """ "show" or "shows", as `what` takes it."""
         return "shows" if self.what == LOSS else "show"
 
     @property
     def alone(self) -> str:
-        """That nothing else was searched, and why; empty where both were."""
-        return f"alone {'was' if self.what == LOSS else 'were'} searched: {self.because}" * bool(self.because)
+        """Why only one was searched; empty if both were."""
+        return self.because and f"alone {'was' if self.what == LOSS else 'were'} searched: {self.because}"
 
 
 def searched(found: StagesFound, losses: Sequence[float], measured: int, heads: int) -> Searched:
@@ -38,14 +36,20 @@ def searched(found: StagesFound, losses: Sequence[float], measured: int, heads: 
     >>> searched(StagesFound((), ("loss",), 400), [2.0] * 400, measured=400, heads=0).alone
     'alone was searched: no heads were tracked'
     """
-    seen = {"loss": LOSS in found.searched, "ranks": any(name != LOSS for name in found.searched)}
-    reasons = []
-    if not seen["loss"]:
-        usable = int(np.sum([np.isfinite(loss) and loss > 0 for loss in losses]))
-        few = f"{counted(usable, 'loss is', 'losses are')} {TOO_FEW}"
-        none = "no loss that was recorded is finite and above 0" if len(losses) else "no loss was recorded"
-        reasons.append(few if usable else none)
-    if not seen["ranks"]:
-        few = f"{counted(measured, 'measurement is', 'measurements are')} {TOO_FEW}"
-        reasons.append(few if heads else "no heads were tracked")
-    return Searched(" and ".join(name for name, is_seen in seen.items() if is_seen), ", and ".join(reasons))
+    what, because = [], []
+    usable = int(np.sum(np.isfinite(losses) & (np.asarray(losses) > 0)))
+    if LOSS in found.searched:
+        what.append(LOSS)
+    elif not len(losses):
+        because.append("no loss was recorded")
+    else:
+        because.append(_few(usable, "losses"))
+    if {LOSS} < {LOSS, *found.searched}:
+        what.append("ranks")
+    else:
+        because.append(_few(measured, "measurements") if heads else "no heads were tracked")
+    return Searched(" and ".join(what), ", and ".join(because))
+
+
+def _few(count: int, what: str) -> str:
+    return f"{count} {what} are too few, or too far apart, to show one"

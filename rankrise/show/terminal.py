@@ -14,10 +14,9 @@ from rankrise.show.ceilings import ceiling_words
 from rankrise.show.layer_names import fitted_names, short_names
 from rankrise.show.quantities import duration
 from rankrise.show.rank_kinds import BOUND
-from rankrise.show.searched import LOSS, searched
+from rankrise.show.searched import searched
 from rankrise.show.table import Fitting
 from rankrise.watch import StagesFound, TrackedRun
-from rankrise.watch.types import Missed
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -95,13 +94,6 @@ class Snapshot:
         return max([*self.loss_steps[-1:], *self.measured[-1:]], default=None)
 
     @property
-    def missed(self) -> Missed | None:
-        """What a search of the loss that found no stage would miss at its noise."""
-        if self.stages is None or len(self.stages) or LOSS not in self.stages.searched:
-            return None
-        return self.stages.missed(self.losses)
-
-    @property
     def state(self) -> str:
         """Whether the run is still being written."""
         if self.finished is not None:
@@ -119,9 +111,7 @@ class Snapshot:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         stages = None if self.stages is None else self.stages.to_dict()
-        missed = None if self.missed is None else asdict(self.missed)
-        told = {"last_step": self.last_step, "state": self.state, "stages": stages, "missed": missed}
-        return asdict(self) | told
+        return asdict(self) | {"last_step": self.last_step, "state": self.state, "stages": stages}
 
 
 def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
@@ -367,8 +357,7 @@ def _stage_lines(shot: Snapshot) -> list[str]:
         return [f"stages: cannot be told, since {part.because}"]
     where = part.alone and f" in the {part.what}, which {part.alone}"
     if not len(shot.stages):
-        but = "" if shot.missed is None else f"; {shot.missed}"
-        return [f"stages: none by step {shot.stages.until}{where}{but}"]
+        return [f"stages: none by step {shot.stages.until}{where}"]
     lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}{where}"]
     for stage in shot.stages:
         first, *others = stage.curves

@@ -25,7 +25,7 @@ from rankrise.watch._recognise import add_family, remove_family
 from rankrise.watch._spectra import leading_vectors, singular_values
 from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import StagesFound as StagesFound
-from rankrise.watch._stages import find_stages, find_steps
+from rankrise.watch._stages import find_stages
 from rankrise.watch._track.callbacks import huggingface_callback, lightning_callback
 from rankrise.watch._track.load import TrackedRun as TrackedRun
 from rankrise.watch._track.load import load
@@ -45,7 +45,6 @@ __all__ = [
     "effective_rank",
     "energy_rank",
     "find_stages",
-    "find_steps",
     "heads",
     "history",
     "history_plan",

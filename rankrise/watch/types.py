@@ -11,7 +11,7 @@ from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
 from rankrise.watch._spectra import SingularVectors
-from rankrise.watch._stages import Curve, FoundStage, FoundStep, Missed, StagesFound
+from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound
 from rankrise.watch._track.load import TrackedRun
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Layers",
     "LayoutCheck",
     "MatrixChange",
-    "Missed",
     "ModelComparison",
     "ModelOverlap",
     "Projection",

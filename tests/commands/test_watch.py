@@ -13,7 +13,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -316,23 +315,6 @@ def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(
         (run / ".lock").write_bytes(elsewhere)
         assert watch.load(run).going_on is None
         assert going in snapshot(watch.load(run), None).state
-
-
-def test_where_no_stage_is_found_it_says_what_the_search_would_miss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
-    noise = np.random.default_rng(0).standard_normal(300)
-    with watch.RankTracker(model, tmp_path / "run") as tracker:
-        for step in range(1, 301):
-            tracker.step(step, loss=2 * step**-0.2 * math.exp(0.05 * noise[step - 1]))
-    main(["watch", str(tmp_path / "run"), "--json"])
-    missed = json.loads(capsys.readouterr().out)["missed"]
-    assert (missed["least"], missed["most"], missed["known"]) == (14, 27, 40)
-    main(["watch", str(tmp_path / "run")])
-    noise = f"{100 * missed['noise']:.2g} %"
-    told = f"in a test at the noise of this loss ({noise}), the search missed 14 to 27 of 40 known stages"
-    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_before_anything_is_recorded(

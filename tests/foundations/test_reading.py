@@ -29,13 +29,10 @@ KINDS = pytest.mark.parametrize("kind", ["pipe", "device"])
 
 
 @KINDS
-@pytest.mark.parametrize("file", ["run.json", "ranks.jsonl", "steps.jsonl", "stages.json"])
+@pytest.mark.parametrize("file", ["run.json", "ranks.jsonl", "steps.jsonl"])
 def test_in_a_run(tmp_path: Path, kind: str, file: str, capsys) -> None:
     folder = tracked(tmp_path / "run")
     put(kind, folder / file)
-    if file == "stages.json":  # what was kept is found again
-        main(["watch", str(folder)])
-        return
     with pytest.raises(SystemExit) as left:
         main(["watch", str(folder)])
     assert left.value.code == 2

@@ -11,7 +11,7 @@ from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
 from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
-from rankrise.show.searched import LOSS, searched
+from rankrise.show.searched import searched
 from rankrise.show.terminal import PROCESS_ENDED
 from rankrise.watch import StagesFound
 
@@ -72,13 +72,6 @@ def stage_sentences(run: TrackedRun) -> list[str]:
     what = f"the {part.what}" if part.alone else part.what
     alone = f"; the {part.what} {part.alone}" if part.alone else ""
     sentences = [f"{_capitalised(what)} {part.verb} {shown}{alone}."]
-    missed = found.missed(losses) if LOSS in found.searched and not len(found) else None
-    if missed is not None:
-        sentences.append(
-            f"Some may be hidden in noise: the loss fluctuates by about {100 * missed.noise:.2g}\u00a0%, and "
-            f"in a test with {missed.known} known stages and noise of that order, the search overlooked "
-            f"between {missed.least} and {missed.most} of them."
-        )
     return sentences
 
 

@@ -2,83 +2,50 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.foundations.passed import typed
-from rankrise.record.names import STAGES
-from rankrise.record.shapes import COUNT, NUMBER, check_shape
 from rankrise.watch._stages.curves import Curve, curves_of
-from rankrise.watch._stages.power import Missed, missed_in
 from rankrise.watch._stages.steps import FoundStep, find_steps, has_room
 from rankrise.watch._track.load import TrackedRun, load
-
-FORMAT = "rankrise-stages/4"
-"""Of stages.json; counted up when the same record gives other stages, so that what was kept is found anew."""
-_STEP = {
-    **dict.fromkeys(("time", "probability", "before", "after"), NUMBER),
-    **dict.fromkeys(("interval", "extent"), (NUMBER, NUMBER)),
-}
-_STAGE = {"step": COUNT, "interval": (COUNT, COUNT), "probability": NUMBER, "curves": {"*": _STEP}}
-_SHAPE = {"until": COUNT, "searched": [str], "stages": [_STAGE]}
 
 
 @dataclass(frozen=True)
 class FoundStage:
-    """A moment at which curves step: at training step `step`, with probability 0.9 within `interval`.
+    """A moment at which curves step.
 
-    These are of the curve that tells the moment best. `probability`, that of there being a stage, is of the
-    curve that is surest: curves share their noise, so that several are not taken to be surer than one.
-    `curves` has each curve's own step.
+    `step` and `interval` are those of the curve with the clearest moment. `probability` is that of the surest
+    curve: curves share their noise, so several are not surer than one.
     """
 
     step: int
     interval: tuple[int, int]
+    """Holds the moment with probability 0.9."""
     probability: float
+    """That there is a stage."""
     curves: dict[str, FoundStep]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "step": self.step,
-            "interval": list(self.interval),
-            "probability": self.probability,
-            "curves": {name: step.to_dict() for name, step in self.curves.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, stage: dict[str, Any]) -> "FoundStage":
-        """From what JSON has."""
-        curves = {name: FoundStep.from_dict(step) for name, step in stage["curves"].items()}
-        low, high = stage["interval"]
-        return cls(stage["step"], (low, high), float(stage["probability"]), curves)
+    """Each curve's own step, by its name."""
 
 
 @dataclass(frozen=True)
 class StagesFound:
-    """The stages of a run in order, the names of the curves that were searched, and the last step seen.
-
-    A curve whose points are too few, or too far apart, to show a step does not count as searched.
-    """
+    """The stages of a run in order."""
 
     stages: tuple[FoundStage, ...]
     searched: tuple[str, ...]
+    """The curves with enough points, close enough together, to show a step."""
     until: int
+    """The last step seen."""
 
     def __iter__(self) -> Iterator[FoundStage]:
         return iter(self.stages)
 
     def __len__(self) -> int:
         return len(self.stages)
-
-    def missed(self, loss: Any) -> Missed | None:
-        """How many stages the search would miss at the noise of a loss: "none found" is told with it."""
-        return missed_in(np.asarray(loss, float))
 
     def numbers(self, steps: Any) -> np.ndarray:
         """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.
@@ -110,32 +77,15 @@ class StagesFound:
         return pandas.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: what RUN/stages.json holds."""
-        return {
-            "format": FORMAT,
-            "until": self.until,
-            "searched": list(self.searched),
-            "stages": [stage.to_dict() for stage in self.stages],
-        }
-
-    @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> "StagesFound":
-        """From what stages.json holds; refused where it is of another format, or damaged."""
-        if found.get("format") != FORMAT:
-            raise RankriseError(
-                f"stages are of format {found.get('format')!r}, not {FORMAT!r}: find them again."
-            )
-        whole = check_shape(Path(STAGES), found, _SHAPE, "find them again")
-        stages = tuple(map(FoundStage.from_dict, whole["stages"]))
-        return cls(stages, tuple(whole["searched"]), whole["until"])
+        """Plain numbers and strings, as `rankrise watch --json` prints them."""
+        return asdict(self)
 
 
-@typed
 def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: float = 0.9) -> StagesFound:
     """The stages of a tracked run, of its folder, or of curves, each at least as likely as `probability`.
 
-    A stage of a tracked run is a step of the loss, or a step that two or more of its curves take at once (see
-    `curves_of`): a run has dozens of curves, and each alone finds a step in noise now and then.
+    A stage of a tracked run is a step of the loss, or a step that two or more other curves take at once: a
+    run has dozens of curves, and each alone finds a step in noise now and then.
 
     >>> import numpy as np
     >>> steps = np.arange(1, 2001)
@@ -147,45 +97,44 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     if isinstance(run, str | Path):
         run = load(run)
     curves = curves_of(run) if isinstance(run, TrackedRun) else list(run)
-    steps = [
-        (curve.name, step)
-        for curve in curves
-        for step in find_steps(
+    steps = []
+    for curve in curves:
+        found = find_steps(
             curve.steps,
             curve.values,
             direction=curve.direction,
             scale=curve.scale,
             probability=probability,
         )
-    ]
+        steps += [(curve.name, step) for step in found]
     alone = {curve.name for curve in curves if curve.alone}
-    merged = [members for members in _simultaneous(steps) if len(members) > 1 or alone & members.keys()]
+    stages = [_stage(group) for group in _at_once(steps) if len(group) > 1 or alone & group.keys()]
     return StagesFound(
-        stages=tuple(sorted(map(_stage, merged), key=lambda stage: stage.step)),
+        stages=tuple(sorted(stages, key=lambda stage: stage.step)),
         searched=tuple(curve.name for curve in curves if has_room(curve.steps, curve.values, curve.scale)),
         until=int(max((curve.steps.max() for curve in curves if len(curve.steps)), default=0)),
     )
 
 
-def _simultaneous(steps: list[tuple[str, FoundStep]]) -> list[dict[str, FoundStep]]:
-    """Steps of different curves that happen at once, the ones with the clearest moment first."""
+def _at_once(steps: list[tuple[str, FoundStep]]) -> list[dict[str, FoundStep]]:
+    """Groups of steps of different curves that happen at once, each with its clearest step first."""
     groups: list[dict[str, FoundStep]] = []
-    for name, step in sorted(steps, key=lambda item: _ratio(_span(item[1]))):
-        at_once = [group for group in groups if name not in group and _meet(step, _first(group))]
-        if at_once:
-            min(at_once, key=lambda group: abs(math.log(step.time / _first(group).time)))[name] = step
+    for name, step in sorted(steps, key=lambda named: _ratio(_span(named[1]))):
+        near = [group for group in groups if name not in group and _meet(step, _first(group))]
+        if near:
+            min(near, key=lambda group: abs(math.log(step.time / _first(group).time)))[name] = step
         else:
             groups.append({name: step})
     return groups
 
 
-def _stage(members: dict[str, FoundStep]) -> FoundStage:
-    clearest = min(members.values(), key=lambda step: _ratio(step.interval))
+def _stage(group: dict[str, FoundStep]) -> FoundStage:
+    clearest = min(group.values(), key=lambda step: _ratio(step.interval))
     return FoundStage(
         step=round(clearest.time),
         interval=(math.floor(clearest.interval[0]), math.ceil(clearest.interval[1])),
-        probability=max(step.probability for step in members.values()),
-        curves=members,
+        probability=max(step.probability for step in group.values()),
+        curves=group,
     )
 
 
@@ -195,9 +144,8 @@ def _first(group: dict[str, FoundStep]) -> FoundStep:
 
 def _meet(one: FoundStep, other: FoundStep) -> bool:
     """Whether the middle of one lies within the other."""
-    return any(
-        low <= middle <= high for (low, high), middle in ((_span(one), other.time), (_span(other), one.time))
-    )
+    pairs = ((_span(one), other.time), (_span(other), one.time))
+    return any(low <= middle <= high for (low, high), middle in pairs)
 
 
 def _span(step: FoundStep) -> tuple[float, float]:

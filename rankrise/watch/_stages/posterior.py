@@ -1,4 +1,4 @@
-"""Draws of the noiseless curve under a noisy one: exact Bayesian change points (Fearnhead 2006).
+"""Draws of the noiseless curve under a noisy one: exact Bayesian change points.
 
 P. Fearnhead, "Exact and efficient Bayesian inference for multiple changepoint problems", Statistics and
 Computing 16 (2006). The curve is made of straight pieces, independent of one another. The filter over the
@@ -7,8 +7,8 @@ beginnings of the last piece is exact, and so are draws from the posterior: no M
 
 import numpy as np
 
+# Expected pieces of a curve, a priori.
 PIECES = 10.0
-"""Expected pieces of a curve, a priori."""
 
 
 def draw_curves(
@@ -26,17 +26,17 @@ def draw_curves(
     """
     count, source = len(places), np.random.default_rng(seed)
     spread = max(float(np.ptp(values)), 1e-300) ** 2
-    moments = _Moments(places, values - np.median(values), variances)
+    pieces = _Pieces(places, values - np.median(values), variances, spread)
     stop = min(0.5, PIECES / count)
     # after[i]: log of the probability of all values from i on, if a piece begins at i.
     after = np.zeros(count + 1)
     choices: list[np.ndarray] = [np.zeros(0)] * count
     for start in range(count - 1, -1, -1):
         ends = np.arange(start + 1, count + 1)
-        pieces = moments.evidence(start, ends, spread) + (ends - start - 1) * np.log1p(-stop)
-        pieces[:-1] += np.log(stop) + after[start + 1 : count]
-        top = pieces.max()
-        weights = np.exp(pieces - top)
+        likely = pieces.evidence(start, ends) + (ends - start - 1) * np.log1p(-stop)
+        likely[:-1] += np.log(stop) + after[start + 1 : count]
+        top = likely.max()
+        weights = np.exp(likely - top)
         after[start] = top + np.log(weights.sum())
         choices[start] = np.cumsum(weights) / weights.sum()
     curves = np.empty((draws, count))
@@ -44,32 +44,26 @@ def draw_curves(
         start = 0
         while start < count:
             end = min(start + 1 + int(np.searchsorted(choices[start], source.random())), count)
-            curve[start:end] = moments.draw(start, end, spread, source)
+            curve[start:end] = pieces.draw(start, end, source)
             start = end
     return curves + np.median(values)
 
 
-class _Moments:
-    """Running sums from which every piece's weighted regression follows at once."""
+class _Pieces:
+    """Running sums from which every piece's weighted regression follows at once; a piece's level and tilt are
+    normal with variance `spread` a priori."""
 
-    def __init__(self, places: np.ndarray, values: np.ndarray, variances: np.ndarray) -> None:
-        self.places = places - places.mean()
-        precision = 1 / variances
-        columns = (
-            np.ones_like(values),
-            self.places,
-            self.places**2,
-            values,
-            self.places * values,
-            values**2,
-        )
-        sums = np.cumsum(precision * np.stack(columns), axis=1)
-        self.sums = np.concatenate([np.zeros((len(columns), 1)), sums], axis=1)
-        self.drawn: dict[tuple[int, int], list[float]] = {}
+    def __init__(self, places: np.ndarray, values: np.ndarray, variances: np.ndarray, spread: float) -> None:
+        x, y = places - places.mean(), values
+        columns = np.stack([np.ones_like(y), x, x**2, y, x * y, y**2])
+        sums = np.cumsum(1 / variances * columns, axis=1)
+        self._sums = np.concatenate([np.zeros((len(columns), 1)), sums], axis=1)
+        self._places, self._spread = x, spread
+        self._fitted: dict[tuple[int, int], list[float]] = {}
 
-    def fit(self, start: int, ends: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _fit(self, start: int, ends: np.ndarray) -> tuple[np.ndarray, ...]:
         """Of pieces [start, end): weight, centre, width, level, tilt (the change over a width), misfit."""
-        one, x, xx, y, xy, yy = self.sums[:, ends] - self.sums[:, [start]]
+        one, x, xx, y, xy, yy = self._sums[:, ends] - self._sums[:, [start]]
         centre, level = x / one, y / one
         width = np.sqrt(np.maximum(xx / one - centre**2, 0))
         flat = width <= 1e-6 * (1 + abs(centre))  # one point, up to rounding
@@ -77,23 +71,23 @@ class _Moments:
         misfit = np.maximum(yy - one * (level**2 + tilt**2), 0)
         return one, centre, np.where(flat, 0.0, width), level, tilt, misfit
 
-    def evidence(self, start: int, ends: np.ndarray, spread: float) -> np.ndarray:
-        """Log marginal likelihoods of pieces; level and tilt are normal with variance `spread` a priori."""
-        weight, _, width, level, tilt, misfit = self.fit(start, ends)
-        total = 1 / weight + spread
-        shrink = np.log1p(weight * spread)
-        sloped = width > 0
-        return -0.5 * (misfit + level**2 / total + shrink + np.where(sloped, tilt**2 / total + shrink, 0.0))
+    def evidence(self, start: int, ends: np.ndarray) -> np.ndarray:
+        """Log marginal likelihoods of pieces [start, end)."""
+        weight, _, width, level, tilt, misfit = self._fit(start, ends)
+        total = 1 / weight + self._spread
+        shrink = np.log1p(weight * self._spread)
+        slope = np.where(width > 0, tilt**2 / total + shrink, 0.0)
+        return -0.5 * (misfit + level**2 / total + shrink + slope)
 
-    def draw(self, start: int, end: int, spread: float, source: np.random.Generator) -> np.ndarray:
+    def draw(self, start: int, end: int, source: np.random.Generator) -> np.ndarray:
         """A piece drawn from its posterior."""
-        if (start, end) not in self.drawn:  # most draws have the same pieces
-            self.drawn[start, end] = [float(value[0]) for value in self.fit(start, np.array([end]))]
-        weight, centre, width, level, tilt, _ = self.drawn[start, end]
-        shrink = spread / (spread + 1 / weight)
+        if (start, end) not in self._fitted:  # most draws have the same pieces
+            self._fitted[start, end] = [float(value[0]) for value in self._fit(start, np.array([end]))]
+        weight, centre, width, level, tilt, _ = self._fitted[start, end]
+        shrink = self._spread / (self._spread + 1 / weight)
         error = np.sqrt(shrink / weight)
         drawn = level * shrink + error * source.standard_normal()
         if width == 0:
             return np.full(end - start, drawn)
         slope = (tilt * shrink + error * source.standard_normal()) / width
-        return drawn + slope * (self.places[start:end] - centre)
+        return drawn + slope * (self._places[start:end] - centre)

@@ -1,28 +1,26 @@
 """The steps of one curve, each with an interval and a probability."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import typed
-from rankrise.watch._stages.bins import binned, typical_noise
+from rankrise.watch._stages.noise import binned, typical_noise
 from rankrise.watch._stages.posterior import draw_curves
-from rankrise.watch._stages.shape import LONGEST, Windows
+from rankrise.watch._stages.windows import LONGEST, Windows
 
 DRAWS = 100
+# The least step: 2 % of the value on a log scale, 2 % of the range on a linear one.
 LEAST = 0.02
-"""The least step: 2 % of the value on a log scale, 2 % of the range on a linear one."""
+# A loss is seen as log(loss + a share of its noise), up to a share of its fall: a logarithm alone magnifies
+# what happens near zero.
 NOISE_SHARE, FLOOR = 0.3, 0.25
-"""A loss is seen as log(loss + a fraction of its noise), up to a fraction of its fall: a logarithm alone
-magnifies what happens near zero.
-"""
+# How far a loss may have risen before a step, as a share of the step.
 BUMP = 0.5
-"""How far a loss may have risen before a step, as a fraction of the step."""
+# What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces.
 FINEST = LEAST / 10
-"""What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces."""
 FEWEST = 8
 
 Direction = Literal["down", "up"]
@@ -31,32 +29,20 @@ Scale = Literal["log", "linear"]
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A fast change between two plateaus.
-
-    The middle of the change is at `time`, and with probability 0.9 within `interval`; `extent` is where it
-    begins and ends. `probability` is that of there being a step, `before` and `after` are the two levels.
-    """
+    """A fast change between two plateaus."""
 
     time: float
+    """The middle of the change."""
     interval: tuple[float, float]
+    """Holds the middle with probability 0.9."""
     extent: tuple[float, float]
+    """Where the change begins and ends."""
     probability: float
+    """That there is a step."""
     before: float
     after: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self) | {"interval": list(self.interval), "extent": list(self.extent)}
 
-    @classmethod
-    def from_dict(cls, step: dict[str, Any]) -> "FoundStep":
-        """From what JSON has, where a number that is not finite is text."""
-        (low, high), (begin, end) = step["interval"], step["extent"]
-        numbers = {name: float(step[name]) for name in ("time", "probability", "before", "after")}
-        return cls(interval=(float(low), float(high)), extent=(float(begin), float(end)), **numbers)
-
-
-@typed
 def find_steps(
     times: Sequence[float] | np.ndarray,
     curve: Sequence[float] | np.ndarray,
@@ -69,11 +55,11 @@ def find_steps(
     """Where a curve steps `direction`, in order of time: nothing on smooth decay or growth.
 
     `times` (n,) are training steps or any clock that starts at 0, in any order and spacing; `curve` (n,) may
-    have nan. A step changes it at least twice as much as windows of the same length just before and just
-    after do (see `Windows`). How certain that is under the noise, which is estimated, is the share of
-    `DRAWS` draws of the noiseless curve that have the step; those below `probability` are left out. A step
-    down is one to a new low, and a step up one to a level that is kept: a spike is neither. Take a "linear"
-    `scale` for what grows out of nothing, such as a singular value.
+    have nan. A step changes the curve at least twice as much as windows of the same length just before and
+    just after do (see `Windows`). Its probability is the share of `DRAWS` draws of the noiseless curve that
+    have it; steps below `probability` are left out. A step down reaches a new low, and a step up a level that
+    is kept: a spike is neither. Take a "linear" `scale` for what grows out of nothing, such as a singular
+    value.
 
     >>> steps = np.arange(1, 3001)
     >>> noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(3000))
@@ -84,8 +70,6 @@ def find_steps(
     >>> found.interval[0] <= 1000 <= found.interval[1], round(found.after / found.before, 1)
     (True, 0.7)
     """
-    if seed < 0:
-        raise RankriseError(f"seed is {seed}: pass a whole number of 0 or more.")
     times, values = _cleaned(times, curve, scale)
     if len(times) < FEWEST:
         return []
@@ -98,28 +82,31 @@ def find_steps(
     variances = variances + FINEST**2
     curves = draw_curves(np.log(times), values, variances, DRAWS, seed)
     windows, sign = Windows(times, variances, LEAST), 1 if direction == "up" else -1
-    found = [
-        (number, *_step(times, heights, first, last))
-        for number, heights in enumerate(_climbing(curves, direction))
-        for first, last in windows.steps(heights)
-        if (
-            _falls(heights, first, last, floor, noise)
-            and not _ends_a_bump(times, curves[number], heights, first, last)
-            if direction == "down"
-            else _stays(times, curves[number], first, last)
+    found = []
+    for number, (drawn, heights) in enumerate(zip(curves, _climbing(curves, direction), strict=True)):
+        for first, last in windows.steps(heights):
+            if direction == "up":
+                counts = _stays(times, drawn, first, last)
+            else:
+                falls = _falls(heights, first, last, floor, noise)
+                counts = falls and not _ends_a_bump(times, drawn, heights, first, last)
+            if counts:
+                found.append((number, *_step(times, heights, first, last)))
+    steps = []
+    for share, group in _groups(np.array(found).reshape(-1, 7), probability):
+        _, begins, ends, starts, stops, before, after = group.T
+        levels = (sign * float(np.median(level)) * unit for level in (before, after))
+        before, after = (_value(level, scale, floor) for level in levels)
+        steps.append(
+            FoundStep(
+                time=float(np.median(np.sqrt(begins * ends))),
+                interval=(float(np.quantile(begins, 0.05)), float(np.quantile(ends, 0.95))),
+                extent=(float(np.median(starts)), float(np.median(stops))),
+                probability=share,
+                before=before,
+                after=after,
+            )
         )
-    ]
-    steps = [
-        FoundStep(
-            time=float(np.median(np.sqrt(group[:, 1] * group[:, 2]))),
-            interval=(float(np.quantile(group[:, 1], 0.05)), float(np.quantile(group[:, 2], 0.95))),
-            extent=(float(np.median(group[:, 3])), float(np.median(group[:, 4]))),
-            probability=part,
-            before=_value(sign * float(np.median(group[:, 5])) * unit, scale, floor),
-            after=_value(sign * float(np.median(group[:, 6])) * unit, scale, floor),
-        )
-        for part, group in _groups(np.array(found).reshape(-1, 7), probability)
-    ]
     return sorted(steps, key=lambda step: step.time)
 
 
@@ -159,7 +146,7 @@ def _fall(values: np.ndarray) -> float:
 
 
 def _climbing(curves: np.ndarray, direction: Direction) -> np.ndarray:
-    """Curves [draws, n] that never fall: how low it has been so far, or how high it stays from now on."""
+    """Curves [draws, n] that never fall: how low each has been so far, or how high it stays from now on."""
     if direction == "down":
         return -np.minimum.accumulate(curves, axis=1)
     return np.minimum.accumulate(curves[:, ::-1], axis=1)[:, ::-1]
@@ -206,13 +193,13 @@ def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarr
         centre = np.median(middles[member])
         for beside in (np.unique(middles[middles < centre])[::-1], np.unique(middles[middles > centre])):
             for middle in beside[np.abs(np.log(beside / centre)) < np.log(LONGEST)]:
-                there = (middles == middle) & ~member
-                if np.isin(found[there, 0], found[member, 0]).sum() > 0.2 * there.sum():
+                same = (middles == middle) & ~member
+                if np.isin(found[same, 0], found[member, 0]).sum() > 0.2 * same.sum():
                     break
-                member |= there
-        part = len(np.unique(found[member, 0])) / DRAWS
-        if part >= probability:
-            groups.append((part, found[member]))
+                member |= same
+        share = len(np.unique(found[member, 0])) / DRAWS
+        if share >= probability:
+            groups.append((share, found[member]))
         found = found[~member]
     return groups
 

@@ -5,12 +5,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from known_stages import know
 from tracked_runs import changed
 
-from rankrise.foundations.files import write_json
 from rankrise.runs import NotRecorded, open, studies
 from rankrise.show.figures.training import draw_stages_to_smooth
-from rankrise.watch.types import FoundStage, StagesFound
+from rankrise.watch.types import FoundStage
 
 FOUND = {
     (0.01, 64, 0): 4,
@@ -24,11 +24,10 @@ FOUND = {
 
 
 def with_stages(run: Path, folder: Path, stages: int, **recipe: object) -> Path:
-    """A copy of a run with other settings, in whose folder so many stages are kept."""
+    """A copy of a run with other settings, in which so many stages are known."""
     changed(run, folder, {"data": "regression", **recipe})
-    (last,) = open(folder)
     steps = [FoundStage(10 * number, (10 * number, 10 * number), 1.0, {}) for number in range(1, stages + 1)]
-    write_json(folder / "stages.json", StagesFound(tuple(steps), ("loss",), last.last_step).to_dict())
+    know(folder, *steps)
     return folder
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from known_stages import know
 from tracked_runs import changed, train, write_rows
 
 from rankrise import RankriseError, watch
@@ -229,7 +230,7 @@ def test_titles_say_when_and_what_is_there(tracked: dict[str, Path], tmp_path: P
     steps = run / "steps.jsonl"
     write_rows(steps, [*read_lines(steps), {"step": 150, "loss": 1.0, "time": 1e9}])
     stage = FoundStage(40, (30, 50), 1.0, {})
-    (run / "stages.json").write_text(json.dumps(watch.StagesFound((stage,), ("loss",), 150).to_dict()))
+    know(run, stage, until=150)
     (study,) = studies(open([run]))
     assert "the change at step 120 against" in DRAW["final-spectra"](study)[0].get_suptitle()
     training = DRAW["training"](study)[0]

@@ -1,15 +1,13 @@
-"""What a step is: a change far larger than those over windows of its own length before and after it."""
+"""The definition of a step: a change far larger than those over windows of its length before and after it."""
 
 import numpy as np
 
+# A step changes the curve at least this many times as much as either window beside it.
 CONTRAST = 2.0
-"""How many times larger the change of a step is than that of either window beside it."""
-
+# A step is at least this many standard errors of the difference of the averages beside it.
 CLEAR = 4.0
-"""A step is at least this many standard errors of the difference of the averages beside it."""
-
+# A step is over before this many times the time at which it began.
 LONGEST = 1.2
-"""A step is over before this many times the time at which it began."""
 
 
 class Windows:
@@ -60,7 +58,7 @@ class Windows:
         return self._joined(sorted(taken))
 
     def _joined(self, taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Neighbours that have no plateau between them, one as long as the shorter of them, are one step."""
+        """Join neighbours whose plateau in between is shorter than the shorter of them."""
         joined: list[tuple[int, int]] = []
         for first, last in taken:
             if joined:

@@ -3,16 +3,16 @@
 import numpy as np
 
 BINS = 200
+# Lengths of the blocks over which noise is measured, in points.
 BLOCKS = (1, 2, 4)
-"""Lengths of the blocks over which noise is measured, in points."""
+# The median and the 90 % quantile of the size of a standard normal number.
 MEDIAN, UPPER = 0.6745, 1.645
-"""The median and the 90 % quantile of the size of a standard normal number."""
+# Noise is measured over at least this many of them around a point: it changes in the course of training.
 NEIGHBOURS = 40
-"""Noise is measured over at least this many of them around a point: it changes in the course of training."""
 
 
 def binned(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, averages and variances (m,) each, of at most 2 `BINS` bins of a curve at increasing times (n,).
+    """Times, averages and variances (m,) of at most 2 `BINS` bins of a curve at increasing times (n,).
 
     Edges are evenly spaced in log time, in which stages come, and in time, so that late ones are resolved as
     well. Where points are fewer than bins, each is its own.
@@ -35,8 +35,8 @@ def _noise(
 ) -> np.ndarray:
     """The variance of the noise of one point at `places` (m,), as averages over blocks show it; the largest.
 
-    Noise that is correlated from point to point shows less in neighbours and more in averages than
-    independent noise would, and steps are to be told from such wandering as well.
+    Correlated noise shows less in neighbours and more in averages than independent noise would, and steps
+    must stand out from such wandering as well.
     """
     found = np.zeros(len(places))
     for length in BLOCKS:
@@ -59,8 +59,7 @@ def _noise(
 
 def _misses(places: np.ndarray, values: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """By how much points (n,) miss the straight line between their neighbours (n - 2,), in units of what
-    `variances` would give. Steps touch few points, and a smooth curve is nearly straight.
-    """
+    `variances` would give. Steps touch few points, and a smooth curve is nearly straight."""
     part = (places[2:] - places[1:-1]) / (places[2:] - places[:-2])
     misses = values[1:-1] - part * values[:-2] - (1 - part) * values[2:]
     expected = variances[1:-1] + part**2 * variances[:-2] + (1 - part) ** 2 * variances[2:]
@@ -68,7 +67,7 @@ def _misses(places: np.ndarray, values: np.ndarray, variances: np.ndarray) -> np
 
 
 def _around(sizes: np.ndarray) -> np.ndarray:
-    """The standard deviation around each point, from quantiles: of noise with heavy tails the upper one's."""
+    """The standard deviation around each point, from quantiles: the upper one sees heavy tails."""
     width = min(len(sizes), max(NEIGHBOURS, len(sizes) // 8))
     starts = np.unique(np.linspace(0, len(sizes) - width, BINS).astype(int))
     windows = np.lib.stride_tricks.sliding_window_view(sizes, width)[starts]
