@@ -3,11 +3,18 @@
 from pathlib import Path
 
 from rankrise.runs import _stages
-from rankrise.watch.types import FoundStage, StagesFound
+from rankrise.watch.types import FoundStage, StagesFound, TrackedRun
 
 _known: dict[Path, StagesFound] = {}
 _find = _stages.find_stages
-_stages.find_stages = lambda run: _known.get(run.folder.resolve()) or _find(run)
+
+
+def _known_or_found(run: TrackedRun) -> StagesFound:
+    folder = run.folder.resolve()
+    return _known[folder] if folder in _known else _find(run)
+
+
+_stages.find_stages = _known_or_found
 
 
 def know(folder: Path, *stages: FoundStage, searched: tuple[str, ...] = ("loss",), until: int = 120) -> None:

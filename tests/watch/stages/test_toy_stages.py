@@ -10,6 +10,7 @@ from agreement import Agreement, Passage, agreement, passages
 from rankrise import predict, runs, watch
 from rankrise.predict.types import DiagonalHead
 from rankrise.toy.full import train_full_weights
+from rankrise.watch._stages import Curve, find_steps
 
 PAPER = Path(__file__).parents[3] / "results" / "toy-paper"
 
@@ -27,7 +28,7 @@ def recorded(flow: predict.Flow, rows: int = 1500) -> tuple[np.ndarray, np.ndarr
 
 
 def in_loss(times: np.ndarray, losses: np.ndarray) -> list[float]:
-    return [step.time for step in watch.find_steps(times, losses)]
+    return [step.time for step in find_steps(times, losses)]
 
 
 def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[float]:
@@ -37,8 +38,8 @@ def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[flo
         sizes = np.abs(product)
         rank = (sizes**2).sum(1) / np.maximum((sizes**2).max(1), 1e-300)
         curves += [
-            watch.Curve(f"{name} values", 1e6 * times, sizes.sum(1), scale="linear"),
-            watch.Curve(f"{name} stable rank", 1e6 * times, rank),
+            Curve(f"{name} values", 1e6 * times, sizes.sum(1), scale="linear"),
+            Curve(f"{name} stable rank", 1e6 * times, rank),
         ]
     return [stage.step / 1e6 for stage in watch.find_stages(curves)]
 
@@ -73,6 +74,19 @@ def test_the_toy_at_the_size_of_the_paper() -> None:
     assert counts.matched >= 7
     assert counts.missed <= 2
     assert counts.false == 0
+
+
+def test_weights_that_start_large_have_no_stages() -> None:
+    """At alpha = 1 nothing is near zero to begin with, and everything is learned at once."""
+    network = predict.diagonal_head(dimension=8, tokens=10, samples=100, seed=0)
+    u, v = predict.random_initialisation(16, seed=0)
+    losses = []
+    for _ in range(500):
+        loss, gradient = network.value_and_gradient(u * v)
+        losses.append(float(loss))
+        u, v = u - 0.01 * v * gradient, v - 0.01 * u * gradient
+    assert losses[-1] < 0.8 * losses[0]
+    assert find_steps(np.arange(1, 501), losses) == []
 
 
 def test_full_weights(small: tuple) -> None:
