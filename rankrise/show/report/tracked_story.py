@@ -57,7 +57,7 @@ def _answer(study: Study, named: bool) -> str:
 
 
 def stage_sentences(run: TrackedRun) -> list[str]:
-    """How many stages were found, and when; if none, how many the search would overlook."""
+    """How many stages were found, and when."""
     if not run.last_finite_step:
         why, *_ = [*run.missing_rows, *run.missing_ranks, "nothing has been measured yet"]
         return [f"{_capitalised(why)}."]
@@ -71,8 +71,7 @@ def stage_sentences(run: TrackedRun) -> list[str]:
     shown = f"{_many(len(found), 'stage')}{_when(found)}" if len(found) else "no stage"
     what = f"the {part.what}" if part.alone else part.what
     alone = f"; the {part.what} {part.alone}" if part.alone else ""
-    sentences = [f"{_capitalised(what)} {part.verb} {shown}{alone}."]
-    return sentences
+    return [f"{_capitalised(what)} {part.verb} {shown}{alone}."]
 
 
 def _when(found: StagesFound) -> str:
