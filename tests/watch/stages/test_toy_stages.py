@@ -79,7 +79,7 @@ def test_the_toy_at_the_size_of_the_paper() -> None:
 def test_weights_that_start_large_have_no_stages() -> None:
     """At alpha = 1 nothing is near zero to begin with, and everything is learned at once."""
     network = predict.diagonal_head(dimension=8, tokens=10, samples=100, seed=0)
-    u, v = predict.random_initialisation(16, seed=0)
+    u, v = predict.random_start(16, seed=0)
     losses = []
     for _ in range(500):
         loss, gradient = network.value_and_gradient(u * v)
