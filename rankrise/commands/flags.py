@@ -116,7 +116,8 @@ def _add_settings(parser: argparse.ArgumentParser, settings: type, name: str) ->
 
 
 def _add_flag(parser: Any, name: str, hint: Any, default: Any, text: str) -> None:
-    many, spelling = get_origin(hint) is list, f"--{name.rstrip('_')}"
+    many = any(get_origin(one) is list for one in (hint, *get_args(hint)))
+    spelling = f"--{name.rstrip('_')}"
     shown = "" if default in (None, "", ()) else f" (default: {in_words(default)})"
     parser.add_argument(
         spelling,

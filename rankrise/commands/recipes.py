@@ -21,17 +21,13 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
     from rankrise.recipes.files import about, choices_in, find, names, settings_in
     from rankrise.show.console import safe_console
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in names() if recipe is None else [recipe]:
-        said = about(name)
-        row: dict[str, Any] = {
-            "name": name,
-            "path": str(find(name)),
-            **({} if said is None else asdict(said)),
-        }
+        described = about(name)
+        row = {"name": name, "path": str(find(name)), **({} if described is None else asdict(described))}
+        rows.append(row)
         if recipe is not None:
             row |= {"settings": settings_in(name), "choices": choices_in(name)}
-        rows.append(row)
     if json:
         print(to_json(rows))
         return
@@ -41,14 +37,18 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
         console.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
 
     for row in rows:
-        console.print(Text(row.pop("name"), style="bold"))
-        settings, choices, path = row.pop("settings", {}), row.pop("choices", {}), row.pop("path")
-        for label, text in (row | ({} if recipe is None else {"file": path, "settings": ""})).items():
-            show(f"{label}: {text}", 2)
-        for label, value in settings.items():
+        console.print(Text(row["name"], style="bold"))
+        for label, text in row.items():
+            if label not in ("name", "path", "settings", "choices"):
+                show(f"{label}: {text}", 2)
+        if recipe is None:
+            continue
+        show(f"file: {row['path']}", 2)
+        show("settings: ", 2)
+        for label, value in row["settings"].items():
             show(f"{label}: {in_words(value)}", 4)
-        if choices:
+        if row["choices"]:
             show("choices, each a run of 'rankrise sweep':", 2)
-        for label, changes in choices.items():
+        for label, changes in row["choices"].items():
             changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
             show(f"{label}: {changed or 'no change'}", 4)

@@ -50,7 +50,6 @@ def sweep(
 
     import torch
 
-    from rankrise.foundations.counted import counted
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place
@@ -66,7 +65,7 @@ def sweep(
     count = len(planned.wanted)
     to_train = [one for one in planned.wanted if standing(folder, one).state != "finished"]
     if to_train and slurm is None and dask in (None, "local"):
-        # What is missing is said once, before any run.
+        # Say what is missing once, before any run.
         require("accelerate", extra="train", purpose="training")
         task_of(to_train[0].settings, torch.device("cpu"), bar)
     for sentence in dict.fromkeys(one for each in to_train for one in out_of_place(each.settings)):
@@ -74,11 +73,11 @@ def sweep(
     try:
         with (
             _sigterm_interrupts(),
-            bar(counted(count, "run"), total=count) as move_to,
+            bar(f"{count} runs" if count > 1 else "1 run", total=count) as move_to,
             executor as workers_of,
         ):
-            told = None if sys.stderr.isatty() else _lines(folder)
-            runs = run_sweep(planned, folder, workers_of, recipe, progress=move_to, told=told)
+            changed = None if sys.stderr.isatty() else _lines(folder)
+            runs = run_sweep(planned, folder, workers_of, recipe, progress=move_to, changed=changed)
     except KeyboardInterrupt as stopped:
         number = signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT
         kept = "checkpoints are saved" if dask is slurm is None else "what was finished is kept"
@@ -89,7 +88,11 @@ def sweep(
         raise SystemExit(128 + number) from None
     left = sum(one.state != "finished" for one in runs)
     if json:
-        print(to_json({"folder": str(folder), "runs": [_row(one) for one in runs]}))
+        rows = [
+            {"run": one.name, "settings": one.settings, "state": one.state, "reason": one.reason}
+            for one in runs
+        ]
+        print(to_json({"folder": str(folder), "runs": rows}))
     else:
         safe_console().print(_table(runs))
         if left < count:
@@ -107,7 +110,7 @@ def sweep(
 def _executor(
     workers: int | None, dask: str | None, slurm: str | None, folder: Path
 ) -> "AbstractContextManager[Any]":
-    """What runs go to, once it is entered; None where each gets a process of its own."""
+    """The workers, to be entered; None is one process per run."""
     from contextlib import nullcontext
 
     from rankrise.foundations.errors import RankriseError
@@ -125,7 +128,7 @@ def _executor(
 
 
 def _planned(recipe: str, set: list[str] | None, seeds: str | None, only: str | None) -> "SweepPlan":
-    """The recipe's choices, or the combinations of what --set and --seeds say."""
+    """The recipe's choices, or the combinations of --set and --seeds."""
     from rankrise.foundations.errors import RankriseError
     from rankrise.recipes.files import choices_in
     from rankrise.recipes.train_settings import read_recipe
@@ -134,26 +137,22 @@ def _planned(recipe: str, set: list[str] | None, seeds: str | None, only: str | 
     settings, choices = read_recipe(recipe), choices_in(recipe)
     if set is None and seeds is None and choices:
         return plan_choices(settings, choices, only)
-    if only is not None and choices:
-        raise RankriseError(
-            "--only picks from the recipe's choices, and --set and --seeds train other runs instead of them: "
-            "leave out --only, or the other two."
-        )
     if only is not None:
         raise RankriseError(
-            f"--only is given, but {recipe} has no choices to pick from: leave it out, or pass a recipe with "
-            "choices."
+            f"--only picks from a recipe's choices, but {recipe} has none: leave it out."
+            if not choices
+            else "--only picks from the recipe's choices, which --set and --seeds replace: leave one out."
         )
     return plan(settings, read_sets(set or []), [settings.seed] if seeds is None else read_seeds(seeds))
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, where it stops the sweep as Ctrl-C does."""
+    """SIGTERM, which stops the sweep like Ctrl-C."""
 
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Raise at the first SIGTERM; a later one, as `timeout` sends it, does not tear what is being saved."""
+    """Raise at the first SIGTERM; a later one, as `timeout` sends it, must not interrupt the saving."""
     received: list[int] = []
 
     def interrupt(number: int, _: Any) -> None:
@@ -169,17 +168,17 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _lines(folder: Path) -> "Callable[[SweepRun], None]":
-    """For where nobody sees the bar: a line when a run begins, and one with its result when it ends."""
+    """Print a line when a run begins and ends, where nobody sees the bar."""
     import sys
     import time
 
     from rankrise.foundations.errors import RankriseError
-    from rankrise.train._reached import end_of
+    from rankrise.train._run_folder import end_of
 
     begun = time.perf_counter()
     since: dict[str, float] = {}
 
-    def tell(run: "SweepRun") -> None:
+    def show(run: "SweepRun") -> None:
         now = time.perf_counter() - begun
         if run.state == "waiting":
             return
@@ -189,18 +188,13 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
         else:
             result = run.reason
             if run.state == "finished":
-                with suppress(RankriseError, OSError, LookupError):  # a cluster's files may come later
+                with suppress(RankriseError, OSError, LookupError):  # a cluster's files may arrive later
                     result = end_of(folder / run.name).result
-            text = f"{run.state} after {now - since.get(run.name, 0.0):.0f} s" + (
-                f": {result}" if result else ""
-            )
+            seconds = now - since.get(run.name, 0.0)
+            text = f"{run.state} after {seconds:.0f} s" + (f": {result}" if result else "")
         print(f"{now:.0f} s: {run.name} {text}", file=sys.stderr, flush=True)
 
-    return tell
-
-
-def _row(run: "SweepRun") -> dict[str, object]:
-    return {"run": run.name, "settings": run.settings, "state": run.state, "reason": run.reason}
+    return show
 
 
 def _table(runs: "Sequence[SweepRun]") -> "Fitting":

@@ -37,7 +37,7 @@ def train(
     from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training
-    from rankrise.train._resumable import run_in
+    from rankrise.train._run_folder import run_in
 
     accelerate = require("accelerate", extra="train", purpose="training")
     wanted = read_recipe(recipe).changed(settings, "the command line")
@@ -51,22 +51,21 @@ def train(
         for sentence in out_of_place(wanted):
             print(f"Note: {sentence}", file=sys.stderr)
     units = {"images": "images", "text": "tokens", "regression": "problems"}
+    stopped: Interrupted | None = None
     with bar(f"{folder.name}", total=1, unit=units[wanted.subject]) as move_to:
 
         def show(reached: Reached) -> None:
-            text = f"epoch {round(reached.epoch, 1):g}"
-            if math.isfinite(reached.loss):  # else none is known yet, since the start or since resuming
+            text = f"{folder.name}, epoch {round(reached.epoch, 1):g}"
+            if math.isfinite(reached.loss):  # none is known yet right after the start or a resume
                 text += f", loss {reached.loss:.3f}"
             for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):
                 if name in reached.metrics:
                     text += f", {name} {reached.metrics[name]:{style}}"
             size = reached.step_units
-            text = f"{folder.name}, {text}"
             move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
 
         try:
             result = run_training(wanted, folder, note=note, progress=show, meter=bar)
-            stopped = None
         except Interrupted as signalled:
             stopped = signalled
     if stopped is not None:
@@ -81,10 +80,9 @@ def train(
 
 
 def leave_processes(status: int) -> None:
-    """End with `status`, after training beside other processes or alone.
+    """End with `status`, after training on one or several processes.
 
-    Torch's caches keep the mesh of sharded tensors, and with it threads of gloo that outlive their group. An
-    interpreter that ends beside them may abort although all is done and written, so it ends at once.
+    Torch's caches keep threads of gloo alive, beside which a normal end of the interpreter may abort.
     """
     from torch import distributed
 

@@ -1,4 +1,4 @@
-"""What a training run is asked to do: the paper's CIFAR-10 setting by default, checked before it begins."""
+"""Every setting of a training run; the defaults are the paper's for CIFAR-10."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ Data = Literal[
 ]
 Subject = Literal["images", "text", "regression"]
 TEXT = ("text", "made-text", "hugging-face-text")
-"""Those that are text; the others are images or regression."""
 Augmentation = Literal["none", "crop", "crop-flip", "rand-augment", "resized-crop-flip"]
 Initialisation = Literal["linear", "normal", "truncated-normal"]
 Optimiser = Literal["adamw", "sgd", "lion", "muon", "random-walk"]
@@ -33,9 +32,7 @@ AttentionKernel = Literal["auto", "flash", "cudnn", "efficient", "math", "short"
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Every setting of a training run; the defaults are the paper's for CIFAR-10 (Appendix B) where it has
-    them.
-    """
+    """The settings of a training run; the defaults are the paper's for CIFAR-10 (Appendix B)."""
 
     data: Data = "cifar10"
     """The data set: images, text (text, made-text, hugging-face-text) or synthetic regression problems."""
@@ -159,38 +156,32 @@ class TrainSettings:
         check(self)
         if self.data in ("image-folder", "hugging-face", "text", "hugging-face-text") and not self.data_name:
             raise RankriseError(f"data is {self.data} but data_name is empty: pass the data set's name.")
-        (self._check_images if self.subject == "images" else self._check_language_model)()
+        if self.subject == "images" and self.image_size % self.patch_size:
+            raise RankriseError(
+                f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}."
+            )
+        if self.subject != "images" and self.heads * self.head_size != self.hidden_size:
+            raise RankriseError(
+                f"GPT-2's {self.heads} heads of head_size {self.head_size} do not make up its hidden_size "
+                f"{self.hidden_size}: pass sizes that do."
+            )
         if not self.variances:
             raise RankriseError("variances is empty: pass one for each feature of a regression problem.")
 
     @property
     def subject(self) -> Subject:
-        """What the data is. The network of images is a vision transformer, that of all others GPT-2."""
+        """What the data are. Images are learned by a vision transformer, all else by GPT-2."""
         if self.data == "regression":
             return "regression"
         return "text" if self.data in TEXT else "images"
 
-    def _check_language_model(self) -> None:
-        if self.heads * self.head_size != self.hidden_size:
-            raise RankriseError(
-                f"GPT-2's {self.heads} heads of head_size {self.head_size} do not make up its hidden_size "
-                f"{self.hidden_size}: pass sizes that do."
-            )
-
-    def _check_images(self) -> None:
-        if self.image_size % self.patch_size:
-            raise RankriseError(
-                f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}: "
-                "pass one that does."
-            )
-
     def to_dict(self) -> dict[str, Any]:
-        """Every setting that says something for the data, as JSON has it."""
+        """Every setting that applies to the data, as JSON values."""
         said = {"all", self.subject}
         return {name: value for name, value in as_json(self).items() if meanings(self)[name].of in said}
 
     def changed(self, given: Mapping[str, Any], source: str) -> "TrainSettings":
-        """These settings with some of them replaced by what `source` gives, as text or as values.
+        """Replace some settings by the values that `source` gives, as text or in their own types.
 
         >>> TrainSettings().changed({"seed": 3, "spectra_epochs": "1, 2.5"}, "an example").spectra_epochs
         (1.0, 2.5)
@@ -199,8 +190,7 @@ class TrainSettings:
 
 
 def settings_of_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting that a run's record means. One that it lacks is what it was before it became a setting;
-    one that is not known here is kept.
+    """Fill in the settings that a run's record lacks, with the values from before they were settings.
 
     >>> settings_of_record({"layers": 2})["initialisation"], TrainSettings().initialisation
     ('normal', 'linear')
@@ -210,10 +200,8 @@ def settings_of_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What runs must agree in to be alike: the settings that a run's record means and that are of science.
+    """The settings that runs must agree in to be alike.
 
-    >>> science_of({"layers": 2, "workers": 4, "mine": 1})["mine"]
-    1
     >>> science_of({"layers": 2, "workers": 4}) == science_of({"layers": 2, "heads": 8, "workers": 0})
     True
     """
@@ -222,20 +210,20 @@ def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def out_of_place(settings: TrainSettings) -> Iterator[str]:
-    """What settings say about a time after the end, as happens where only the epochs are made fewer."""
-    end = f"{settings.epochs:g}"
-    if settings.warm_up_epochs >= settings.epochs:
+    """Warn of settings beyond the end, as happens if only the epochs are made fewer."""
+    epochs = settings.epochs
+    if settings.warm_up_epochs >= epochs:
         yield (
-            f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {end}, so the learning rate only "
-            f"rises: pass warm_up_epochs below {end}, or more epochs."
+            f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {epochs:g}, so the learning rate only "
+            f"rises: pass warm_up_epochs below {epochs:g}, or more epochs."
         )
-    late = ", ".join(f"{epoch:g}" for epoch in settings.spectra_epochs if epoch > settings.epochs)
+    late = ", ".join(f"{epoch:g}" for epoch in settings.spectra_epochs if epoch > epochs)
     if late:
-        yield f"spectra_epochs has {late}, after the last of {end} epochs: these spectra are never taken."
+        yield f"spectra_epochs has {late}, after the last of {epochs:g} epochs: these are never taken."
 
 
 def read_recipe(recipe: str | Path) -> TrainSettings:
-    """Settings from a recipe, by its name or its path; the defaults where it says nothing.
+    """Settings from a recipe, by its name or its path; the defaults for what it leaves out.
 
     >>> read_recipe("vit-digits").data
     'digits'

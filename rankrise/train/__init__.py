@@ -2,6 +2,6 @@
 
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.train._loop import Interrupted, train
-from rankrise.train._reached import Reached
+from rankrise.train._run_folder import Reached
 
 __all__ = ["Interrupted", "Reached", "TrainSettings", "read_recipe", "train"]

@@ -1,9 +1,8 @@
 """A run's network as it was when training began, and its data as transformers' models take them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,34 +13,33 @@ from rankrise.foundations.files import read_json
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.record.checkpoint import verified_step
 from rankrise.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
-from rankrise.record.run_file import has_checksums, read_run
+from rankrise.record.run_file import read_run
 from rankrise.record.tensors import read_tensors
-from rankrise.train._language_model import language_model
-from rankrise.train._regression_model import regression_model
+from rankrise.train._language_model import language_model, regression_model
 from rankrise.train._task import Task
 from rankrise.train._vision_model import vision_transformer
 
-MOST = 10**6
-"""Tokens of a vocabulary, classes, or channels of an image."""
 AT_ONCE = 16384
-"""Tokens or images in a batch of `training_inputs` at most: the logits of a text are large."""
+"""Most tokens or images in a batch of `training_inputs`: the logits of a text are large."""
 JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
-"""Training examples, and of text also tokens, that a training loss is measured on at most."""
+"""Most training examples, and tokens of text, that a training loss is measured on."""
+
+Evaluate = Callable[[nn.Module], dict[str, float]]
 
 
 def settings_of(folder: str | Path) -> TrainSettings:
     """The settings that a run was made with."""
-    recipe = watch.TrackedRun(Path(folder), read_run(folder, "tracked")).recipe
+    recipe = read_run(folder, "tracked").get("extra", {}).get("recipe")
     if not recipe:
         raise RankriseError(
-            f"{folder} is not a run of 'rankrise train', since it has no recipe: pass one, or the "
-            "checkpoints from before and after its training (BASE TUNED)."
+            f"{folder} is not a run of 'rankrise train': pass one, or the checkpoints from before and after "
+            "its training (BASE TUNED)."
         )
     return TrainSettings().changed(settings_of_record(recipe), f"the run {folder}")
 
 
 def last_checkpoint(folder: str | Path) -> Path:
-    """The folder of a run's newest checkpoint, which transformers reads; its weights are verified."""
+    """The folder of a run's newest checkpoint, its weights verified."""
     found = latest_checkpoint(folder)
     if found is None:
         raise RankriseError(f"{folder} has no checkpoint: train with --checkpoint_every, or copy it there.")
@@ -50,36 +48,27 @@ def last_checkpoint(folder: str | Path) -> Path:
 
 
 def initial_model(folder: str | Path) -> nn.Module:
-    """The network with the weights that training began with: drawn again, and compared with what was kept."""
+    """Draw the network that training began with again, and compare it with the recorded initial weights."""
     settings = settings_of(folder)
-    path = last_checkpoint(folder) / CONFIG
-    config = read_json(path)
+    config = read_json(last_checkpoint(folder) / CONFIG)
     if settings.subject == "regression":
         model = regression_model(settings)
     elif settings.subject == "text":
-        model = language_model(settings, _count(path, "vocab_size", config.get("vocab_size")))
+        model = language_model(settings, config["vocab_size"])
     else:
-        names = config.get("id2label")
-        classes = config.get("num_labels") or (len(names) if isinstance(names, dict) else None)
-        channels = _count(path, "num_channels", config.get("num_channels"))
-        model = vision_transformer(settings, channels, _count(path, "num_labels", classes))
+        classes = config.get("num_labels") or len(config["id2label"])
+        model = vision_transformer(settings, config["num_channels"], classes)
     path = Path(folder) / INITIAL
     if path.is_file():
-        kept, _ = read_tensors(path, "restore it", has_checksums(read_run(folder)))
+        kept, _ = read_tensors(path, "restore it")
         for layer in watch.heads(model):
             drawn, stored = layer.query.detach(), kept.get(tensor_name(layer.name, "query"))
-            if stored is not None and (stored.dtype != drawn.dtype or not torch.equal(stored, drawn)):
+            if stored is not None and not torch.equal(stored, drawn):
                 raise RankriseError(
                     f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
                     "another version of torch draws others; use the one in run.json."
                 )
     return model
-
-
-def _count(path: Path, name: str, value: object) -> int:
-    if type(value) is not int or not 1 <= value <= MOST:
-        raise RankriseError(f"{path} is damaged ({name} is {value!r:.30}): restore it.")
-    return value
 
 
 def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
@@ -91,8 +80,8 @@ def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Itera
         yield task.inputs(*batch)
 
 
-def evaluation(task: Task, settings: TrainSettings) -> Any:
-    """What `use` measures a model by: the loss on the validation set, and its other scores."""
+def evaluation(task: Task, settings: TrainSettings) -> Evaluate:
+    """A function that measures a model by the loss on the validation set, with its other metrics."""
     size = settings.micro_batch_size or settings.batch_size
 
     def evaluate(model: nn.Module) -> dict[str, float]:
@@ -104,12 +93,10 @@ def evaluation(task: Task, settings: TrainSettings) -> Any:
     return evaluate
 
 
-def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Any, int]:
-    """The loss that training lowered, on training examples as its second epoch has them; beside it the scores
-    of the validation set. And on how many examples.
+def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Evaluate, int]:
+    """The same by the loss on training examples of the second epoch, and the number of these.
 
-    A network that is trained for hundreds of epochs memorises its training set, and its validation loss
-    may end above the initial one while its accuracy has grown.
+    A network that has memorised its training set may end above its initial validation loss.
     """
     count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
     size = min(settings.micro_batch_size or settings.batch_size, count)
@@ -126,6 +113,6 @@ def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Any, int]:
 
 
 def as_trained(settings: TrainSettings, model: nn.Module) -> torch.autocast:
-    """A context in which a model computes in the precision that it was trained in."""
+    """A context in which a model computes in its training precision."""
     device = next(model.parameters()).device.type
     return torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16" and device == "cuda")

@@ -1,9 +1,6 @@
-"""Checkpoints: model, optimiser, random numbers and the open window of losses, whole or not there.
+"""Checkpoints, from which a run resumes to the bit, and the series of weights that a run keeps.
 
-A checkpoint is on the disk, with a checksum of each of its files in state.json, before it gets its name and
-before an earlier one is removed.
-
-The model's part, with its configuration, is also a checkpoint that transformers and `watch.heads` read.
+Both are folders that transformers and `watch.heads` read. They do not show how many processes wrote them.
 """
 
 import re
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -24,11 +22,12 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from rankrise.foundations.files import whole_folder, write_json
-from rankrise.foundations.reading import refuse_special
+from rankrise.recipes.train_settings import Precision
 from rankrise.record.checkpoint import unusable, verified_step, write_about
 from rankrise.record.names import (
     CONFIG,
     MOMENTS,
+    SERIES,
     STATE,
     WEIGHTS,
     checkpoint_path,
@@ -36,125 +35,118 @@ from rankrise.record.names import (
 )
 from rankrise.record.tensors import save
 
-_OURS = re.compile(r"step-\d{10,}|\.(step|unfinished)-.*")
-"""Checkpoints, and what a killed process left of some; others in their folder are the user's."""
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
-"""Every process takes part and sharded weights are gathered: the files do not show how many there were. What
-`ON_MAIN` gathers reaches the main process alone.
-"""
+"""Every process takes part, and only the main one gets the gathered tensors."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimiser: Any, accelerator: Any, losses: Tensor
 ) -> None:
-    """Write a checkpoint as a folder of its own, then remove the earlier ones."""
-    weights = weights_of(model)
+    """Write a checkpoint, sync it to the disk, then remove the earlier ones."""
+    weights = _weights_of(model)
     optimiser_state: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
     if accelerator.device.type == "cuda":
-        state["random_gpu"] = accelerator.gather(
-            torch.cuda.get_rng_state().to(accelerator.device)[None]
-        ).cpu()
+        on_gpu = torch.cuda.get_rng_state().to(accelerator.device)
+        state["random_gpu"] = accelerator.gather(on_gpu[None]).cpu()
     if accelerator.is_main_process:
         final = checkpoint_path(folder, step)
         with whole_folder(final) as temporary:
             save(temporary / WEIGHTS, weights)
             save(temporary / MOMENTS, _contiguous(_flat(optimiser_state["state"])))
             save(temporary / STATE, _contiguous(state))
-            write_json(temporary / CONFIG, configuration_of(accelerator.unwrap_model(model)))
+            write_json(temporary / CONFIG, _configuration_of(accelerator.unwrap_model(model)))
             write_about(temporary, folder, step)
-        for other in final.parent.iterdir():
-            if other != final and _OURS.fullmatch(other.name):
-                shutil.rmtree(other, ignore_errors=True)
+        for other in final.parent.iterdir():  # a folder with another name is the user's
+            if other != final and re.fullmatch(r"step-\d{10,}", other.name):
+                other.rename(other.with_name(f".{other.name}"))  # a kill leaves no half of a checkpoint
+        for removed in final.parent.glob(".step-*"):
+            shutil.rmtree(removed, ignore_errors=True)
     accelerator.wait_for_everyone()
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The weights, each once and by its own name; every process takes part, and the main one gets them."""
+def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator: Any) -> tuple[int, Tensor]:
+    """Restore the newest checkpoint. Returns its step and open window of losses; 0 and none without one."""
+    path = latest_checkpoint(folder)
+    if path is None:
+        return 0, torch.zeros(0)
+    step = verified_step(path)
+    try:
+        weights: dict[str, Any] = load_file(path / WEIGHTS)
+        # Copies, because torch keeps the optimiser's tensors, and these are mapped from the file.
+        moments = {name: value.clone() for name, value in load_file(path / MOMENTS).items()}
+        state = load_file(path / STATE)
+    except (OSError, SafetensorError) as error:
+        raise unusable(path, f"cannot be read ({error})") from error
+    rates = [group["lr"] for group in optimiser.param_groups]
+    now: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
+    tied = _tied(model)
+    own = {name: value for name, value in get_model_state_dict(model).items() if name not in tied}
+    for file, wanted, found in ((WEIGHTS, own, weights), (MOMENTS, _flat(now["state"]), moments)):
+        if _shapes(wanted) != _shapes(found):  # torch would skip what is missing
+            raise unusable(path, f"has {file} of another network")
+
+    weights |= {name: weights[first] for name, first in tied.items()}
+    set_model_state_dict(model, weights, options=WHOLE)
+    by_parameter: dict[str, Any] = {}
+    for name, value in moments.items():
+        parameter, _, key = name.rpartition("/")
+        by_parameter.setdefault(parameter, {})[key] = value
+    if by_parameter:  # SGD without momentum has none
+        whole = {"state": by_parameter, "param_groups": now["param_groups"]}
+        set_optimizer_state_dict(model, optimiser.optimizer, whole, options=WHOLE)
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate
+    rank = accelerator.process_index
+    if rank < len(state["random"]):
+        torch.set_rng_state(state["random"][rank])
+    if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
+        torch.cuda.set_rng_state(state["random_gpu"][rank])
+    return step, state["losses"]
+
+
+def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, precision: Precision) -> None:
+    """Write the weights alone, from which `rankrise history` is made."""
+    weights = _weights_of(model)
+    if accelerator.is_main_process:
+        dtype = DTYPES[precision]
+        configuration = _configuration_of(accelerator.unwrap_model(model))
+        with whole_folder(checkpoint_path(folder, step, SERIES)) as temporary:
+            rounded = {name: weight.to(dtype) for name, weight in weights.items()}
+            save(temporary / WEIGHTS, rounded, {"format": "pt"})
+            write_json(temporary / CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
+    accelerator.wait_for_everyone()
+
+
+def cut_series(folder: Path, step: int, accelerator: Any) -> None:
+    """Remove the weights after the checkpoint that a run resumes from; all of them at step 0."""
+    if accelerator.is_main_process and (folder / SERIES).is_dir():
+        for path in (folder / SERIES).iterdir():
+            number = path.name.removeprefix("step-")
+            later = number.isdecimal() and (int(number) > step or step == 0)
+            if later or path.name.startswith(".step-"):
+                shutil.rmtree(path)
+
+
+def _weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The weights, tied ones once, on the main process."""
     weights = get_model_state_dict(model, options=ON_MAIN)
     for name in _tied(model):
         weights.pop(name, None)
     return _contiguous(weights)
 
 
-def configuration_of(network: nn.Module) -> dict[str, Any]:
+def _configuration_of(network: nn.Module) -> dict[str, Any]:
     """The config.json with which transformers builds the network again."""
     described: dict[str, Any] = network.config.to_dict()  # type: ignore[operator, union-attr]
     return described | {"architectures": [type(network).__name__]}
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator: Any) -> tuple[int, Tensor]:
-    """Put the newest checkpoint's state in place; its step and open window of losses, or 0 and none."""
-    path = latest_checkpoint(folder)
-    if path is None:
-        return 0, torch.zeros(0)
-    step = verified_step(path)
-    try:
-        for name in (WEIGHTS, MOMENTS, STATE):
-            refuse_special(path / name)
-        weights: dict[str, Any] = load_file(path / WEIGHTS)
-        flat = {name: value.clone() for name, value in load_file(path / MOMENTS).items()}  # not mapped: kept
-        state = load_file(path / STATE)
-    except Exception as error:
-        raise unusable(path, f"cannot be read ({error})") from error
-    rates = [group["lr"] for group in optimiser.param_groups]
-    now: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
-    groups, tied = now["param_groups"], _tied(model)
-    own = {name: value for name, value in get_model_state_dict(model).items() if name not in tied}
-    _refuse_other_tensors(path, WEIGHTS, own, weights)
-    _refuse_other_tensors(path, MOMENTS, _flat(now["state"]), flat)
-    random = torch.get_rng_state()[None]
-    _refuse_other_tensors(path, STATE, {"losses": torch.zeros(1), "random": random}, state, first=False)
-    moments: dict[str, Any] = {}
-    for name, value in flat.items():
-        parameter, _, key = name.rpartition("/")
-        if key == "step" and not 0 <= value.item() <= step:
-            raise unusable(path, f"has {MOMENTS} of another step ({name} is {value.item():g})")
-        moments.setdefault(parameter, {})[key] = value
-    weights |= {name: weights[first] for name, first in tied.items()}
-    set_model_state_dict(model, weights, options=WHOLE)
-    if moments:  # SGD without momentum has none
-        set_optimizer_state_dict(
-            model, optimiser.optimizer, {"state": moments, "param_groups": groups}, options=WHOLE
-        )
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate
-    rank = accelerator.process_index
-    try:
-        if rank < len(state["random"]):
-            torch.set_rng_state(state["random"][rank])
-        if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
-            torch.cuda.set_rng_state(state["random_gpu"][rank])
-    except (TypeError, RuntimeError) as error:
-        raise unusable(path, f"has {STATE} of other random numbers ({error})") from error
-    return step, state["losses"]
-
-
-def _refuse_other_tensors(
-    path: Path, file: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor], first: bool = True
-) -> None:
-    """Refuse tensors that are not all there, or not of their type and sizes (but for the `first` one, if it
-    may vary): torch would go on without them, or with what it makes of them."""
-    start = 0 if first else 1
-    for name, tensor in wanted.items():
-        there = found.get(name)
-        fits = there is not None and (there.dtype, there.ndim) == (tensor.dtype, tensor.ndim)
-        if there is None or not fits or there.shape[start:] != tensor.shape[start:]:
-            what = "missing" if there is None else f"{there.dtype} {list(there.shape)}"
-            raise unusable(path, f"has {file} of another network ({name} is {what})")
-    beyond = next((name for name in found if name not in wanted and first), None)
-    if beyond is not None:
-        raise unusable(path, f"has {file} of another network ({beyond} is not in this one)")
-
-
-def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{name}/{key}": value for name, each in state.items() for key, value in each.items()}
-
-
 def _tied(model: nn.Module) -> dict[str, str]:
-    """The names under which a weight is there a second time, and the first of each: it is written once."""
+    """Further names of tied weights, and the first name of each."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
@@ -164,5 +156,13 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return tied
 
 
+def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{name}/{key}": value for name, each in state.items() for key, value in each.items()}
+
+
 def _contiguous(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""The losses of the latest steps, kept on the device and looked at once they have left it by themselves."""
+"""The losses of the latest steps, kept on the device and read without waiting for it."""
 
 from typing import Any
 
@@ -9,15 +9,11 @@ from rankrise.foundations.errors import RankriseError
 
 
 class NonFiniteLoss(RankriseError):
-    """The loss is no longer a number."""
+    """The loss is NaN or infinite."""
 
 
 class RecentLosses:
-    """One loss per step, gathered without waiting for the device.
-
-    They are gathered in windows. A loss that is not finite is noticed when the window after it closes, and
-    named by its step.
-    """
+    """One loss per step, in windows. A loss that is not finite is noticed when the next window closes."""
 
     def __init__(self, window: int, accelerator: Any) -> None:
         self._accelerator = accelerator
@@ -28,10 +24,10 @@ class RecentLosses:
         self._copied = torch.cuda.Event() if on_gpu else None
         self._host_steps = range(0)
         self.known = float("nan")
-        """The mean of the latest window that has been looked at."""
+        """The mean of the latest window that has reached the host."""
 
     def resume(self, values: Tensor) -> None:
-        """Go on with an open window, as `open_window` gave it."""
+        """Go on with an open window that `open_window` returned."""
         self._count = len(values)
         self._values[: self._count] = values.to(self._values.device)
 
@@ -41,8 +37,8 @@ class RecentLosses:
         self._count += 1
 
     def close(self, step: int) -> Tensor:
-        """Close the window at `step`: the mean of its losses over all processes, on the device. []"""
-        self.check()
+        """Close the window at `step` and return the mean of its losses, on the device. []"""
+        self._check_closed()
         values = self._mean_over_processes()
         self._host[: self._count].copy_(values, non_blocking=True)
         if self._copied is not None:
@@ -52,28 +48,27 @@ class RecentLosses:
         mean: Tensor = values.mean()
         return mean
 
-    def check(self) -> None:
-        """Wait for the window that was closed last, and stop the run if one of its losses is not finite."""
+    def open_window(self, step: int) -> Tensor:
+        """The losses since the last window was closed, checked. float32 [n]"""
+        self._check_closed()
+        values = self._mean_over_processes().cpu()
+        _check_finite(values.tolist(), range(step - self._count + 1, step + 1))
+        return values
+
+    def _check_closed(self) -> None:
         if self._copied is not None:
             self._copied.synchronize()
         values = self._host[: len(self._host_steps)].tolist()
-        _stop_if_not_finite(values, self._host_steps)
+        _check_finite(values, self._host_steps)
         if values:
             self.known = sum(values) / len(values)
-
-    def open_window(self, step: int) -> Tensor:
-        """The losses since the last window was closed, looked at like the others. float32 [n]"""
-        self.check()
-        values = self._mean_over_processes().cpu()
-        _stop_if_not_finite(values.tolist(), range(step - self._count + 1, step + 1))
-        return values
 
     def _mean_over_processes(self) -> Tensor:
         values = self._values[: self._count].clone()
         return self._accelerator.reduce(values, "mean") if self._count else values
 
 
-def _stop_if_not_finite(values: list[float], steps: range) -> None:
+def _check_finite(values: list[float], steps: range) -> None:
     for step, loss in zip(steps, values, strict=True):
         if loss - loss != 0.0:
             raise NonFiniteLoss(

@@ -1,4 +1,4 @@
-"""What the networks share: initial values scaled as the paper does, and attention that needs no mask."""
+"""Changes that all networks share: scaled initial values, and attention without a mask."""
 
 from collections.abc import Iterable
 
@@ -8,9 +8,9 @@ from torch import nn
 
 @torch.no_grad()
 def scale_layers(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None:
-    """Multiply every initial value by `scale`, except the layer norms and what the token mapper `keep` owns.
+    """Multiply every initial value by `scale`, except layer norms and names that begin with one of `keep`.
 
-    A weight that belongs to the token mapper stays as it is also where another layer is tied to it.
+    A weight that is tied to a kept one stays as it is.
 
     >>> block = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
     >>> before = block[0].weight.clone()
@@ -27,10 +27,9 @@ def scale_layers(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None:
 
 
 def attend_without_mask(layers: Iterable[nn.Module]) -> None:
-    """Keep the library's attention mask from the layers, which attend to all tokens, or to all before them.
+    """Drop the attention mask that some versions of the library make, since no fused kernel takes it.
 
-    Some versions of the library make one when they are compiled, and no fused attention kernel takes it.
-    Without it the attention is the same: a causal layer says so to the kernel.
+    The attention is the same: image layers attend to all tokens, and causal layers tell the kernel so.
     """
     for layer in layers:
         layer.register_forward_pre_hook(lambda _, inputs: (inputs[0],))

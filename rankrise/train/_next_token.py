@@ -1,5 +1,6 @@
 """The task of language models: the next token of a text."""
 
+from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Self
@@ -8,112 +9,160 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.progress import Meter, unseen
+from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._data.made_text import made_text
-from rankrise.train._data.text import read_hugging_face_text, read_text_folder
+from rankrise.train._data.text import Text, Tokens, read_hugging_face_text, read_text_folder, tokenised
 from rankrise.train._data.tokenizer import read_tokenizer
-from rankrise.train._data.tokens import Text, Tokens, tokenised
 from rankrise.train._language_model import language_model
-from rankrise.train._token_blocks import TokenBlocks
+from rankrise.train._order import INDEX, Batch, epoch_plan, sent, shares
 
 
 class NextTokenPrediction:
-    """The next token of a text by GPT-2 and cross-entropy."""
+    """The next token of a text by GPT-2 and cross-entropy.
+
+    An example is a block of `sequence_length` tokens, and its targets are the same tokens moved by one. The
+    text lies on the device and a batch is the numbers of its blocks; with `stream`, it stays in its
+    memory-mapped file and a batch is the blocks themselves.
+    """
 
     name = "next-token prediction"
 
-    def __init__(self, settings: TrainSettings, source: TokenBlocks) -> None:
-        self.examples, self.units_per_example = source.examples, settings.sequence_length
-        self.batches, self.validation_batches = source.batches, source.validation_batches
-        self._settings, self._source = settings, source
-        self._losses = self._losses_of
+    def __init__(
+        self, settings: TrainSettings, train: Tokens, validation_sets: Sequence[Tokens], device: torch.device
+    ) -> None:
+        length = settings.sequence_length
+        self.examples, self.units_per_example = (len(train.tokens) - 1) // length, length
+        if self.examples < 1 or any(len(one.tokens) < 2 for one in validation_sets):
+            raise RankriseError(
+                f"{train.name} has {len(train.tokens)} tokens, and validation sets need 2: pass a longer "
+                f"text, or a shorter sequence_length than {length}."
+            )
+        self._settings, self._device, self._losses = settings, device, self._losses_of
+        self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
+        self._tokens = train.tokens if settings.stream else train.tokens.to(torch.int32).to(device)
+        self._places = torch.arange(length + 1, device=device)
+
+        # Every token of a validation set but its first is a target once; the last block may be short.
+        rows, begin = [], 0
+        for number, one in enumerate(validation_sets):
+            last = len(one.tokens) - 1
+            rows += [(begin + start, min(length, last - start), number) for start in range(0, last, length)]
+            begin += len(one.tokens)
+        parts = [one.tokens.to(torch.int32) for one in validation_sets]
+        self._validation = torch.cat([*parts, torch.zeros(length, dtype=torch.int32)]).to(device)
+        self._rows = torch.tensor(rows, device=device)
 
     def compiled(self, compile: Any) -> Self:
-        """The same task by a compiled function, one for training and validation."""
+        """The same task with a compiled function."""
         task = copy(self)
         task._losses = compile(self._losses)
         return task
 
     def model(self) -> nn.Module:
         """The GPT-2 of the settings, from scratch."""
-        return language_model(self._settings, self._source.vocabulary)
+        return language_model(self._settings, self._vocabulary)
+
+    def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
+        """Numbers of blocks, ([share],), or the blocks, (int32 [share, length + 1],)."""
+        plan = epoch_plan(self.examples, self._settings.seed, epoch)[:, INDEX]
+        if not self._settings.stream:
+            yield from ((numbers,) for numbers in shares(sent(plan, self._device), first, batch_size, share))
+            return
+        length = self._settings.sequence_length
+        for numbers in shares(plan, first, batch_size, share):
+            starts = (numbers * length).tolist()
+            blocks = [self._tokens[start : start + length + 1].to(torch.int32) for start in starts]
+            yield (sent(torch.stack(blocks), self._device),)
+
+    def blocks(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a training batch. Both int64 [share, length]"""
+        (given,) = batch
+        if not self._settings.stream:
+            given = self._tokens[given[:, None] * self._settings.sequence_length + self._places]
+        return given[:, :-1].long(), given[:, 1:].long()
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         """Cross-entropy, mean over tokens."""
-        inputs, targets = self._source.blocks(*batch)
+        inputs, targets = self.blocks(*batch)
         return self._losses(model, inputs, targets).mean()
 
     def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
         """The tokens of a training batch."""
-        inputs, _ = self._source.blocks(*batch)
+        inputs, _ = self.blocks(*batch)
         return {"input_ids": inputs}
 
+    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
+        """Rows of start, number of targets and validation set, padded with zeros. ([share, 3],)"""
+        padding = self._rows.new_zeros(-len(self._rows) % batch_size, 3)
+        for rows in torch.cat([self._rows, padding]).split(batch_size):
+            yield (rows[share],)
+
+    def validation_blocks(self, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets (-1 for none) and validation set of each row."""
+        (rows,) = batch
+        start, count, sets = rows.unbind(1)
+        tokens = self._validation[start[:, None] + self._places]
+        targets = torch.where(self._places[1:] <= count[:, None], tokens[:, 1:].long(), -1)
+        return tokens[:, :-1].long(), targets, sets  # same layout as in training, or it is compiled again
+
     def score(self, model: Any, *batch: Tensor) -> Tensor:
-        """For each validation set, how many tokens are predicted and the sum of their losses. [2 sets]"""
-        inputs, targets, sets = self._source.validation_blocks(*batch)
+        """For each validation set, the number of targets and the sum of their losses. [2 sets]"""
+        inputs, targets, sets = self.validation_blocks(*batch)
         losses = self._losses(model, inputs, targets).detach()
         sums = torch.stack([(targets >= 0).sum(1).double(), losses.sum(1).double()], 1)
-        nothing = sums.new_zeros(len(self._source.validation_sets), 2)
+        nothing = sums.new_zeros(len(self._validation_sets), 2)
         return nothing.index_add(0, sets, sums).flatten()
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """Perplexity of the validation set and its mean loss; other sets' perplexities by their names.
+        """Perplexity and mean loss of the validation set; perplexities of other sets, by name.
 
-        Of a text in WikiText's form also the perplexity by its own words, however they were cut into tokens.
+        A text in WikiText's form also has a perplexity per word, however its words were cut into tokens.
         """
         numbers: dict[str, Tensor] = {}
-        for place, (tokens, (count, losses)) in enumerate(
-            zip(self._source.validation_sets, sums.view(-1, 2), strict=True)
-        ):
-            name = f"/{tokens.name}" if place else ""
+        sets = zip(self._validation_sets, sums.view(-1, 2), strict=True)
+        for number, (tokens, (count, losses)) in enumerate(sets):
+            name = f"/{tokens.name}" if number else ""
             numbers[f"perplexity{name}"] = (losses / count).exp()
             if tokens.words:
                 numbers[f"word_perplexity{name}"] = (losses / tokens.words).exp()
-            if not place:
+            if number == 0:
                 numbers["validation_loss"] = losses / count
         return numbers
 
     def _losses_of(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each target, 0 for -1; compiled, no logits are in float32. [share, length]"""
-        logits = model(input_ids=inputs).logits[..., : self._source.vocabulary].float().flatten(0, 1)
+        logits = model(input_ids=inputs).logits[..., : self._vocabulary].float().flatten(0, 1)
         losses = nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1, reduction="none")
         return losses.view_as(targets)
 
 
-def next_token_prediction(
-    settings: TrainSettings, device: torch.device, meter: Meter = unseen
-) -> NextTokenPrediction:
-    """The task on the text that the settings name, read and tokenised."""
-    _refuse_missing_folders(settings)
-    tokenizer = read_tokenizer(settings.tokenizer, settings.data_folder)
-
-    def read(part: Text | Tokens) -> Tokens:
-        return part if isinstance(part, Tokens) else tokenised(part, tokenizer, meter)
-
+def next_token_prediction(settings: TrainSettings, device: torch.device, meter: Meter) -> NextTokenPrediction:
+    """The task on the text of the settings, tokenised."""
     folder = Path(settings.data_folder)
+    wanted = [*settings.also_validate]
+    wanted += [settings.data_name] if settings.data == "text" else []
+    wanted += [settings.tokenizer] if settings.tokenizer != "bytes" else []
+    missing = [name for name in wanted if not (folder / name).is_dir()]
+    if missing:  # all at once, so that they are fetched at once
+        raise RankriseError(
+            f"{folder} has no folder {', '.join(missing)}: 'rankrise recipes RECIPE' says what to put there; "
+            "or pass --data_folder."
+        )
+    tokenizer = read_tokenizer(settings.tokenizer, folder)
     train: Text | Tokens
     validation: Text | Tokens
     if settings.data == "made-text":
         train, validation = made_text()
     elif settings.data == "text":
-        train, validation = read_text_folder(folder / settings.data_name, ("train", "valid"), tokenizer)
+        train, validation = (
+            read_text_folder(folder / settings.data_name, part, tokenizer) for part in ("train", "valid")
+        )
     else:
         train, validation = read_hugging_face_text(settings.data_name)
-    others = [read_text_folder(folder / name, ("valid",), tokenizer)[0] for name in settings.also_validate]
-    sets = [read(validation), *(read(other) for other in others)]
-    return NextTokenPrediction(settings, TokenBlocks(settings, read(train), sets, device))
-
-
-def _refuse_missing_folders(settings: TrainSettings) -> None:
-    """All of them at once, so that they are fetched at once."""
-    wanted = {settings.data_name: "the text's files"} if settings.data == "text" else {}
-    if settings.tokenizer != "bytes":
-        wanted[settings.tokenizer] = "vocab.json and merges.txt of GPT-2's tokenizer"
-    wanted |= dict.fromkeys(settings.also_validate, "a text to validate on")
-    folder = Path(settings.data_folder)
-    missing = [f"{name} ({what})" for name, what in wanted.items() if not (folder / name).is_dir()]
-    if missing:
-        raise RankriseError(
-            f"{folder} lacks {', '.join(missing)}: put there what the recipe says, or pass --data_folder."
-        )
+    others = [read_text_folder(folder / name, "valid", tokenizer) for name in settings.also_validate]
+    tokens = [
+        part if isinstance(part, Tokens) else tokenised(part, tokenizer, meter)
+        for part in (train, validation, *others)
+    ]
+    return NextTokenPrediction(settings, tokens[0], tokens[1:], device)

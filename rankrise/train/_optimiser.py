@@ -1,11 +1,10 @@
-"""What turns gradients into steps: torch's AdamW and SGD, Lion, Muon, and a walk that learns nothing.
+"""Optimisers: torch's AdamW and SGD, Lion, Muon, and a random walk that learns nothing.
 
-Each reads its learning rate from the device where it trains on a GPU, so that a CUDA graph of its step can be
-replayed, and keeps all of its state in tensors, so that a checkpoint has it to the bit.
+On a GPU each reads its learning rate from the device, so that a CUDA graph can replay its step. All state is
+in tensors, so that a checkpoint has it to the bit.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device) -> Optimizer:
-    """The optimiser of the settings. It decays the matrices and leaves biases and layer norms alone."""
+    """The optimiser of the settings, with weight decay on matrices only."""
     on_gpu = device.type == "cuda"
     adamw: dict[str, Any] = {"fused": True, "capturable": True} if on_gpu else {}
     make: Any = {
@@ -35,37 +34,31 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
 
 
 def _groups(settings: TrainSettings, model: nn.Module) -> list[dict[str, Any]]:
-    """The parameters by how they are stepped: matrices, those of the layers apart for Muon, and the rest."""
+    """Matrices and the rest; for Muon the layers' matrices apart from other matrices."""
     decay = settings.weight_decay
-    parameters = list(model.parameters())
-    groups: list[dict[str, Any]] = [
-        {"params": [one for one in parameters if one.ndim >= 2], "weight_decay": decay},
-        {"params": [one for one in parameters if one.ndim < 2], "weight_decay": 0.0},
-    ]
+    matrices = [one for one in model.parameters() if one.ndim >= 2]
+    rest = {"params": [one for one in model.parameters() if one.ndim < 2], "weight_decay": 0.0}
     if settings.optimiser != "muon":
-        return groups
-    inside = {id(one) for one in _matrices_of_layers(model)}
-    whole = groups[0]["params"]
-    groups[0]["params"] = [one for one in whole if id(one) not in inside]
-    layers = {"params": [one for one in whole if id(one) in inside], "weight_decay": decay}
-    return [layers | {"orthogonal": True}, *(group | {"orthogonal": False} for group in groups)]
-
-
-def _matrices_of_layers(model: nn.Module) -> Iterator[Tensor]:
-    """Every matrix inside a list of layers: neither the embeddings nor what reads the answer off."""
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList):
-            yield from (one for one in module.parameters() if one.ndim == 2)
+        return [{"params": matrices, "weight_decay": decay}, rest]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    inside = {id(one) for layers in lists for one in layers.parameters() if one.ndim == 2}
+    layers = [one for one in matrices if id(one) in inside]
+    others = [one for one in matrices if id(one) not in inside]
+    return [
+        {"params": layers, "weight_decay": decay, "orthogonal": True},
+        {"params": others, "weight_decay": decay, "orthogonal": False},
+        rest | {"orthogonal": False},
+    ]
 
 
 class Lion(Optimizer):
-    """Steps of one size in every coordinate: signs of a mean of past gradients (Chen et al., 2023, Alg. 2).
+    """Signs of a mean of past gradients (Chen et al., 2023, Algorithm 2).
 
     With momentum 0 it is sign descent.
     """
 
     SLOW = 0.99
-    """How much of itself the kept mean keeps."""
+    """Decay of the mean that is kept."""
 
     def __init__(self, groups: Any, lr: float | Tensor, momentum: float = 0.9) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
@@ -87,11 +80,10 @@ class Lion(Optimizer):
 
 
 class Muon(AdamW):
-    """Steps whose singular values are all alike for the groups marked "orthogonal", AdamW's for the others.
+    """Orthogonal steps (Jordan et al., 2024) for the groups marked so, AdamW's for the others.
 
-    A step is made orthogonal out of Nesterov's momentum (Jordan et al., 2024) and scaled to the usual size of
-    AdamW's (Liu et al., 2025, Eq. 4), so that both share a learning rate. Matrices of one shape are stepped
-    together.
+    They are scaled to the usual size of AdamW's (Liu et al., 2025, Eq. 4), so that both share a learning
+    rate. Matrices of one shape are stepped together.
     """
 
     def __init__(self, groups: Any, lr: float | Tensor, momentum: float = 0.95, **adamw: Any) -> None:
@@ -100,13 +92,13 @@ class Muon(AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient, and use up the gradients of the orthogonal ones."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             if group["orthogonal"]:
                 self._step_orthogonally(group)
                 for weight in group["params"]:
                     self.state[weight].setdefault("step", torch.zeros(()))  # AdamW expects it when loading
-                    weight.grad = None  # so that AdamW passes it over
+                    weight.grad = None  # so that AdamW skips it
         super().step()
 
     def _step_orthogonally(self, group: dict[str, Any]) -> None:
@@ -124,7 +116,7 @@ class Muon(AdamW):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Matrices with the same singular vectors whose singular values all lie near 1, in bfloat16. [n, a, b]
+    """Bring all singular values near 1, by Newton-Schulz iterations in bfloat16. [n, a, b]
 
     >>> values = torch.linalg.svdvals(orthogonalised(torch.diag(torch.tensor([1.0, 3.0, 9.0]))[None]).float())
     >>> bool(values.min() > 0.6), bool(values.max() < 1.3)
@@ -141,7 +133,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 class RandomWalk(AdamW):
-    """AdamW's steps with the sign of every coordinate drawn at random: the same sizes, nothing learned."""
+    """AdamW's steps with random signs: the same sizes, nothing learned."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -154,16 +146,13 @@ class RandomWalk(AdamW):
 
 
 def _with_gradients(optimiser: Optimizer, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
-    """The weights of a group that have gradients, these, and the mean of past ones that the state keeps."""
+    """The weights of a group that have gradients, their gradients, and the means of past gradients."""
     weights = [one for one in group["params"] if one.grad is not None]
     for one in weights:
         if "momentum_buffer" not in optimiser.state[one]:
             optimiser.state[one]["momentum_buffer"] = torch.zeros_like(one)
-    return (
-        weights,
-        [one.grad for one in weights],
-        [optimiser.state[one]["momentum_buffer"] for one in weights],
-    )
+    means = [optimiser.state[one]["momentum_buffer"] for one in weights]
+    return weights, [one.grad for one in weights], means
 
 
 def _on(rate: float | Tensor, device: torch.device) -> Tensor:

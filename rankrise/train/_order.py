@@ -1,8 +1,9 @@
 """The order of the data and the draws of its augmentation, from a counter-based generator.
 
-An epoch's plan depends on the seed and the epoch alone: not on the number of processes, the device, or what
-was done before, so that a run resumes anywhere.
+They depend on the seed and the epoch alone, so that a run resumes anywhere, on any number of processes.
 """
+
+from collections.abc import Iterator
 
 import numpy
 import torch
@@ -10,19 +11,21 @@ from torch import Tensor
 
 from rankrise.train._rand_augment import PER_IMAGE
 
+Batch = tuple[Tensor, ...]
+
 INDEX, DOWN, RIGHT, MIRRORED = range(4)
 """The columns of a plan."""
 OPERATIONS = slice(4, 4 + PER_IMAGE)
-"""The columns of RandAugment's draws, where there are any."""
+"""The columns of RandAugment's draws, if there are any."""
 
 
 def epoch_plan(
     examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False, operations: int = 0
 ) -> Tensor:
-    """One row for each example, in the order of training: its index, how far its crop moves down and right
-    (between -margin and margin), and whether it is mirrored. int64 [examples, 4]
+    """One row per example, in the order of training. int64 [examples, 4 or 6]
 
-    With `operations`, that many draws of RandAugment to choose from, two columns more: its draws.
+    A row is the example's index, how far its crop moves down and right (between -margin and margin), whether
+    it is mirrored, and with `operations` two draws below that number.
 
     >>> epoch_plan(5, seed=0, epoch=3)[:, INDEX].sort().values.tolist()
     [0, 1, 2, 3, 4]
@@ -41,7 +44,20 @@ def epoch_plan(
 
 
 def plain_plan(examples: int) -> Tensor:
-    """The examples in their own order, untouched, as validation takes them. int64 [examples, 4]"""
+    """The examples in their own order, unchanged, for validation. int64 [examples, 4]"""
     plan = torch.zeros(examples, 4, dtype=torch.int64)
     plan[:, INDEX] = torch.arange(examples)
     return plan
+
+
+def shares(rows: Tensor, first: int, batch_size: int, share: slice) -> Iterator[Tensor]:
+    """Each whole batch of rows from batch number `first` on, cut down to this process's share."""
+    for start in range(first * batch_size, len(rows) - batch_size + 1, batch_size):
+        yield rows[start : start + batch_size][share]
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to the device without waiting for the device's earlier work."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -1,8 +1,7 @@
 """RandAugment (Cubuk et al., 2020) for a batch on the device: each image has operations of its own.
 
-Operations and their strengths are those of torchvision's `v2.RandAugment` at magnitude 14 of 30. That one
-draws one operation for a whole batch, or takes one image at a time. Here all operations are computed for all
-images, and each image takes the result of its own; the draws come from the epoch's plan.
+Operations and strengths are those of torchvision's `v2.RandAugment` at magnitude 14 of 30. All operations are
+computed for all images, and each image takes the result of its own; the draws come from the epoch's plan.
 """
 
 import math
@@ -12,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 PER_IMAGE = 2
-"""Operations for each image, one after another."""
+"""Operations per image, one after the other."""
 STRENGTH = 14 / 30
 """The magnitude, as a share of the largest."""
 MOVES = ("identity", "shear x", "shear y", "translate x", "translate y", "rotate")
-"""The operations that move pixels come first; then those that change colours, see `COLOURS`."""
+"""The operations that move pixels. Those that change colours, `COLOURS`, are numbered after them."""
 
 
 def rand_augmented(images: Tensor, draws: Tensor, moves: Tensor) -> Tensor:
-    """The images after the operations that `draws` name, which are below `len(moves)`: operation and sign.
+    """Apply the operations that `draws` name: twice the operation's number, plus 1 for a positive sign.
 
-    images: uint8 [batch, channels, height, width]; draws: int64 [batch, operations]; moves: from `moves_of`;
-    returns uint8 [batch, channels, height, width].
+    images: uint8 [batch, channels, height, width]; draws: int64 [batch, PER_IMAGE], below `len(moves)`;
+    moves: from `moves_of`; returns uint8 [batch, channels, height, width].
 
     >>> image = torch.tensor([[[[0, 200, 9], [255, 10, 9], [9, 9, 9]]]], dtype=torch.uint8)
     >>> identity, solarise = 0, 2 * (len(MOVES) + list(COLOURS).index("solarise"))
@@ -41,9 +40,7 @@ def rand_augmented(images: Tensor, draws: Tensor, moves: Tensor) -> Tensor:
 
 
 def moves_of(height: int, width: int) -> Tensor:
-    """For every draw, the map from a place in the result to its place in the image, which is the image's own
-    for an operation on colours. [draws, 2, 3]
-    """
+    """For each draw, the affine map from a place in the result to one in the image. [draws, 2, 3]"""
     shear, angle = 0.3 * STRENGTH, math.radians(30 * STRENGTH)
     right, down = (int(150 / 331 * STRENGTH * side) for side in (width, height))
     maps = []
@@ -66,7 +63,7 @@ def moves_of(height: int, width: int) -> Tensor:
 
 
 def _moved(images: Tensor, maps: Tensor) -> Tensor:
-    """Each place takes the nearest pixel of where its map leads; what comes in is black."""
+    """Move each image by its map, with the nearest pixel; black comes in from outside."""
     batch, channels, height, width = images.shape
     y, x = (torch.arange(side, device=images.device) + 0.5 for side in (height, width))
     column, row = (
@@ -86,7 +83,7 @@ def _moved(images: Tensor, maps: Tensor) -> Tensor:
 
 
 def _blend(values: Tensor, other: Tensor, sign: Tensor) -> Tensor:
-    """Away from the `other` image, or towards it."""
+    """Move away from the `other` image (sign 1), or towards it (sign -1)."""
     factor = 1 + sign * (0.9 * STRENGTH)
     return factor * values + (1 - factor) * other
 
@@ -99,7 +96,7 @@ def _grey(values: Tensor) -> Tensor:
 
 
 def _smooth(values: Tensor) -> Tensor:
-    """Means of each pixel, five times, and its eight neighbours; the border stays as it is."""
+    """Average each pixel, counted five times, with its eight neighbours; the border stays."""
     height, width = values.shape[2:]
     inner = (9 * nn.functional.avg_pool2d(values, 3, 1) + 4 * values[..., 1:-1, 1:-1]) / 13
     y, x = (torch.arange(side, device=values.device) for side in (height, width))
@@ -114,13 +111,13 @@ def _posterise(values: Tensor, sign: Tensor) -> Tensor:
 
 
 def _autocontrast(values: Tensor, sign: Tensor) -> Tensor:
-    """Each channel stretched from black to white."""
+    """Stretch each channel from black to white."""
     low, high = values.amin((2, 3), keepdim=True), values.amax((2, 3), keepdim=True)
     return torch.where(high > low, (values - low) * (255 / (high - low).clamp(min=1)), values)
 
 
 def _equalise(values: Tensor, sign: Tensor) -> Tensor:
-    """Each channel mapped so that its values are spread as evenly as they can be."""
+    """Map each channel so that its values are spread as evenly as possible."""
     flat = values.flatten(2)
     ranked = flat.sort(-1).values
     top = ranked[..., -1:].contiguous()

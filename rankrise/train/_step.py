@@ -1,15 +1,17 @@
-"""One update of the weights, run as it is written, compiled, or replayed as one CUDA graph."""
+"""How a step is computed: as it is written, compiled, or replayed as one CUDA graph; and by which kernels."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._sources import Batch
+from rankrise.train._order import Batch
 from rankrise.train._task import Task
 
 Step = Callable[[Batch], Tensor]
@@ -18,23 +20,47 @@ validation it returns the score, [k]."""
 
 EAGER_CALLS = 3
 """Calls before a CUDA graph is captured, so that compilation and lazy allocations are done."""
+ATTENTION = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
 
 
-def compiled(settings: TrainSettings, task: Task, plain: bool) -> tuple[Any, Any]:
-    """The task's `loss` and `score`, compiled as the settings ask; `plain`: the model is not wrapped."""
-    if settings.compile == "none":
-        return task.loss, task.score
-    mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
-    task = task.compiled(partial(torch.compile, fullgraph=plain, dynamic=False, mode=mode))
-    return task.loss, task.score
+def steps_of(
+    settings: TrainSettings,
+    accelerator: Any,
+    task: Task,
+    model: nn.Module,
+    optimiser: Any,
+    before_capture: Callable[[], object],
+) -> tuple[Step, Step]:
+    """The step of training and the score of validation, computed as the settings ask.
+
+    `before_capture` should stop other threads' work on the GPU, because their allocations would end the
+    capture of a CUDA graph.
+    """
+    alone = accelerator.num_processes == 1
+    if settings.compile != "none":
+        mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
+        task = task.compiled(partial(torch.compile, fullgraph=alone, dynamic=False, mode=mode))
+    step = eager_step(settings, accelerator, model, optimiser, task.loss)
+    score = eager_score(settings, accelerator, model, task.score)
+    on_gpu = accelerator.device.type == "cuda"
+    if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
+        stream, memory = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        step, score = (_graphed(one, stream, memory, before_capture) for one in (step, score))
+    return step, score
 
 
 def eager_step(
     settings: TrainSettings, accelerator: Any, model: nn.Module, optimiser: Any, loss_of: Any
 ) -> Step:
-    """The step: forward and backward through each micro-batch, then one update."""
+    """Forward and backward through each micro-batch, then one update."""
     share = settings.batch_size // accelerator.num_processes
     size = settings.micro_batch_size or share
+    bf16 = settings.precision == "bf16"
 
     def step(batch: Batch) -> Tensor:
         parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
@@ -42,9 +68,7 @@ def eager_step(
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             with nullcontext() if last else accelerator.no_sync(model):
-                with torch.autocast(
-                    accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"
-                ):
+                with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=bf16):
                     loss = loss_of(model, *part) * (len(part[0]) / share)
                 loss.backward()
                 total += loss.detach()
@@ -60,18 +84,19 @@ def eager_step(
 def eager_score(settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any) -> Step:
     """The score of a validation batch.
 
-    A compiled network looks at it as it does in training, since one without gradients would have to be
-    compiled as well; with dropout it has to be. Several processes would wait for the gradients.
+    A compiled network is used as in training, with gradients, or it would be compiled again. Dropout rules
+    that out, and so do several processes, which would wait for the gradients.
     """
     alone = accelerator.num_processes == 1
     as_in_training = settings.compile != "none" and alone and settings.dropout == 0
+    bf16 = settings.precision == "bf16"
 
     def score(batch: Batch) -> Tensor:
         model.train(as_in_training)
         try:
             with (
                 torch.set_grad_enabled(as_in_training),
-                torch.autocast(accelerator.device.type, torch.bfloat16, enabled=settings.precision == "bf16"),
+                torch.autocast(accelerator.device.type, torch.bfloat16, enabled=bf16),
             ):
                 scored: Tensor = score_of(model, *batch)
         finally:
@@ -81,19 +106,13 @@ def eager_score(settings: TrainSettings, accelerator: Any, model: nn.Module, sco
     return score
 
 
-def graphed(*functions: Step, before_capture: Callable[[], None]) -> list[Step]:
-    """Each function as one CUDA graph: some calls run as they are, one is captured, the rest replay it.
-
-    They compute in the same memory, so what one returns holds until any of them is called again.
-    `before_capture` should still what other threads do on the GPU: their allocations would end a capture.
-    """
-    stream, memory = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-    return [_graphed(function, stream, memory, before_capture) for function in functions]
-
-
 def _graphed(
-    function: Step, stream: torch.cuda.Stream, memory: Any, before_capture: Callable[[], None]
+    function: Step, stream: torch.cuda.Stream, memory: Any, before_capture: Callable[[], object]
 ) -> Step:
+    """Run the first calls as they are, capture one, then replay it.
+
+    Graphs share their memory, so that a result holds until any of them is called again.
+    """
     calls = 0
     graph = torch.cuda.CUDAGraph()
     inputs: Batch = ()
@@ -119,3 +138,24 @@ def _graphed(
         return output
 
     return replay
+
+
+@contextmanager
+def chosen_kernels(settings: TrainSettings) -> Iterator[None]:
+    """Set threads, attention kernel and determinism as the settings ask, and restore them at the end."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # determinism needs it; the H200's own size
+    flags: Any = torch.utils.deterministic
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    fill = flags.fill_uninitialized_memory
+    with ExitStack() as restored:
+        restored.callback(torch.set_num_threads, threads)
+        restored.callback(torch.set_deterministic_debug_mode, mode)
+        restored.callback(setattr, flags, "fill_uninitialized_memory", fill)
+        torch.set_num_threads(settings.threads or threads)
+        torch.use_deterministic_algorithms(settings.deterministic)
+        flags.fill_uninitialized_memory = False  # filling with NaN finds mistakes, but takes time
+        if settings.attention != "auto":
+            wanted = ATTENTION["cudnn" if settings.attention == "short" else settings.attention]
+            others = [kernel for kernel in ATTENTION.values() if kernel != wanted]
+            restored.enter_context(sdpa_kernel([wanted, *others], set_priority=True))
+        yield

@@ -1,4 +1,4 @@
-"""What is trained for: batches, loss and score. The loop knows nothing else about its data."""
+"""What is trained: batches, loss and score. The loop knows nothing else about its data."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
@@ -10,8 +10,8 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._image_classification import image_classification
 from rankrise.train._next_token import next_token_prediction
+from rankrise.train._order import Batch
 from rankrise.train._regression import in_context_regression
-from rankrise.train._sources import Batch
 
 
 class Task(Protocol):
@@ -19,39 +19,37 @@ class Task(Protocol):
 
     name: str
     units_per_example: int
-    """Images, tokens or problems, in which its rate is counted."""
+    """Images, tokens or problems."""
     examples: int
-    """Training examples: one epoch."""
+    """Training examples in one epoch."""
 
     def model(self) -> nn.Module:
         """The network with its initial weights, on the CPU."""
 
     def compiled(self, compile: Any) -> Self:
-        """The same task by functions that `compile` compiled; training and validation share the network's."""
+        """The same task with compiled functions; training and validation share the network's."""
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The batches of an epoch from number `first` on, of each this process's `share`."""
+        """This process's share of each batch of an epoch, from number `first` on."""
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
         """The mean loss over a batch, to be differentiated. []"""
 
     def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """A training batch as transformers' models take it, with labels where the inputs are none."""
+        """A training batch as keyword arguments of transformers' models."""
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The validation set, the last batch filled up with examples that do not count."""
+        """The validation set, the last batch padded with examples that do not count."""
 
     def score(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """Sums over a validation batch, detached, which are added up over all of them. [k]"""
+        """Sums over a validation batch, detached, which the loop adds up. [k]"""
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """What is recorded, out of the summed scores."""
+        """The recorded metrics, from the summed scores."""
 
 
 def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen) -> Task:
-    """The task that the settings name, its data read and checked; `meter` shows how far decoding or
-    tokenising them is.
-    """
+    """The task of the settings, on data that is read and checked; `meter` shows decoding or tokenising."""
     make: dict[str, Callable[[TrainSettings, torch.device, Meter], Task]] = {
         "images": image_classification,
         "text": next_token_prediction,

@@ -1,4 +1,4 @@
-"""The vision transformer's layers, computed otherwise than the library does, to the same numbers."""
+"""Faster ways to compute the vision transformer's layers, with the library's numbers."""
 
 from collections.abc import Sequence
 from types import MethodType
@@ -11,17 +11,17 @@ from rankrise.foundations.errors import RankriseError
 
 
 class Unsummed(NamedTuple):
-    """The residual stream before the output of a layer's part is added to it."""
+    """The residual stream and a branch that the next layer norm's kernel adds to it."""
 
     stream: Tensor
     branch: Tensor
-    """That output. [batch, tokens, d]"""
+    """[batch, tokens, d]"""
     bias: Tensor
-    """The bias in `branch`, which gets its gradient where the sum is computed. [d]"""
+    """The bias in `branch`, which gets its gradient in that kernel. [d]"""
 
 
 def project_by_product(model: Any) -> None:
-    """Make tokens of patches by a matrix product: the library's convolution without changes of layout."""
+    """Turn patches into tokens by a matrix product instead of a convolution."""
     patches = model.vit.embeddings.patch_embeddings
     patches.forward = MethodType(_forward_patches, patches)
 
@@ -36,10 +36,9 @@ def _forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
 
 
 def read_class_token_only(model: Any) -> None:
-    """Let the last layer compute its class token alone, since the classifier reads nothing else.
+    """Let the last layer compute the class token only, since the classifier reads nothing else.
 
-    The outputs and the gradients are the library's; of the last layer's work two fifths are left in the
-    paper's network, a sixth in ViT-B.
+    This leaves two fifths of the layer's work in the paper's network, and a sixth in ViT-B.
     """
     layer = model.vit.layers[-1]
     layer.forward = MethodType(_forward_class_token, layer)
@@ -48,7 +47,7 @@ def read_class_token_only(model: Any) -> None:
 def _forward_class_token(
     layer: Any, hidden_states: Tensor | Unsummed, attention_mask: None = None, **_: Any
 ) -> Tensor:
-    """`ViTLayer.forward` for the first token: it looks at all of them. [batch, tokens, d] -> [batch, 1, d]"""
+    """`ViTLayer.forward` for the class token, which attends to all. [batch, tokens, d] -> [batch, 1, d]"""
     attention = layer.attention
     stream, normalised = _summed(hidden_states, layer.layernorm_before)
     query = attention.q_proj(normalised[:, :1])
@@ -70,33 +69,29 @@ def _forward_class_token(
 
 
 def use_our_kernels(model: Any) -> None:
-    """Give every layer but the last one product for queries, keys and values, and kernels that read it.
+    """Let every layer but the last compute queries, keys and values by one product, read by our kernels.
 
-    The last, where it is handed a sum that is still to be made, takes kernels of ours as well.
+    The last layer uses our kernels too, if it gets a sum that is still to be added.
     """
     if torch.cuda.is_available():
-        _check_triton()
+        try:
+            import triton  # noqa: F401
+        except ImportError as error:
+            raise RankriseError(
+                f"attention is short, which needs Triton ({error}): install it with 'pip install triton', or "
+                "pass --attention cudnn."
+            ) from error
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
     for layer in model.vit.layers[:-1]:
-        # Sums are handed on where the kernel takes them, and where FSDP takes no bias away with its layer.
+        # The kernel takes powers of two; FSDP would take the bias away with its layer.
         if alone and model.config.hidden_size.bit_count() == 1:
             layer.forward = MethodType(_forward_layer, layer)
         else:
             layer.attention.forward = MethodType(_forward_attention, layer.attention)
 
 
-def _check_triton() -> None:
-    try:
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise RankriseError(
-            f"attention is short, whose kernels need Triton, which cannot be imported ({error}): install it "
-            "with 'pip install triton', or pass --attention cudnn."
-        ) from error
-
-
 def _forward_layer(layer: Any, hidden_states: Tensor | Unsummed, *_: Any, **__: Any) -> Unsummed:
-    """`ViTLayer.forward`, whose last sum is left to the next layer's norm. [batch, tokens, d]"""
+    """`ViTLayer.forward`, but leave the last sum to the next layer's norm. [batch, tokens, d]"""
     attention, mlp = layer.attention, layer.mlp
     stream, normalised = _summed(hidden_states, layer.layernorm_before)
     mixed = _mixed_by_heads(attention, normalised)
@@ -120,7 +115,7 @@ def _summed(hidden_states: Tensor | Unsummed, norm: Any) -> tuple[Tensor, Tensor
 
 
 def _bias_aside(linear: Any, inputs: Tensor) -> Tensor:
-    """`linear`, whose bias gets no gradient here where a kernel computes it."""
+    """Apply a linear layer; on a GPU our kernel computes the gradient of its bias."""
     bias = linear.bias.detach() if inputs.is_cuda else linear.bias
     return nn.functional.linear(inputs, linear.weight, bias)
 
@@ -131,7 +126,7 @@ def _forward_attention(attention: Any, hidden_states: Tensor, *_: Any, **__: Any
 
 
 def _mixed_by_heads(attention: Any, hidden_states: Tensor) -> Tensor:
-    """What the heads read, by one matrix product in place of three. [batch, tokens, heads * d_head]"""
+    """What the heads read, by one matrix product instead of three. [batch, tokens, heads * d_head]"""
     parts = attention.q_proj, attention.k_proj, attention.v_proj
     packed, bias = _packed(parts, hidden_states, attention.head_dim)
     if hidden_states.is_cuda:
@@ -144,10 +139,7 @@ def _mixed_by_heads(attention: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _packed(parts: Sequence[Any], hidden_states: Tensor, head_size: int) -> tuple[Tensor, Tensor]:
-    """The tokens' projections [batch, tokens, parts, heads, d_head], and their biases, aside as above.
-
-    Where there are none, zeros stand for them.
-    """
+    """The tokens' projections [batch, tokens, parts, heads, d_head], and their biases (zeros for none)."""
     weight = torch.cat([part.weight for part in parts])
     missing = parts[0].bias is None
     bias = weight.new_zeros(len(weight)) if missing else torch.cat([part.bias for part in parts])

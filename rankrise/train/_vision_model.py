@@ -1,4 +1,4 @@
-"""The network for images: transformers' vision transformer, its initial values scaled as the paper does."""
+"""The vision transformer of transformers, its initial values drawn and scaled as the settings say."""
 
 from typing import Any
 
@@ -11,14 +11,11 @@ from rankrise.train._model import attend_without_mask, scale_layers
 from rankrise.train._vision_layers import project_by_product, read_class_token_only, use_our_kernels
 
 TOKEN_MAPPER = ("vit.embeddings.",)
-"""What turns an image into tokens, never scaled: patch projection, class token, position embeddings."""
+"""Patch projection, class token and position embeddings, which are never scaled."""
 
 
 def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> nn.Module:
-    """A `ViTForImageClassification`, begun as the settings say, its layers scaled.
-
-    It reads the class off the class token, after a last layer norm, without a pooler.
-    """
+    """A `ViTForImageClassification`, which reads the class off the class token, without a pooler."""
     transformers = require("transformers", extra="train", purpose="training")
     configuration = transformers.ViTConfig(
         image_size=settings.image_size,
@@ -39,7 +36,7 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
         torch.manual_seed(settings.seed)
         model: Any = transformers.ViTForImageClassification(configuration)
         if settings.initialisation != "normal":
-            begin_projections(model, settings.initialisation)
+            redraw_projections(model, settings.initialisation)
     scale_layers(model, settings.initialisation_scale, keep=TOKEN_MAPPER)
     attend_without_mask(model.vit.layers)
     project_by_product(model)
@@ -52,14 +49,13 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
 
 
 @torch.no_grad()
-def begin_projections(model: nn.Module, initialisation: str) -> None:
-    """Draw the linear layers anew, the patch projection among them, as "linear" or "truncated-normal".
+def redraw_projections(model: nn.Module, initialisation: str) -> None:
+    """Draw the linear layers anew, the patch projection included, as "linear" or "truncated-normal".
 
-    The library has drawn everything from a normal distribution of standard deviation 0.02, with biases 0:
-    class token and position embeddings stay so.
+    Class token and position embeddings keep the library's values, of standard deviation 0.02.
 
     >>> layer = nn.Sequential(nn.Linear(400, 100))
-    >>> begin_projections(layer, "truncated-normal")
+    >>> redraw_projections(layer, "truncated-normal")
     >>> bool(layer[0].weight.abs().max() <= 0.04), layer[0].bias.abs().sum().item()
     (True, 0.0)
     """
@@ -73,7 +69,7 @@ def begin_projections(model: nn.Module, initialisation: str) -> None:
 
 
 def our_kernels_serve(settings: TrainSettings) -> bool:
-    """Whether they take these sizes, in bfloat16; they know no dropout."""
+    """Whether our kernels take these sizes; they compute in bfloat16, without dropout."""
     patches = (settings.image_size // settings.patch_size) ** 2
     sizes_fit = patches in (16, 64) and settings.head_size in (16, 32, 64, 128)
     return sizes_fit and settings.precision == "bf16" and settings.dropout == 0

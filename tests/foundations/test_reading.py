@@ -12,8 +12,7 @@ from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.reading import read_bytes
-from rankrise.train._data.cifar import read_cifar
-from rankrise.train._data.image_folder import read_image_folder
+from rankrise.train._data.photographs import read_image_folder
 
 
 def put(kind: str, path: Path) -> Path:
@@ -47,14 +46,6 @@ def test_in_a_checkpoint(tmp_path: Path, kind: str, file: str, capsys) -> None:
         main(["compare", str(tmp_path), str(tmp_path)])
     assert left.value.code == 2
     assert "is not a plain file" in capsys.readouterr().err
-
-
-@KINDS
-def test_in_data(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "cifar-100-binary").mkdir()
-    put(kind, tmp_path / "cifar-100-binary" / "train.bin")
-    with pytest.raises(RankriseError, match="is not a plain file"):
-        read_cifar("cifar100", tmp_path, check=False)
 
 
 def chunk(name: bytes, content: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +39,6 @@ def killed_at_seed_1(settings: dict[str, Any], folder: str) -> None:
         note_call(settings, folder)
         os.kill(os.getpid(), signal.SIGKILL)
     quick(settings, folder)
-
-
-def goes_on_until_told_to_stop(settings: dict[str, Any], folder: str) -> None:
-    """Wait for SIGTERM, and leave a file `stopped` then."""
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
-    record(settings, folder, finished=None)
-    while not told:
-        time.sleep(0.02)
-    (Path(folder) / "stopped").touch()
 
 
 def note_call(settings: dict[str, Any], folder: str) -> None:

@@ -14,29 +14,19 @@ RULES = (
     (r"= (?==)", "="),  # = = Description = =
     (r"(?m)^ +| +$", ""),
 )
-"""Pattern and replacement, one after the other; a comment shows what they are for."""
+"""Patterns and replacements, applied one after the other. Cached tokens depend on them."""
 
 
 def is_wikitext(text: str) -> bool:
-    """Whether a text is in this form: nobody else writes ` @-@ `, and every part of WikiText does.
-
-    >>> is_wikitext("a well @-@ known lobster , it is"), is_wikitext("a well-known lobster, it is")
-    (True, False)
-    """
+    """Whether a text is in this form: nobody else writes ` @-@ `."""
     return " @-@ " in text
 
 
 def detokenised(text: str) -> str:
-    """The text as people write it, as far as rules can tell.
-
-    Hyphens, commas and points in words and numbers, apostrophes, paired double quotation marks, brackets,
-    punctuation, currencies, headings and the blanks around lines are put right. Single quotation marks and
-    dashes are left alone, and so is `<unk>`.
+    """The text as people write it, as far as rules can tell; single quotation marks and dashes stay.
 
     >>> detokenised(' The lobster \\'s well @-@ known " claws " ( 0 @.@ 7 kg ) , it is said , break . ')
     'The lobster\\'s well-known "claws" (0.7 kg), it is said, break.'
-    >>> detokenised(" = = Description = = ")
-    '== Description =='
     """
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text)
@@ -44,7 +34,7 @@ def detokenised(text: str) -> str:
 
 
 def words_in(text: str) -> int:
-    r"""Words and line ends, as WikiText's own counts have them.
+    r"""Words and line ends, which WikiText's own counts include.
 
     >>> words_in(" It is , so \n")
     5

@@ -7,6 +7,8 @@ In the kernels q, k, v are query, keys and values, g the gradient of the output,
 scores, d... a gradient; `_class` marks the class token's part.
 """
 
+# mypy: allow-untyped-defs
+
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ WARPS = 4
 
 
 @triton.jit
-def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
     """The class token's row [width], and the patches' rows [patches, width]. float32"""
     column = tl.arange(0, width)
     row = 1 + tl.arange(0, patches)[:, None]
@@ -28,7 +30,7 @@ def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.conste
 
 
 @triton.jit
-def _write(pointer, class_row, rows, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write(pointer, class_row, rows, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
     column = tl.arange(0, width)
     row = 1 + tl.arange(0, patches)[:, None]
     tl.store(pointer + row * stride + column[None, :], rows.to(pointer.dtype.element_ty))
@@ -36,7 +38,7 @@ def _write(pointer, class_row, rows, stride: tl.constexpr, patches: tl.constexpr
 
 
 @triton.jit
-def _probabilities(q, k_class, k, scale):  # type: ignore[no-untyped-def]
+def _probabilities(q, k_class, k, scale):
     """softmax(scale * keys query): the class token's, and the patches' [patches]."""
     s_class, s = tl.sum(k_class * q, 0) * scale, tl.sum(k * q[None, :], 1) * scale
     largest = tl.maximum(tl.max(s, 0), s_class)
@@ -46,7 +48,7 @@ def _probabilities(q, k_class, k, scale):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _class_attention_forward(  # type: ignore[no-untyped-def]
+def _class_attention_forward(
     query, packed, out, scale, heads: tl.constexpr, width: tl.constexpr, patches: tl.constexpr
 ):
     """One head of one image: out = softmax(scale * query keys^T) values."""
@@ -62,7 +64,7 @@ def _class_attention_forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _class_attention_backward(  # type: ignore[no-untyped-def]
+def _class_attention_backward(
     query,
     packed,
     out_gradient,

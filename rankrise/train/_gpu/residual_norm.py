@@ -7,6 +7,8 @@ the bias in the branch. Here one kernel reads them once. Each program adds up th
 fixed order, so that the bits repeat.
 """
 
+# mypy: allow-untyped-defs
+
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ PROGRAMS = 1056
 
 
 @triton.jit
-def _normalised(rows, width: tl.constexpr, epsilon):  # type: ignore[no-untyped-def]
+def _normalised(rows, width: tl.constexpr, epsilon):
     """Rows less their mean over their standard deviation, and 1 / that [rows, 1]."""
     mean = tl.sum(rows, 1)[:, None] / width
     centred = rows - mean
@@ -30,17 +32,8 @@ def _normalised(rows, width: tl.constexpr, epsilon):  # type: ignore[no-untyped-
 
 
 @triton.jit
-def _residual_norm_forward(  # type: ignore[no-untyped-def]
-    stream,
-    branch,
-    weight,
-    bias,
-    total,
-    out,
-    count,
-    epsilon,
-    width: tl.constexpr,
-    rows: tl.constexpr,
+def _residual_norm_forward(
+    stream, branch, weight, bias, total, out, count, epsilon, width: tl.constexpr, rows: tl.constexpr
 ):
     """Some rows: total = stream + branch, out = layer norm of total."""
     column = tl.arange(0, width)[None, :]
@@ -57,7 +50,7 @@ def _residual_norm_forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _residual_norm_backward(  # type: ignore[no-untyped-def]
+def _residual_norm_backward(
     total,
     weight,
     total_gradient,
@@ -112,17 +105,7 @@ def _norm(
     count = stream.numel() // width
     total, out = torch.empty_like(stream), torch.empty_like(branch)
     _residual_norm_forward[(triton.cdiv(count, ROWS),)](
-        stream,
-        branch,
-        weight,
-        bias,
-        total,
-        out,
-        count,
-        epsilon,
-        width,
-        ROWS,
-        num_warps=_warps(width),
+        stream, branch, weight, bias, total, out, count, epsilon, width, ROWS, num_warps=_warps(width)
     )
     return total, out
 

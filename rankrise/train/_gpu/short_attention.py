@@ -9,6 +9,8 @@ In the kernels q, k, v are queries, keys and values, g the gradient of the outpu
 scores, d... a gradient; `_class` marks the class token's part.
 """
 
+# mypy: allow-untyped-defs
+
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ WARPS = 4
 
 
 @triton.jit
-def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
     """The class token's row on top of rows of zeros [16, width], and the patches' rows [patches, width]."""
     column = tl.arange(0, width)[None, :]
     row = tl.arange(0, 16)[:, None]
@@ -31,33 +33,33 @@ def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.conste
 
 
 @triton.jit
-def _write(pointer, rows, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write(pointer, rows, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
     """The patches' rows."""
     row = 1 + tl.arange(0, patches)[:, None]
     tl.store(pointer + row * stride + tl.arange(0, width)[None, :], rows.to(pointer.dtype.element_ty))
 
 
 @triton.jit
-def _times_class(rows, class_rows):  # type: ignore[no-untyped-def]
+def _times_class(rows, class_rows):
     """Each patch's row times the class token's. [patches]"""
     products = tl.dot(rows, tl.trans(class_rows))
     return tl.sum(tl.where(tl.arange(0, 16)[None, :] == 0, products, 0.0), 1)
 
 
 @triton.jit
-def _class_times_class(left, right):  # type: ignore[no-untyped-def]
+def _class_times_class(left, right):
     return tl.sum(tl.sum(left.to(tl.float32) * right.to(tl.float32), 1), 0)
 
 
 @triton.jit
-def _plus_class(rows, weights, class_rows):  # type: ignore[no-untyped-def]
+def _plus_class(rows, weights, class_rows):
     """`rows` and `weights` times the class token's row."""
     tile = tl.where(tl.arange(0, 16)[None, :] == 0, weights[:, None], 0.0)
     return tl.dot(tile.to(class_rows.dtype), class_rows, rows)
 
 
 @triton.jit
-def _write_mixtures(  # type: ignore[no-untyped-def]
+def _write_mixtures(
     first,
     first_weights,
     first_class,
@@ -86,7 +88,7 @@ def _write_mixtures(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _probabilities(q_class, q, k_class, k, scale):  # type: ignore[no-untyped-def]
+def _probabilities(q_class, q, k_class, k, scale):
     """softmax(scale * query key^T) in four parts.
 
     Patches to patches [patches, patches], patches to the class token [patches], the class token to patches
@@ -105,7 +107,7 @@ def _probabilities(q_class, q, k_class, k, scale):  # type: ignore[no-untyped-de
 
 
 @triton.jit
-def _short_attention_forward(  # type: ignore[no-untyped-def]
+def _short_attention_forward(
     packed, out, scale, heads: tl.constexpr, width: tl.constexpr, patches: tl.constexpr
 ):
     """One head of one image: out = softmax(scale * query key^T) value."""
@@ -122,7 +124,7 @@ def _short_attention_forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _short_attention_backward(  # type: ignore[no-untyped-def]
+def _short_attention_backward(
     packed,
     out_gradient,
     gradient,

@@ -1,4 +1,4 @@
-"""Sweep: one recipe at several values and seeds, or its choices, as runs beside each other in one folder."""
+"""Sweep: one recipe at several values and seeds, or its choices, as runs in one folder."""
 
 from rankrise.train.sweep.clusters import dask_executor, slurm_executor
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan, plan, plan_choices, read_seeds, read_sets

@@ -1,4 +1,4 @@
-"""Workers elsewhere: a Dask cluster, and Slurm by submitit. Their libraries are imported only here."""
+"""Workers elsewhere: a Dask cluster, and Slurm through submitit."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,14 +11,14 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 
 SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout")
-"""What submitit knows of every cluster; anything else is Slurm's own, such as partition or account."""
+"""submitit's options for every cluster; others are Slurm's own, such as partition or account."""
 
 
 @contextmanager
 def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor]:
     """A Dask cluster by the address of its scheduler, or "local" for one on this machine while it is used.
 
-    Its workers must have one thread each: training draws its random numbers from its process.
+    Its workers must have one thread each, because training draws random numbers from its process.
     """
     distributed = require("distributed", extra="dask", purpose="a sweep on Dask")
     with ExitStack() as stack:
@@ -38,22 +38,30 @@ def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor
                     "as tcp://host:8786, or 'local'."
                 ) from error
         stack.enter_context(client)
-        for worker, threads in client.nthreads().items():
-            if threads > 1:
-                raise RankriseError(
-                    f"the Dask worker {worker} has {threads} threads, but a run needs a whole process: "
-                    "start workers with --nthreads 1."
-                )
+        if any(threads > 1 for threads in client.nthreads().values()):
+            raise RankriseError(
+                "a Dask worker has several threads, but a run needs a whole process: start workers with "
+                "--nthreads 1."
+            )
         yield client.get_executor(pure=False)
 
 
 @contextmanager
 def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
-    """One Slurm job per call, with submitit's and Slurm's options as "partition=gpu,gpus_per_node=1"; scripts
-    and logs go to `folder`. With "cluster=local" the jobs are processes of this machine, to try it out.
+    """One Slurm job per call; scripts and logs go to `folder`.
+
+    `options` are submitit's and Slurm's, as "partition=gpu,gpus_per_node=1". With "cluster=local" the jobs
+    are processes of this machine, to try it out.
     """
     submitit = require("submitit", extra="slurm", purpose="a sweep on Slurm")
-    given = _options(options)
+    given: dict[str, Any] = {}
+    for word in options.split(","):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not name or not value:
+            raise RankriseError(f"--slurm has {word!r}: pass name=value, separated by commas.")
+        if name in ("nodes", "tasks_per_node"):
+            raise RankriseError(f"--slurm has {name}: leave it out, a run is one task on one node.")
+        given[name] = int(value) if value.isdecimal() else value
     cluster = given.pop("cluster", "slurm")
     prefixed = {
         name if name in SHARED or name.startswith("slurm_") else f"slurm_{name}": value
@@ -63,10 +71,7 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
         jobs = submitit.AutoExecutor(folder=folder, cluster=cluster)
         jobs.update_parameters(**prefixed)
     except (NameError, ValueError, RuntimeError, AssertionError, TypeError) as error:
-        raise RankriseError(
-            f"submitit refuses --slurm {options} ({first_line(error)}): pass its options as "
-            "name=value with commas between them."
-        ) from error
+        raise RankriseError(f"submitit refuses --slurm {options} ({first_line(error)}).") from error
     executor = _Jobs(jobs, submitit.helpers.DelayedSubmission)
     try:
         yield executor
@@ -75,7 +80,7 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
 
 
 class _Jobs(Executor):
-    """submitit's executor as one of `concurrent.futures`: a thread looks after the jobs' futures."""
+    """submitit's executor as one of `concurrent.futures`: a thread watches the jobs."""
 
     def __init__(self, jobs: Any, submission: Callable[..., Any]) -> None:
         self._jobs, self._submission = jobs, submission
@@ -93,7 +98,7 @@ class _Jobs(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Look after no more jobs; those of Slurm go on."""
+        """Stop watching the jobs; those of Slurm go on."""
         for future in list(self._waiting):
             if cancel_futures:
                 future.cancel()
@@ -116,9 +121,7 @@ class _Jobs(Executor):
 
 
 class _Resumable:
-    """A call that submitit may submit again as it is when its job's time is over: the run's folder knows
-    where to go on.
-    """
+    """A call that submitit submits again when its job's time is over; the run resumes from its folder."""
 
     def __init__(self, function: Callable[..., Any], submission: Callable[..., Any]) -> None:
         self.function, self.submission = function, submission
@@ -128,17 +131,3 @@ class _Resumable:
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
         return self.submission(self, *args, **kwargs)
-
-
-def _options(text: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for word in text.split(","):
-        name, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or not name or not value:
-            raise RankriseError(f"--slurm has {word!r}: pass name=value with commas between them.")
-        if name in ("nodes", "tasks_per_node"):
-            raise RankriseError(
-                f"--slurm has {name}: leave it out, a run of a sweep is one task on one node."
-            )
-        options[name] = int(value) if value.isdecimal() else value
-    return options

@@ -3,17 +3,15 @@
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json
-from rankrise.foundations.spelling import did_you_mean
 from rankrise.recipes.train_settings import TrainSettings
 
 MOST_RUNS = 10_000
-"""Runs in a sweep: more than anybody trains, and few enough to name."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class PlannedRun:
     """A run of a sweep."""
 
     name: str
-    """Of its folder: what varies, "initialisation_scale=0.5,seed=1", or the name that a table gives it."""
+    """Of its folder: what varies, "initialisation_scale=0.5,seed=1", or the choice's name."""
     changed: dict[str, Any]
     """What the sweep sets."""
     settings: TrainSettings
@@ -29,7 +27,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """All runs of a sweep, and those of them that are to be trained now."""
+    """All runs of a sweep, and those that are to be trained now."""
 
     settings: TrainSettings
     over: dict[str, Any]
@@ -50,69 +48,60 @@ def plan(
     """
     if "seed" in sets:
         raise RankriseError("the sweep sets 'seed' among its values: pass the seeds as seeds.")
-    for name, values in sets.items():
-        if not values:
-            raise RankriseError(f"the sweep gives no value for {name}: pass one or more.")
+    empty = next((name for name, values in sets.items() if not values), None)
+    if empty is not None or not seeds:
+        raise RankriseError(f"the sweep gives no value for {empty or 'seeds'}: pass one or more.")
     count = math.prod(map(len, sets.values())) * (seeds if isinstance(seeds, int) else len(seeds))
     if count > MOST_RUNS:
         raise RankriseError(f"the sweep has {count:,} runs: pass values and seeds for at most {MOST_RUNS:,}.")
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not seeds:
-        raise RankriseError("the sweep has no seed: pass a number of seeds of 1 or more, or a list of seeds.")
+    varied = [name for name in sets if len(sets[name]) > 1]
+    over: dict[str, list[Any]] = {name: [] for name in (*sets, "seed")}
     runs: dict[str, PlannedRun] = {}
-    for values in itertools.product(*sets.values(), seeds):
-        given = dict(zip((*sets, "seed"), values, strict=True))
-        wanted = settings.changed(given, "the sweep")
-        changed = {name: as_json(wanted)[name] for name in given}
-        varied = [name for name in sets if len(sets[name]) > 1]
+    for values in itertools.product(*sets.values(), range(seeds) if isinstance(seeds, int) else seeds):
+        wanted = settings.changed(dict(zip(over, values, strict=True)), "the sweep")
+        changed = {name: as_json(wanted)[name] for name in over}
         name = ",".join(f"{name}={_word(changed[name])}" for name in (*varied, "seed"))
         if name in runs:
             raise RankriseError(f"two runs of the sweep would be {name}: pass every value and seed once.")
         runs[name] = PlannedRun(name, changed, wanted)
-    every = list(runs.values())
-    over = {name: _distinct(run.changed[name] for run in every) for name in (*sets, "seed")}
-    numbers = over.pop("seed")
-    return SweepPlan(settings, {"sets": over, "seeds": numbers}, every, every)
+        for setting, value in changed.items():
+            if value not in over[setting]:
+                over[setting].append(value)
+    every, drawn = list(runs.values()), over.pop("seed")
+    return SweepPlan(settings, {"sets": over, "seeds": drawn}, every, every)
 
 
 def plan_choices(
     settings: TrainSettings, choices: Mapping[str, Mapping[str, Any]], only: str | None = None
 ) -> SweepPlan:
-    """One run per choice of a table: each has the settings but for what its choice changes. `only` names
-    those that are wanted, with commas between them; all without it.
+    """One run per choice of a table, with the settings that it changes. `only` names the choices to train,
+    separated by commas; None is all.
 
     >>> table = {"base": {}, "biases": {"qkv_bias": True}}
     >>> planned = plan_choices(TrainSettings(), table, only="biases")
     >>> [(run.name, run.settings.qkv_bias) for run in planned.runs], [run.name for run in planned.wanted]
     ([('base', False), ('biases', True)], ['biases'])
     """
-    runs = []
+    runs = {}
     for name, changes in choices.items():
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise RankriseError(
-                f"a choice is called {name!r}, which cannot name a folder: pass letters, digits, "
-                "'-', '+', '_' and '.'."
+                f"a choice is called {name!r}, which cannot name a folder: use letters, digits and -+_."
             )
         wanted = settings.changed(changes, f"the choice {name}")
-        runs.append(PlannedRun(name, {changed: as_json(wanted)[changed] for changed in changes}, wanted))
-    over = {"choices": {run.name: run.changed for run in runs}}
-    return SweepPlan(settings, over, runs, _chosen(runs, only))
-
-
-def _chosen(runs: list[PlannedRun], only: str | None) -> list[PlannedRun]:
-    if only is None:
-        return runs
-    by_name = {run.name: run for run in runs}
-    wanted = [name.strip() for name in only.split(",") if name.strip()]
-    for name in wanted or [only]:
-        if name not in by_name:
-            advice = did_you_mean(name, by_name, f"pass some of {', '.join(by_name)}.")
-            raise RankriseError(f"--only names {name!r}, which is not a choice of the recipe: {advice}")
-    return [by_name[name] for name in dict.fromkeys(wanted)]
+        runs[name] = PlannedRun(name, {one: as_json(wanted)[one] for one in changes}, wanted)
+    names = list(runs) if only is None else [name.strip() for name in only.split(",") if name.strip()]
+    unknown = [name for name in names if name not in runs]
+    if unknown or not names:
+        raise RankriseError(
+            f"--only is {only!r}, but the recipe's choices are {', '.join(runs)}: pass some of them."
+        )
+    over = {"choices": {run.name: run.changed for run in runs.values()}}
+    return SweepPlan(settings, over, list(runs.values()), [runs[name] for name in dict.fromkeys(names)])
 
 
 def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
-    """The values of `--set`: with commas between them, with semicolons where a value is itself a list.
+    """The values of `--set`, separated by commas, or by semicolons if a value is itself a list.
 
     >>> read_sets(["initialisation_scale=1,0.5", "spectra_epochs=1,2;5"])
     {'initialisation_scale': ['1', '0.5'], 'spectra_epochs': ['1,2', '5']}
@@ -122,41 +111,30 @@ def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
     for word in words:
         name, equals, values = word.partition("=")
         name = name.strip()
-        if not equals:
-            raise RankriseError(f"--set is {word!r}: pass SETTING=VALUE,VALUE.")
-        if name in sets:
-            raise RankriseError(f"--set gives {name} twice: pass all of its values in one.")
+        if not equals or name in sets:
+            raise RankriseError(f"--set is {word!r}: pass SETTING=VALUE,VALUE, with each setting once.")
         between = ";" if get_origin(types.get(name)) is tuple else ","
         sets[name] = [value.strip() for value in values.split(between) if value.strip()]
     return sets
 
 
 def read_seeds(text: str) -> int | list[int]:
-    """How many seeds from 0 on, or the seeds with commas between them.
+    """How many seeds from 0 on, or the seeds, separated by commas.
 
     >>> read_seeds("3"), read_seeds("0, 7"), read_seeds("7,")
     (3, [0, 7], [7])
     """
     try:
         return [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
-    except ValueError as error:
+    except ValueError:
         raise RankriseError(
-            f"--seeds is {text!r}: pass how many, or the seeds with commas between them."
-        ) from error
+            f"--seeds is {text!r}: pass how many, or the seeds separated by commas."
+        ) from None
 
 
 def _word(value: Any) -> str:
-    """A value as a fraction of a folder's name."""
+    """A value as part of a folder's name."""
     if isinstance(value, list):
         return "+".join(map(_word, value))
     text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
     return re.sub(r"[^\w.+-]+", "-", text)
-
-
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, where it comes first; lists among them cannot be keys."""
-    kept: list[Any] = []
-    for value in values:
-        if value not in kept:
-            kept.append(value)
-    return kept

@@ -1,4 +1,4 @@
-"""Workers on this machine: a fresh process for every call, each with its share of the processors or a GPU."""
+"""Workers on this machine: a fresh process for every run, each with its share of the cores or a GPU."""
 
 import faulthandler
 import os
@@ -18,11 +18,8 @@ import torch
 from rankrise.foundations.device import allowed_cores
 from rankrise.foundations.errors import RankriseError
 
-MOST = 10_000
-"""Processes of one machine: more than any has cores or GPUs for."""
-
 GRACE = 60.0
-"""Seconds in which a worker that was told to stop may save its checkpoint."""
+"""Seconds in which a worker that is told to stop may save its checkpoint."""
 
 
 class ProcessEnded(Exception):
@@ -32,17 +29,17 @@ class ProcessEnded(Exception):
 class Processes(Executor):
     """An executor that starts one process per call, so that one that is killed takes nothing with it.
 
-    `workers` of them are alive at a time (default: as many as GPUs, else processors, but `most` at the
-    most). Where there are several GPUs, each process sees one. Left by an exception, such as Ctrl-C, it tells
-    its processes to stop by SIGTERM, on which training saves a checkpoint.
+    It runs `workers` at a time: by default one per GPU, else one per core, and at most `most`. If there are
+    several GPUs, each process sees one. Left by an exception, such as Ctrl-C, it sends its processes SIGTERM,
+    on which training saves a checkpoint.
     """
 
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:
-        if workers is not None and not 1 <= workers <= MOST:
-            raise RankriseError(f"workers is {workers}: pass a whole number from 1 to {MOST:,}.")
+        if workers is not None and workers < 1:
+            raise RankriseError(f"workers is {workers}: pass at least 1.")
         gpus, cores = visible_gpus(), allowed_cores()
         count = workers or max(1, min(len(gpus) or cores, most or cores))
-        self._threads = ThreadPoolExecutor(count, initializer=_hold_interrupts)
+        self._threads = ThreadPoolExecutor(count, initializer=_block_interrupts)
         self._cores = None if "OMP_NUM_THREADS" in os.environ else max(1, cores // count)
         self._gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for number in range(count):
@@ -57,11 +54,11 @@ class Processes(Executor):
         return self._threads.submit(self._call, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; what runs goes on."""
+        """Take no more calls; those that run go on."""
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
 
     def stop(self) -> None:
-        """Tell every process to stop, wait until each has saved its state, and kill those that do not end."""
+        """Send every process SIGTERM, wait until it has saved its state, and kill those that do not end."""
         with self._lock:
             self._stopped = True
             alive = set(self._alive)
@@ -88,30 +85,26 @@ class Processes(Executor):
             with receiving:
                 with sending:
                     call = (sending, gpu, self._cores, function, args, kwargs)
-                    process = self._started(self._context.Process(target=_serve, args=call))
+                    process = self._context.Process(target=_serve, args=call)
+                    with self._lock:
+                        if self._stopped:
+                            raise ProcessEnded("the workers were stopped before it began")
+                        process.start()
+                        self._alive.add(process)
                 try:
                     return receiving.recv()
                 except EOFError:
                     pass
                 finally:
-                    self._end(process)
-                raise ProcessEnded(f"its process {_ending(process.exitcode)}")
+                    wait([process.sentinel])
+                    with self._lock:
+                        process.join()
+                        self._alive.discard(process)
+                code = process.exitcode or 0
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+                raise ProcessEnded(f"its process {how}")
         finally:
             self._gpus.put(gpu)
-
-    def _started(self, process: BaseProcess) -> BaseProcess:
-        with self._lock:
-            if self._stopped:
-                raise ProcessEnded("the workers were stopped before it began")
-            process.start()
-            self._alive.add(process)
-        return process
-
-    def _end(self, process: BaseProcess) -> None:
-        wait([process.sentinel])
-        with self._lock:
-            process.join()
-            self._alive.discard(process)
 
 
 def visible_gpus() -> list[str]:
@@ -130,34 +123,28 @@ def _serve(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """What a worker's process does; if a library crashes it, the standard error says where."""
-    faulthandler.enable(file=2)
+    """Call a function in a worker's process."""
+    faulthandler.enable(file=2)  # if a library crashes, standard error says where
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if cores is not None:
         torch.set_num_threads(cores)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     result = function(*args, **kwargs)
-    with suppress(BrokenPipeError):  # a parent that was killed
+    with suppress(BrokenPipeError):  # the parent was killed
         sending.send(result)
 
 
 def _stop_with_parent() -> None:
-    """A worker whose parent was killed stops as if it had been told to."""
+    """Stop a worker by SIGTERM when its parent is killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _hold_interrupts() -> None:
-    """Ctrl-C goes to all processes of a terminal; those that this thread starts leave it to the parent."""
+def _block_interrupts() -> None:
+    """Keep Ctrl-C, which a terminal sends to all processes, from those that this thread starts."""
     if hasattr(signal, "pthread_sigmask"):
         resource_tracker.ensure_running()  # starting it later would let interrupts through again
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"

@@ -1,7 +1,5 @@
 """On a GPU, compiled and replayed as CUDA graphs: the same numbers as without, stopped or not."""
 
-import os
-import signal
 from dataclasses import replace
 from typing import get_args
 
@@ -9,14 +7,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from tiny_text import TINY_TEXT
-from tiny_training import TINY, same_run
+from tiny_training import TINY, same_run, stop_at
 
 from rankrise.recipes.train_settings import Optimiser
-from rankrise.train import Interrupted, Reached, train
-from rankrise.train._kernels import chosen_kernels
+from rankrise.train import Interrupted, train
+from rankrise.train._learning_rate import set_rate
 from rankrise.train._optimiser import optimiser_of
-from rankrise.train._rate import set_rate
-from rankrise.train._step import eager_step, graphed
+from rankrise.train._step import chosen_kernels, steps_of
 from rankrise.train._task import task_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -34,28 +31,6 @@ kinds = pytest.mark.parametrize(
 )
 
 
-def test_graphs_that_share_their_memory_give_what_their_functions_give():
-    def functions():
-        weights = torch.ones(64, 64, device="cuda")
-
-        def step(batch):
-            loss = (batch[0] @ weights).tanh().mean()
-            weights.sub_(batch[0].T @ batch[0], alpha=1e-3)
-            return loss
-
-        def score(batch):
-            return (batch[0] @ weights).relu().exp().sum(1)
-
-        return step, score
-
-    generator = torch.Generator(device="cuda").manual_seed(0)
-    batches = torch.randn(40, 128, 64, device="cuda", generator=generator)
-    plain, replayed = functions(), graphed(*functions(), before_capture=lambda: None)
-    for number, batch in enumerate(batches):
-        both = [pair[number % 3 == 2]((batch,)).clone() for pair in (plain, replayed)]
-        torch.testing.assert_close(both[0], both[1], rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("optimiser", get_args(Optimiser))
 def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(optimiser):
     asked = replace(TINY, optimiser=optimiser, weight_decay=0.1)
@@ -65,9 +40,8 @@ def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(opt
         task = task_of(asked, accelerator.device)
         model = task.model().to(accelerator.device)
         model, chosen = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
-        step = eager_step(asked, accelerator, model, chosen, task.loss)
-        if replayed:
-            (step,) = graphed(step, before_capture=lambda: None)
+        compiled = replace(asked, compile="model", cuda_graph=replayed)
+        step, _ = steps_of(compiled, accelerator, task, model, chosen, before_capture=lambda: None)
         with chosen_kernels(asked):
             for number, batch in enumerate(task.batches(0, 0, 100, slice(None))):
                 set_rate(chosen, 1e-3 * (number + 1))
@@ -91,15 +65,11 @@ def test_graphs_change_no_number(settings, stories, tmp_path):
 
 @kinds
 def test_resumed_to_the_bit(settings, stories, tmp_path):
-    def stop(where: Reached) -> None:
-        if where.step == 8:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     settings = replace(settings, data_folder=str(stories), precision="bf16", compile="model", cuda_graph=True)
     train(settings, tmp_path / "whole")
     torch._dynamo.reset()
     with pytest.raises(Interrupted, match="SIGTERM at step 8"):
-        train(settings, tmp_path / "stopped", progress=stop)
+        train(settings, tmp_path / "stopped", progress=stop_at(8))
     torch._dynamo.reset()
     train(settings, tmp_path / "stopped")
     same_run(tmp_path / "whole", tmp_path / "stopped")

@@ -1,4 +1,4 @@
-"""The learning rate: a linear warm-up, then a cosine down to its final value; and what decays by it."""
+"""The learning rate, a linear warm-up and then a cosine, and how much weight decay takes at that rate."""
 
 import math
 
@@ -7,8 +7,8 @@ from torch.optim import Optimizer
 
 from rankrise.recipes.train_settings import TrainSettings
 
-LOOKED_AT = 10_000
-"""Steps at most, evenly spaced, of which the decay of all is told."""
+MOST_TERMS = 10_000
+"""Steps, evenly spaced, that the decay of a whole run is computed from at most."""
 
 
 def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
@@ -25,25 +25,24 @@ def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
     return final + (1 - final) * part
 
 
+def set_rate(optimiser: Optimizer, rate: float) -> None:
+    """Set the learning rate of the next update, in place if a CUDA graph reads it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
 def decayed(settings: TrainSettings, total: int, warm_up: int) -> float:
-    """What weight decay, apart from the gradient, multiplies a weight by in all steps; 1 with sgd, which has
-    it in the gradient.
+    """The factor by which decoupled weight decay shrinks a weight over the whole run; 1 for sgd.
 
     >>> decayed(TrainSettings(weight_decay=0.1, learning_rate=1e-3), total=2, warm_up=2)
     0.99985000...
     """
     if settings.optimiser == "sgd":
         return 1.0
-    final, every = settings.final_learning_rate / settings.learning_rate, -(-total // LOOKED_AT)
+    final, every = settings.final_learning_rate / settings.learning_rate, -(-total // MOST_TERMS)
     strength = settings.learning_rate * settings.weight_decay
     kept = (1 - strength * rate_at(step, total, warm_up, final) for step in range(0, total, every))
     return math.prod(max(0.0, one) for one in kept) ** (total / len(range(0, total, every)))
-
-
-def set_rate(optimiser: Optimizer, rate: float) -> None:
-    """Set the learning rate of the next update; in place where a CUDA graph reads it."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate

@@ -1,0 +1,280 @@
+"""Runs that are stopped or killed go on to the bit; what would go wrong in silence is refused by name."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+import transformers
+from tiny_text import TINY_TEXT, write_stories
+from tiny_training import TINY, recipe_file, same_run, stop_at
+
+from rankrise import RankriseError, watch
+from rankrise.commands import main
+from rankrise.record.names import checkpoint_path, latest_checkpoint
+from rankrise.train import Interrupted, train
+from rankrise.train._begun import initial_model, last_checkpoint, settings_of
+from rankrise.train._image_classification import ImageClassification
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Settings of a tiny run on text, and such a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        asked = replace(TINY_TEXT, data_folder=str(write_stories(tmp_path_factory.mktemp("text") / "data")))
+        train(asked, folder := tmp_path_factory.mktemp("whole") / "gpt2")
+        yield asked, folder
+
+
+def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path):
+    for step in (4, 20):
+        with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
+            train(tiny, tmp_path / "run", progress=stop_at(step))
+        assert latest_checkpoint(tmp_path / "run").name == f"step-{step:010d}"
+    assert train(tiny, tmp_path / "run").step == 30
+    same_run(tmp_path / "run", whole_run)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_so_does_one_on_text_streamed_or_not(text, tmp_path, stream):
+    """Its tied weights are written once."""
+    asked, whole = text
+    with pytest.raises(Interrupted):
+        train(replace(asked, stream=stream), tmp_path / "run", progress=stop_at(12))
+    train(replace(asked, stream=stream), tmp_path / "run")
+    same_run(tmp_path / "run", whole)
+
+
+def test_a_run_stopped_between_two_lines_of_the_record(tiny, whole_run, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        change_losses(patch, lambda calls, loss: os.kill(os.getpid(), signal.SIGINT) if calls == 6 else None)
+        with pytest.raises(Interrupted, match="SIGINT at step 6"):
+            train(tiny, tmp_path / "run")
+    train(tiny, tmp_path / "run")
+    same_run(tmp_path / "run", whole_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3, 6])
+def test_a_killed_run_resumes_from_its_checkpoint(tiny, whole_run, tmp_path, rows):
+    """Killed once that many lines are logged; steps are logged before the first and after each checkpoint."""
+    recipe, log = recipe_file(tiny, tmp_path / "recipe.yaml"), tmp_path / "run" / "steps.jsonl"
+    command = [sys.executable, "-m", "rankrise", "train", str(recipe), "--run", str(tmp_path / "run")]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while killed.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < rows):
+        time.sleep(0.005)
+    killed.kill()
+    killed.wait()
+    train(tiny, tmp_path / "run")
+    same_run(tmp_path / "run", whole_run)
+
+
+def test_a_finished_run_is_left_as_it_is(tiny, whole_run):
+    before = {path: path.stat().st_mtime_ns for path in whole_run.rglob("*") if path.is_file()}
+    reached = train(tiny, whole_run)
+    assert reached.step == reached.total_steps == 30
+    assert set(reached.metrics) == {"accuracy", "validation_loss"}
+    assert {path: path.stat().st_mtime_ns for path in whole_run.rglob("*") if path.is_file()} == before
+
+
+def test_other_settings_and_folders_are_refused_by_name(tiny, whole_run, tmp_path):
+    with pytest.raises(RankriseError, match="seed 0, not 1"):
+        train(replace(tiny, seed=1, learning_rate=1.0), whole_run)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RankriseError, match="is not a run"):
+        train(tiny, tmp_path)
+    with pytest.raises(RankriseError, match="is not a run"):
+        settings_of(tmp_path)
+
+
+def change_losses(monkeypatch, change):
+    """Let a function of the number of calls and the loss change what training computes."""
+    calls = 0
+    loss_of = ImageClassification.loss
+
+    def changed(task, model, *batch):
+        nonlocal calls
+        calls += 1
+        loss = loss_of(task, model, *batch)
+        other = change(calls, loss)
+        return loss if other is None else other
+
+    monkeypatch.setattr(ImageClassification, "loss", changed)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
+    tiny, tmp_path, monkeypatch
+):
+    change_losses(monkeypatch, lambda calls, loss: loss * (float("nan") if calls >= 10 else 1.0))
+    with pytest.raises(RankriseError, match="nan at step 10"):
+        train(tiny, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"
+
+
+def test_a_full_disk_stops_the_run_before_the_next_checkpoint(tiny, whole_run, tmp_path, monkeypatch):
+    def full(handle, data):
+        if data.startswith(b'{"step":12,'):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data)
+
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(RankriseError, match="No space left on device"):
+            train(tiny, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"
+    train(tiny, tmp_path / "run")
+    same_run(tmp_path / "run", whole_run)
+
+
+class Stop(Exception):
+    pass
+
+
+def broken_off(folder, settings=TINY):
+    """A run that was broken off after its checkpoint of step 15."""
+
+    def stop(reached):
+        if reached.step >= 20:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(settings, folder, progress=stop)
+    return folder
+
+
+def flip_a_bit(checkpoint):
+    data = bytearray((checkpoint / "model.safetensors").read_bytes())
+    data[-9] ^= 1
+    (checkpoint / "model.safetensors").write_bytes(data)
+
+
+def test_a_damaged_checkpoint_and_that_of_another_run_are_refused(tmp_path):
+    run, other = broken_off(tmp_path / "run"), broken_off(tmp_path / "other", replace(TINY, seed=1))
+    damaged, rows = tmp_path / "damaged", (run / "steps.jsonl").read_bytes()
+    for damage in (
+        flip_a_bit,
+        lambda checkpoint: (checkpoint / "optimiser.safetensors").unlink(),
+        lambda checkpoint: (checkpoint / "state.json").unlink(),
+        lambda checkpoint: shutil.copytree(checkpoint_path(other, 15), checkpoint, dirs_exist_ok=True),
+    ):
+        shutil.copytree(run, damaged)
+        damage(checkpoint_path(damaged, 15))
+        with pytest.raises(RankriseError, match="step-0000000015"):
+            train(TINY, damaged)
+        assert (damaged / "steps.jsonl").read_bytes() == rows
+        assert not watch.load(damaged).finished
+        shutil.rmtree(damaged)
+
+
+def test_a_copy_goes_on_and_what_the_user_put_beside_the_checkpoints_stays(tmp_path, whole_run):
+    run = broken_off(tmp_path / "run")
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    shutil.copytree(checkpoint_path(copy, 15), copy / "checkpoint" / "step-0000000015-best")
+    train(TINY, copy)
+    assert {path.name for path in (copy / "checkpoint").iterdir()} == {
+        "step-0000000015-best",
+        "step-0000000030",
+    }
+    shutil.rmtree(copy / "checkpoint" / "step-0000000015-best")
+    same_run(copy, whole_run)
+
+
+def test_checkpoints_are_read_by_transformers(text, whole_run):
+    for folder, kind in (
+        (text[1], transformers.GPT2LMHeadModel),
+        (whole_run, transformers.ViTForImageClassification),
+    ):
+        place = last_checkpoint(folder)
+        model, missing = kind.from_pretrained(place, output_loading_info=True)
+        assert not any(missing[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        for mine, read in zip(watch.heads(model), watch.heads(place), strict=True):
+            assert torch.equal(mine.query, read.query)
+
+
+def test_the_network_that_training_began_with_is_drawn_again(tiny, text, whole_run, tmp_path):
+    for folder in (text[1], whole_run):
+        kept = watch.load(folder)
+        begun = watch.heads(initial_model(folder))
+        assert [layer.name for layer in begun] == [layer["name"] for layer in kept.info["layers"]]
+    assert settings_of(whole_run) == tiny
+    other = Path(shutil.copytree(whole_run, tmp_path / "other"))
+    info = json.loads((other / "run.json").read_text())
+    info["extra"]["recipe"]["seed"] = 1
+    (other / "run.json").write_text(json.dumps(info))
+    with pytest.raises(RankriseError, match="other weights"):
+        initial_model(other)
+
+
+def test_a_run_from_before_a_setting_existed_has_the_value_of_then(tiny, whole_run, tmp_path):
+    info = json.loads((whole_run / "run.json").read_text())
+    for name in ("initialisation", "qkv_bias"):
+        del info["extra"]["recipe"][name]
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    assert settings_of(tmp_path) == replace(tiny, initialisation="normal", qkv_bias=True)
+
+
+def test_a_run_on_text_learns(text):
+    run = watch.load(text[1])
+    known = run.steps()["perplexity"][numpy.isfinite(run.steps()["perplexity"])]
+    assert 1 < known[-1] < known[0] < 300  # of 300 tokens
+    assert run.info["extra"]["step_units"] == 20 * 32
+    assert numpy.all(run.norm("VO")[-1] > 0)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    train(replace(TINY, keep_series=7), folder)
+    return folder
+
+
+def test_the_history_of_a_kept_series_is_the_record_at_its_steps(kept, tiny, tmp_path):
+    record, history = watch.load(kept), watch.history(kept, tmp_path / "history")
+    steps = history.measured.tolist()
+    assert (len(steps), steps[0], steps[-1]) == (7, 0, 30)
+    places = [record.measured.tolist().index(step) for step in steps]
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_array_equal(history.stable_rank(product), record.stable_rank(product)[places])
+    train(replace(tiny, keep_series=3, series_precision="bf16"), tmp_path / "bf16")
+    weights = watch.heads(tmp_path / "bf16" / "series" / "step-0000000030")
+    assert weights[0].key.dtype == torch.bfloat16
+
+
+def test_a_resumed_run_keeps_the_series_of_one_that_was_not_stopped(kept, tiny, tmp_path):
+    settings, folder = replace(tiny, keep_series=7), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(settings, folder, progress=stop_at(12))
+    later = folder / "series" / "step-0000000013"  # of a run that was killed after its last checkpoint
+    later.mkdir()
+    train(settings, folder)
+    files = [
+        {str(path.relative_to(one)): path.read_bytes() for path in sorted(one.glob("series/*/*"))}
+        for one in (folder, kept)
+    ]
+    assert files[0] == files[1]
+    assert not later.exists()
+
+
+def test_the_command_says_where_a_run_stands(tiny, whole_run, tmp_path, capsys):
+    recipe = str(recipe_file(tiny, tmp_path / "recipe.yaml"))
+    main(["train", recipe, "--run", str(whole_run)])
+    assert capsys.readouterr().err == f"{whole_run} is finished, nothing is left to train.\n"
+    run = broken_off(tmp_path / "run")
+    main(["train", recipe, "--run", str(run), "--json"])
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"{run} goes on from step-0000000015.")
+    assert json.loads(printed.out)["step"] == 30
+    late = ["--epochs", "0.2", "--warm_up_epochs", "100", "--spectra_epochs", "0.1,70"]
+    main(["train", recipe, "--run", str(tmp_path / "late"), *late])
+    assert capsys.readouterr().err.count("Note: ") == 2

@@ -1,0 +1,282 @@
+"""Text: tokenised once, detokenised, cut into blocks that miss no token; GPT-2 as the library computes it."""
+
+import sys
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from tiny_text import TINY_TEXT, hub_of
+from torch import nn
+
+from rankrise import RankriseError
+from rankrise.train._data.made_text import made_text
+from rankrise.train._data.text import (
+    Tokens,
+    pieces_of,
+    read_hugging_face_text,
+    read_text_folder,
+    tokenised,
+)
+from rankrise.train._data.tokenizer import read_tokenizer
+from rankrise.train._data.wikitext import detokenised, words_in
+from rankrise.train._language_model import language_model
+from rankrise.train._next_token import NextTokenPrediction
+from rankrise.train._task import task_of
+
+CPU = torch.device("cpu")
+BYTES = read_tokenizer("bytes", "")
+VOCABULARY = 100
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "rankrise"
+
+
+def test_a_text_is_tokenised_once_and_again_if_text_or_tokenizer_change(stories, cache):
+    pairs = read_tokenizer("pairs", stories)
+    text = read_text_folder(stories / "stories", "train", pairs)
+    first = tokenised(text, pairs)
+    decoder = transformers.GPT2TokenizerFast(
+        vocab=str(stories / "pairs" / "vocab.json"), merges=str(stories / "pairs" / "merges.txt")
+    )
+    assert decoder.decode(first.tokens.tolist()) == text.read()
+    assert first.vocabulary == 300
+    again = replace(pairs, encode=lambda _: pytest.fail("tokenised again"))
+    assert torch.equal(tokenised(text, again).tokens, first.tokens)
+    tokenised(text, BYTES)
+    (stories / "stories" / "stories.train.txt").write_text(text.read() + "More.\n")
+    longer = tokenised(read_text_folder(stories / "stories", "train", pairs), pairs)
+    assert len(longer.tokens) > len(first.tokens)
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_a_tokenised_file_stands_in_for_its_text(stories, cache):
+    pairs = read_tokenizer("pairs", stories)
+    made = tokenised(read_text_folder(stories / "stories", "train", pairs), pairs)
+    (stories / "stories" / "stories.train.txt").unlink()
+    (kept,) = cache.iterdir()
+    moved = kept.rename(stories / "stories" / kept.name)
+    found = read_text_folder(stories / "stories", "train", pairs)
+    assert torch.equal(found.tokens, made.tokens)
+    with pytest.raises(RankriseError, match="another tokenizer"):
+        read_text_folder(stories / "stories", "train", BYTES)
+    save_file({"tokens": torch.zeros(3)}, moved)
+    with pytest.raises(RankriseError, match=moved.name):
+        read_text_folder(stories / "stories", "train", pairs)
+
+
+@given(st.text(st.sampled_from("ab1.' \n\t"), max_size=60), st.integers(1, 12))
+@settings(max_examples=200, deadline=None)
+def test_pieces_have_the_tokens_of_the_whole(text, size):
+    """By the pre-tokenizer itself, which alone decides where tokens may end."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    def words(piece):
+        return [word for word, _ in ByteLevel(add_prefix_space=False).pre_tokenize_str(piece)]
+
+    pieces = list(pieces_of(text, size))
+    assert "".join(pieces) == text
+    assert [word for piece in pieces for word in words(piece)] == words(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (" = = Early life = = ", "== Early life =="),
+        ("a 5 @-@ year @-@ old , 1 @,@ 200 m ( 0 @.@ 7 mi ) away", "a 5-year-old, 1,200 m (0.7 mi) away"),
+        ("the lobsters ' claws don 't break ; it 's so", "the lobsters' claws don't break; it's so"),
+        ('he said " no , never " and " yes " .', 'he said "no, never" and "yes".'),
+        ("$ 5 [ sic ] : 50 % !", "$5 [sic]: 50%!"),
+    ],
+)
+def test_wikitext_is_written_as_people_write(written, meant):
+    assert detokenised(written + "\n") == meant + "\n"
+
+
+def test_wikitext_is_detokenised_and_keeps_its_count_of_words(tmp_path, cache):
+    original = " A well @-@ known one , here . \n Two \n"
+    (tmp_path / "valid.tokens").write_text(original)
+    found = tokenised(read_text_folder(tmp_path, "valid", BYTES), BYTES)
+    assert bytes(found.tokens.tolist()).decode() == "A well-known one, here.\nTwo\n"
+    assert found.words == words_in(original) == 11
+
+
+def test_missing_texts_and_tokenizers_are_named(tmp_path, stories):
+    for count in (0, 2):
+        for number in range(count):
+            (tmp_path / f"{number}.train.txt").write_text("text")
+        with pytest.raises(RankriseError, match=f"has {count} files with 'train'"):
+            read_text_folder(tmp_path, "train", BYTES)
+    (tmp_path / "c.valid.txt").write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(RankriseError, match=r"c\.valid\.txt is not UTF-8"):
+        read_text_folder(tmp_path, "valid", BYTES).read()
+    with pytest.raises(RankriseError, match="gpt2 has no tokenizer"):
+        read_tokenizer("gpt2", tmp_path)
+    asked = replace(TINY_TEXT, data_folder=str(stories), tokenizer="gpt2", also_validate=("other",))
+    with pytest.raises(RankriseError, match="other, gpt2"):
+        task_of(asked, CPU)
+
+
+def test_a_data_set_of_the_hub_by_name_and_configuration(monkeypatch):
+    rows = {"text": ["", " = A = \n", "end"]}
+    hub = hub_of(train=rows, validation=rows, test=rows)
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    train, validation = read_hugging_face_text("Salesforce/wikitext:wikitext-103-raw-v1")
+    assert hub.asked == [("Salesforce/wikitext", "wikitext-103-raw-v1")]
+    assert train.read() == "\n = A = \nend\n"
+    assert (validation.name, validation.part) == ("wikitext-103-raw-v1", "valid")
+    for splits in ({"train": rows}, {"train": {"words": []}, "validation": rows}):
+        monkeypatch.setitem(sys.modules, "datasets", hub_of(**splits))
+        with pytest.raises(RankriseError, match="a/b"):
+            read_hugging_face_text("a/b")
+
+
+def test_made_text_can_be_completed_from_its_beginning():
+    train, validation = made_text()
+    assert train.read() == made_text()[0].read()
+    for line in validation.read().splitlines()[:50]:
+        thing = line.split(" with a ")[1].split(".")[0]
+        owner = line.split(" to ")[-1].split(".")[0]
+        place = line.split(" in the ")[1].split(" ")[0]
+        assert line.endswith(f" Now {owner} has a {thing} in the {place}.")
+
+
+def counting(stream=False, **changes):
+    """Blocks of 10 tokens of a text that counts, with two validation sets."""
+    train = torch.arange(1000, 1107, dtype=torch.int32).to(torch.uint16)
+    sets = [Tokens("one", train[:25], 2000, 0), Tokens("two", train[50:61], 2000, 7)]
+    asked = replace(TINY_TEXT, sequence_length=10, stream=stream, **changes)
+    return NextTokenPrediction(asked, Tokens("train", train, 2000, 0), sets, CPU), train.long()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_epoch_predicts_every_token_of_its_blocks_once(stream):
+    task, train = counting(stream)
+    seen = []
+    for batch in task.batches(3, 0, 5, slice(None)):
+        inputs, targets = task.blocks(*batch)
+        assert torch.equal(inputs + 1, targets)
+        seen.append(targets)
+    assert torch.cat(seen).flatten().sort().values.tolist() == train[1:101].tolist()
+
+
+def test_streamed_shares_have_the_order_of_whole_batches_on_the_device():
+    task, _ = counting()
+    whole = [task.blocks(*batch)[0] for batch in task.batches(2, 1, 4, slice(None))]
+    for start in (0, 2):
+        share = slice(start, start + 2)
+        for one in (task, counting(stream=True)[0]):
+            parts = [one.blocks(*batch)[0] for batch in one.batches(2, 1, 4, share)]
+            assert all(torch.equal(part, batch[share]) for part, batch in zip(parts, whole, strict=True))
+    other, _ = counting(seed=5)
+    assert not torch.equal(other.blocks(*next(other.batches(2, 1, 4, slice(None))))[0], whole[0])
+
+
+def test_validation_predicts_every_token_but_the_first_of_each_set():
+    task, train = counting()
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for batch in task.validation_batches(4, slice(None)):
+        _, targets, sets = task.validation_blocks(*batch)
+        for row, number in zip(targets, sets.tolist(), strict=True):
+            found[number] += row[row >= 0].tolist()
+    assert found == {0: train[1:25].tolist(), 1: train[51:61].tolist()}
+
+
+def test_a_text_shorter_than_a_block_is_refused():
+    short = Tokens("note", torch.zeros(10, dtype=torch.uint16), 256, 0)
+    with pytest.raises(RankriseError, match="note has 10 tokens"):
+        NextTokenPrediction(replace(TINY_TEXT, sequence_length=10), short, [short], CPU)
+
+
+def drawn(name, count, words=0):
+    tokens = torch.randint(0, VOCABULARY, (count,), generator=torch.Generator().manual_seed(count))
+    return Tokens(name, tokens.to(torch.uint16), VOCABULARY, words)
+
+
+def drawn_task(**changes):
+    sets = [drawn("train", 100), drawn("other", 75, words=40)]
+    return NextTokenPrediction(replace(TINY_TEXT, **changes), drawn("train", 3000), sets, CPU)
+
+
+def test_loss_and_gradients_are_the_librarys():
+    """With 28 columns of padding in the logits, and without a mask."""
+    task = drawn_task()
+    ours = task.model().double()
+    theirs = transformers.GPT2LMHeadModel(ours.config).double()
+    theirs.load_state_dict(ours.state_dict())
+    batch = next(task.batches(0, 0, 20, slice(None)))
+    inputs, targets = task.blocks(*batch)
+    assert ours(input_ids=inputs).logits.shape[-1] == 128
+    loss = task.loss(ours, *batch)
+    expected = nn.functional.cross_entropy(theirs(input_ids=inputs).logits.flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
+    loss.backward()
+    expected.backward()
+    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-7, msg=name)
+
+
+def test_a_token_sees_none_that_follow():
+    model = drawn_task().model()
+    inputs = torch.randint(0, VOCABULARY, (2, 32))
+    changed = inputs.clone()
+    changed[:, 20:] = (changed[:, 20:] + 1) % VOCABULARY
+    before, after = model(input_ids=inputs).logits, model(input_ids=changed).logits
+    assert torch.equal(before[:, :20], after[:, :20])
+    assert not torch.allclose(before[:, 20:], after[:, 20:])
+
+
+def test_only_the_layers_of_gpt2_are_scaled():
+    whole, scaled = (
+        dict(language_model(replace(TINY_TEXT, initialisation_scale=scale), VOCABULARY).named_parameters())
+        for scale in (1.0, 0.25)
+    )
+    for name, weight in whole.items():
+        kept = "wte" in name or "wpe" in name or ".ln_" in name
+        assert torch.equal(scaled[name], weight if kept else 0.25 * weight), name
+
+
+def test_perplexity_is_over_every_token_of_each_set_whatever_the_batch():
+    task = drawn_task()
+    model = task.model()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+        found = []
+        for size in (1, 3, 50):
+            scores = [task.score(model, *batch) for batch in task.validation_batches(size, slice(None))]
+            found.append(task.metrics(torch.stack(scores).sum(0)))
+        for name, tokens in (("", drawn("train", 100)), ("/other", drawn("other", 75))):
+            losses = []
+            for start in range(0, len(tokens.tokens) - 1, 32):
+                block = tokens.tokens[start : start + 33].long()[None]
+                logits = model(input_ids=block[:, :-1]).logits[0, :, :VOCABULARY]
+                losses.append(nn.functional.cross_entropy(logits, block[0, 1:], reduction="none"))
+            mean = torch.cat(losses).double().mean()
+            for metrics in found:
+                assert float(metrics[f"perplexity{name}"]) == pytest.approx(float(mean.exp()), rel=1e-5)
+        by_words = torch.cat(losses).double().sum() / 40
+    assert float(found[0]["word_perplexity/other"]) == pytest.approx(float(by_words.exp()), rel=1e-5)
+    assert "word_perplexity" not in found[0]
+
+
+def test_training_never_starts_from_pretrained_weights(monkeypatch):
+    """One reproduction did. Here nothing is loaded, and the loss is that of no knowledge."""
+    monkeypatch.setattr(
+        transformers.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("pretrained weights")
+    )
+    model = language_model(replace(TINY_TEXT, hidden_size=192, heads=12, head_size=16), 1000)
+    for block in model.transformer.h:
+        assert float(block.attn.c_attn.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+        assert float(block.attn.c_proj.weight.detach().std()) == pytest.approx(0.02 / 4**0.5, rel=0.05)
+    inputs = torch.randint(0, 1000, (2, 33), generator=torch.Generator().manual_seed(0))
+    logits = model(input_ids=inputs[:, :-1]).logits[..., :1000]
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), inputs[:, 1:].flatten())
+    assert float(loss) == pytest.approx(numpy.log(1000), abs=0.1)
