@@ -22,6 +22,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from rankrise.train._data.tokens import Tokens
+from rankrise.train._kernels import chosen_kernels
+from rankrise.train._rate import set_rate
+from rankrise.train._sources import DeviceImages
+from rankrise.train._token_blocks import TokenBlocks
 from timing import synchronise
 from torch import Tensor, nn
 
@@ -29,18 +34,13 @@ from rankrise import watch
 from rankrise.foundations.files import to_json, write_json
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.train._data.images import ImageData, ImagePart
-from rankrise.train._data.tokens import Tokens
 from rankrise.train._image_classification import ImageClassification
-from rankrise.train._kernels import chosen_kernels
 from rankrise.train._language_model import language_model
 from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._optimiser import optimiser_of
-from rankrise.train._rate import set_rate
-from rankrise.train._sources import DeviceImages
 from rankrise.train._step import compiled, eager_step, graphed
 from rankrise.train._task import Task
 from rankrise.train._times import Times
-from rankrise.train._token_blocks import TokenBlocks
 from rankrise.train._vision_model import vision_transformer
 
 VOCABULARY = 50257
