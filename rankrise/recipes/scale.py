@@ -16,13 +16,13 @@ def scale_name(alpha: str | float) -> str:
         number = Decimal(str(alpha).strip())
     except InvalidOperation:
         number = Decimal(0)
-    if not 0 < number < 1:
-        raise RankriseError(
-            f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32."
-        )
-    digits = "".join(map(str, number.as_tuple().digits)).rstrip("0")
-    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{digits[0]}{fraction}e{number.adjusted()}"
+    if number.is_finite() and 0 < number < 1:
+        digits = "".join(map(str, number.as_tuple().digits)).rstrip("0")
+        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+        name = f"{digits[0]}{fraction}e{number.adjusted()}"
+        if log10_of(name) < 0:  # as a float, it may be 1
+            return name
+    raise RankriseError(f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32.")
 
 
 def log10_of(name: str) -> float:
