@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.notes import gathered
 from rankrise.watch._heads import family_snippet, find_layers, none_read, unwrap
 from rankrise.watch._linear import works_as_known
 from rankrise.watch._recognise import record_verdict
@@ -45,8 +44,8 @@ class LayoutCheck:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the proof does not cover, each once with its layers."""
-        return tuple(gathered((layer.layer, limit) for layer in self.layers for limit in layer.limits))
+        """What the proof does not cover, each once; `layers` have them by layer."""
+        return tuple(dict.fromkeys(limit for layer in self.layers for limit in layer.limits))
 
     def __str__(self) -> str:
         unproved = [f"{layer.layer}: {layer.reason}" for layer in self.layers if not layer.proved]

@@ -11,12 +11,10 @@ from weakref import WeakSet
 
 from torch import Tensor, nn
 
-from rankrise.foundations.counted import and_more
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.notes import gathered
 from rankrise.watch import _roles as roles
 from rankrise.watch._ceilings import product_ceilings
-from rankrise.watch._families import FAMILIES, Attention
+from rankrise.watch._families import Attention
 from rankrise.watch._linear import is_linear, plain_name, shapes_only
 from rankrise.watch._lora import AdaptedWeights
 from rankrise.watch._pretrained import Loaded, open_pretrained
@@ -111,12 +109,8 @@ class Layers(Sequence[Layer]):
         return len(self.names)
 
     def __repr__(self) -> str:
-        notes = [
-            (name, note)
-            for name, module in zip(self.names, self._modules, strict=True)
-            for note in read_shapes(module).notes
-        ]
-        return f"Layers({'; '.join([', '.join(self.names), *gathered(notes)])})"
+        notes = dict.fromkeys(note for module in self._modules for note in read_shapes(module).notes)
+        return f"Layers({'; '.join([', '.join(self.names), *notes])})"
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...
@@ -223,8 +217,7 @@ def none_read(model: nn.Module) -> RankriseError:
     _, reasons = _recognised(model)
     snippet = family_snippet(model.get_submodule(next(iter(reasons)))) if reasons else ""
     return RankriseError(
-        f"No attention head of {type(model).__name__} can be read (looked for the families "
-        f"{', '.join(family.__name__ for family in FAMILIES)}); modules that look like attention: "
+        f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
         f"{_grouped(model, reasons) or 'none'}. Add a family for your own module, as "
         f"docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch).{snippet}"
     )
@@ -282,14 +275,13 @@ def _below(path: str, above: str) -> bool:
 
 def _announce_guesses(found: dict[str, nn.Module]) -> None:
     """Warn of an assumed layout, once for each class."""
-    for path, module in found.items():
+    for module in found.values():
         guess = read_shapes(module).guess
         if guess and type(module) not in _announced:
             _announced.add(type(module))
-            more = and_more(sum(type(other) is type(module) for other in found.values()) - 1)
-            name = plain_name(path) or type(module).__name__
+            alike = [name for name, other in found.items() if type(other) is type(module)]
             warnings.warn(
-                f"The layout of {name}{more} is a GUESS: {guess}. If that is wrong, so is every rank. "
+                f"The layout of {_first_of(alike)} is a GUESS: {guess}. If that is wrong, so is every rank. "
                 "Prove it by a forward pass: watch.check(model, batch), or RankTracker(..., check=batch).",
                 stacklevel=3,
             )
@@ -308,11 +300,13 @@ def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
     """Each kind of module and reason once, with the first module of that kind and how many more there are."""
     paths: dict[tuple[str, str], list[str]] = {}
     for path, reason in reasons.items():
-        kind = type(model.get_submodule(path)).__name__
-        paths.setdefault((kind, reason), []).append(plain_name(path))
-    return "; ".join(
-        f"{these[0]}{and_more(len(these) - 1)} ({kind}): {reason}" for (kind, reason), these in paths.items()
-    )
+        paths.setdefault((type(model.get_submodule(path)).__name__, reason), []).append(path)
+    return "; ".join(f"{_first_of(these)} ({kind}): {reason}" for (kind, reason), these in paths.items())
+
+
+def _first_of(paths: list[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return (plain_name(paths[0]) or "the model") + more
 
 
 def _looks_like_attention(module: nn.Module, path: str) -> bool:

@@ -1,7 +1,9 @@
 """What `heads` promises beside the layouts: the right products, views, precision, wrappers, refusals."""
 
 import copy
+import re
 import warnings
+from pathlib import Path
 
 import peft
 import pytest
@@ -116,6 +118,13 @@ def test_a_family_of_ones_own_comes_first():
     finally:
         watch.remove_family(halves)
     assert watch.heads(Plain())[0].query.shape == (3, 8, 4)
+
+
+def test_the_docs_page_prints_what_it_says(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "heads.md").read_text(encoding="utf-8")
+    code, output = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    exec(code, {})
+    assert capsys.readouterr().out == output
 
 
 # What training puts around a model
