@@ -23,6 +23,7 @@ from rankrise.foundations.files import to_json
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._cut import cut_change, cut_product
 from rankrise.use._gathered import BLOCK, Sum
+from rankrise.use._moments import Moment
 from rankrise.use._ranks import directions_to_find
 
 Shapes = dict[tuple[int, int], int]
@@ -55,7 +56,7 @@ def roots(shape: tuple[int, int], device: str) -> tuple[Any, Any]:
         gathered = Sum(size, BLOCK)
         scale = torch.arange(1, size + 1, device=device) ** -0.5
         gathered.add(torch.randn(2048, size, device=device) * scale)
-        made.append(gathered.mean(1).root())
+        made.append(Moment(tuple(gathered.blocks)).root())
     return made[0], made[1]
 
 

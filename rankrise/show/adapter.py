@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from rankrise.show.table import Fitting, table_of
 if TYPE_CHECKING:
     from rankrise.use import Adapter
 
-NAMES_SHOWN = 6
+NAMES_SHOWN = 4
 
 MUCH = 0.1
 """Warn if more than this share of the change is left out."""
@@ -37,8 +37,12 @@ def print_adapter(
         print(to_json({**asked, **numbers}))
         return
     console = safe_console()
-    console.print(_table(adapter))
-    for line in described(adapter, numbers, rank, what, measured_on):
+    whole = "everything that training changed" if what == "change" else "the larger adapter"
+    console.print(
+        f"The adapter holds {adapter.held:.1%} of {whole}, by the square of all parameters' change."
+    )
+    console.print(_table(numbers["matrices"]))
+    for line in described(adapter, rank, what, measured_on):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}", markup=False, soft_wrap=True)
     console.print(
@@ -46,42 +50,40 @@ def print_adapter(
     )
 
 
-def described(
-    adapter: "Adapter", numbers: Mapping[str, Any], rank: int | None, what: str, measured_on: str
-) -> Iterator[str]:
+def described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
-    whole = "everything that training changed" if what == "change" else "the larger adapter"
-    yield f"It holds {adapter.held:.1%} of {whole} (the square of the change of all parameters)."
-    left_out = sum(adapter.holds.left_out.values())
-    if left_out:
-        shares: dict[str, float] = {}
-        for name, share in adapter.holds.left_out.items():
-            kind = _kind(name)
-            shares[kind] = shares.get(kind, 0.0) + share
-        warning = "Warning: left out" if left_out > MUCH else "Left out"
-        yield f"{warning} is {left_out:.1%} of it: {_some([f'{k} {v:.1%}' for k, v in shares.items()])}."
     of = "square weighted by what it does to the loss" if adapter.weighted else "energy (its plain square)"
     yield (
         f"Of the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
-        f"{adapter.parameters:,} parameters, rank {numbers['largest_rank']} at most."
+        f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
     if rank is not None:
         yield from _of_the_budget(adapter, rank, what)
-    if adapter.rest.changed:
-        names = _some(list(dict.fromkeys(map(_kind, adapter.rest.changed))))
-        hint = "; --leave_rest leaves them out" if what == "change" else ""
-        kept = f"kept whole ({adapter.rest.parameters:,} parameters{hint}; vLLM refuses them)"
-        yield f"Not cut: {names}, {kept if adapter.rest.kept else 'left out'}."
+    if adapter.rest.changed and adapter.rest.kept:
+        hint = "--leave_rest leaves them out; " if what == "change" else ""
+        yield (
+            f"Kept whole: {_some(map(_kind, adapter.rest.changed))} ({adapter.rest.parameters:,} parameters; "
+            f"{hint}vLLM refuses them)."
+        )
+    elif adapter.rest.changed:
+        left_out, shares = 0.0, dict.fromkeys(map(_kind, adapter.holds.left_out), 0.0)
+        for name in adapter.rest.changed:  # those that are new have no share
+            share = adapter.holds.left_out.get(name, 0.0)
+            shares[_kind(name)] = shares.get(_kind(name), 0.0) + share
+            left_out += share
+        names = _some(f"{kind} {share:.1%}" if share > 5e-4 else kind for kind, share in shares.items())
+        warning = "Warning: left out" if left_out > MUCH else "Left out"
+        yield f"{warning}, {left_out:.1%} of the change: {names}."
     if (measured := adapter.measured) is not None:
         losses = ", ".join(f"{name} {scores['loss']:.4g}" for name, scores in vars(measured).items())
         gain = "there is no gain" if measured.gain is None else f"{measured.gain:.1%} of the gain kept"
         yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {gain}."
 
 
-def _table(adapter: "Adapter") -> Fitting:
+def _table(matrices: Sequence[Mapping[str, Any]]) -> Fitting:
     """A line per kind of matrix: those whose names differ in numbers alone."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for row in adapter.to_dict()["matrices"]:
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in matrices:
         kinds.setdefault(_kind(row["name"]), []).append(row)
     columns: dict[str, list[str]] = {
         title: [] for title in ("matrix", "number", "shape", "rank", "kept", "noise")
@@ -121,7 +123,8 @@ def _kind(name: str) -> str:
     return re.sub(r"\d+", "*", name)
 
 
-def _some(names: list[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _some(names: Iterable[str]) -> str:
+    """The first few different names, and how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = len(different) - NAMES_SHOWN
+    return ", ".join(different[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -255,14 +255,13 @@ def held_of(adapter: Adapter, pair: Pair, device: str | torch.device | None) -> 
     whole, lost, left_out = 0.0, 0.0, {}
     for matrix in adapter.matrices:
         before, after = (tensor.to(device or tensor.device) for tensor in pair.read(matrix))
-        before = before.to(after.device)
         left, right = (
             factor.to(adapter.dtype).to(after.device).float()
             for factor in adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
         )
-        whole += _square(after.float() - before.float())
-        merged = (before + left @ right).to(before.dtype)
-        lost += _square(after.float() - merged.float())
+        old, new = before.to(after.device).float(), after.float()
+        whole += _square(new - old)
+        lost += _square(new - torch.addmm(old, left, right).to(before.dtype))
     for name, base, tuned in pair.changed():
         if base is None or not tuned.is_floating_point():
             continue  # new tensors have no change
@@ -290,7 +289,7 @@ def held_of_factors(adapter: Adapter, larger: Mapping[str, tuple[Tensor, Tensor]
 
 
 def _square(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+    return float(torch.linalg.vector_norm(tensor)) ** 2
 
 
 def _product_square(left: Tensor, right: Tensor) -> float:

@@ -1,6 +1,6 @@
 """`use.moments`: sums of `x x^T` on both sides of every layer, gathered while losses are differentiated."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -143,8 +143,6 @@ class Sum:
         self.sizes = [size // parts + (place < size % parts) for place in range(parts)]
         self.blocks: list[Tensor] = []
         self.tokens = 0
-        self.owners: set[str] = set()
-        """The layers that share this sum."""
 
     def add(self, rows: Tensor, factor: float = 1.0) -> None:
         """Add `factor * rows^T rows`. [tokens, size]"""
@@ -158,17 +156,11 @@ class Sum:
                 total.addmm_(part.mT, part, alpha=factor)
         self.tokens += len(rows)
 
-    def copy_for(self, owners: set[str]) -> "Sum":
-        """A copy for some of its owners, which leave this sum."""
-        made = Sum(sum(self.sizes), max(self.sizes))
-        made.sizes, made.blocks = self.sizes, [block.clone() for block in self.blocks]
-        made.tokens, made.owners = self.tokens, owners
-        self.owners -= owners
-        return made
 
-    def mean(self, count: int) -> Moment:
-        """The mean, in the memory of the sum."""
-        return Moment(tuple(block.div_(count) for block in self.blocks))
+def mean(sums: Sequence[Sum], count: int) -> Moment:
+    """The mean of one sum, in its memory, or of several together."""
+    blocks = zip(*(each.blocks for each in sums), strict=True)
+    return Moment(tuple(sum(parts[1:], parts[0]).div_(count) for parts in blocks))
 
 
 @dataclass
@@ -181,17 +173,14 @@ class _Read:
 
 
 class Gathered:
-    """The sums of all layers.
-
-    Layers that read one tensor share the sum of their inputs for as long as the gradient reaches them at the
-    same tokens.
-    """
+    """The sums of all layers."""
 
     def __init__(self, layers: Iterable[Matrix], block: int) -> None:
         self.examples = 0
         """In the current batch."""
         self._layers, self._block = {matrix.name: matrix for matrix in layers}, block
-        self._inputs: dict[str, Sum] = {}
+        self._inputs: dict[frozenset[str], Sum] = {}
+        """Of tensors that just these layers read, each with a gradient at the same tokens."""
         self._outputs: dict[str, Sum] = {}
         self._reads: dict[Any, _Read] = {}
 
@@ -222,14 +211,20 @@ class Gathered:
         self._reads.clear()
 
     def means(self, examples: int) -> tuple[dict[str, Moment], dict[str, Moment], dict[str, int]]:
-        """The moments of inputs and of outputs, and the number of tokens, of all layers that were reached."""
-        sums = {name: self._inputs[name] for name in self._layers if name in self._inputs}
-        sums = {name: each for name, each in sums.items() if each.tokens}
-        shared = {id(each): each for each in sums.values()}
-        means = {key: each.mean(each.tokens) for key, each in shared.items()}
-        inputs = {name: means[id(each)] for name, each in sums.items()}
-        outputs = {name: self._outputs[name].mean(examples) for name in sums}
-        return inputs, outputs, {name: each.tokens for name, each in sums.items()}
+        """The moments of inputs and of outputs, and the number of tokens, of all layers that were reached.
+
+        Layers that always read the same tensors get the same moment.
+        """
+        found = {
+            name: tuple(each for readers, each in self._inputs.items() if name in readers and each.tokens)
+            for name in self._layers
+        }
+        found = {name: sums for name, sums in found.items() if sums}
+        tokens = {sums: sum(each.tokens for each in sums) for sums in found.values()}
+        means = {sums: mean(sums, tokens[sums]) for sums in sorted(tokens, key=len, reverse=True)}
+        outputs = {name: mean([self._outputs[name]], examples) for name in found}
+        inputs = {name: means[sums] for name, sums in found.items()}
+        return inputs, outputs, {name: tokens[sums] for name, sums in found.items()}
 
     def _forward(
         self, name: str, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Tensor
@@ -267,19 +262,7 @@ class Gathered:
                 alike.append((reached, {name}))
         read.reached.clear()
         for reached, names in alike:
-            rows = read.tensor.flatten(0, -2)[reached].float()
-            for each in self._sums_of(names):
-                each.add(rows)
-
-    def _sums_of(self, names: set[str]) -> list[Sum]:
-        """The sums of exactly these layers; a sum that others share is copied first."""
-        new = {name for name in names if name not in self._inputs}
-        if new:
-            made = Sum(self._layers[min(new)].into, self._block)
-            made.owners = new
-            self._inputs |= dict.fromkeys(new, made)
-        for shared in {id(each): each for each in map(self._inputs.__getitem__, names)}.values():
-            ours = shared.owners & names
-            if ours != shared.owners:
-                self._inputs |= dict.fromkeys(ours, shared.copy_for(ours))
-        return list({id(each): each for each in map(self._inputs.__getitem__, names)}.values())
+            into = self._layers[min(names)].into
+            self._inputs.setdefault(frozenset(names), Sum(into, self._block)).add(
+                read.tensor.flatten(0, -2)[reached].float()
+            )

@@ -74,8 +74,8 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     main(["extract", *models, "--out", str(here / "a"), "--leave_rest"])
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(r"transformer\.h\.\*\.attn\.c_attn 2 48x16 8 [\d.]+%", printed)
-    assert re.search(r"It holds [\d.]+% of everything", printed)
-    assert re.search(r"left out is [\d.]+% of it: transformer.wte.weight [\d.]+%", printed)
+    assert re.search(r"The adapter holds [\d.]+% of everything", printed)
+    assert re.search(r"Warning: left out, [\d.]+% of the change: transformer.wte.weight [\d.]+%", printed)
     assert "rank 8 at most" in printed
     assert "is a budget" not in printed
     main(["extract", *models, "--data", str(here / "gpt2.txt"), "--rank", "2", "--out", str(here / "b")])
