@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,35 +38,30 @@ def toy(
     from rankrise.recipes.toy_settings import QUICK, read_recipe
     from rankrise.record.run_file import has_run
     from rankrise.runs import open_toy
+    from rankrise.runs.toy.pieces import pieces_of
     from rankrise.show.progress import bar
-    from rankrise.toy import run_toy, work_of
+    from rankrise.toy import run_toy
 
     if quick and recipe is not None:
         raise RankriseError("both --quick and --recipe are given: pass one of them.")
     wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
-    if has_run(run) and not (quick or recipe or settings):
-        wanted = open_toy(run).settings  # to resume, the folder alone is enough
+    begun = open_toy(run) if has_run(run) else None
+    if begun is not None and not (quick or recipe or settings):  # to resume, the folder alone is enough
+        wanted = begun.settings
         _tell_settings(run, wanted)
     wanted = wanted.changed(settings, "the command line")
-    was_finished = has_run(run) and not open_toy(run).missing
+    workers, command = workers or os.cpu_count() or 1, command_line()
     try:
-        with bar("toy experiments", work_of(wanted), unit="gradients") as move_to:
-            done = run_toy(
-                run,
-                wanted,
-                workers=workers or os.cpu_count() or 1,
-                command=command_line(),
-                note=note,
-                progress=lambda work, finished: move_to(work, f"toy experiments, {finished} finished"),
-            )
+        with bar("toy experiments", len(pieces_of(wanted)), unit="experiments") as move_to:
+            done = run_toy(run, wanted, workers, command, note, progress=move_to)
     except KeyboardInterrupt:
         print(
-            f"rankrise: interrupted; experiments that ended are in {run}, the same command does the others.",
+            f"rankrise: interrupted; {run} keeps what is finished, the same command does the rest.",
             file=sys.stderr,
         )
         raise SystemExit(130) from None
-    if was_finished:
-        print(f"{run} is finished, nothing is left to compute.", file=sys.stderr)
+    if begun is not None and begun.finished:
+        print(f"{run} was finished, nothing is left to compute.", file=sys.stderr)
     if json:
         print(to_json({"folder": str(done.folder), **done.info}))
     else:
@@ -75,15 +69,8 @@ def toy(
 
 
 def _tell_settings(run: Path, settings: ToySettings) -> None:
-    """Say where a run that is taken up without flags has other settings than those that flags default to."""
-    paper = ToySettings()
-    others = [
-        f"{field.name} {getattr(settings, field.name)}, not {getattr(paper, field.name)}"
-        for field in fields(paper)
-        if getattr(settings, field.name) != getattr(paper, field.name)
-    ]
+    """Print where a run that is resumed without flags differs from the paper's settings."""
+    paper, own = ToySettings().to_dict(), settings.to_dict()
+    others = [f"{name} {own[name]}, not {paper[name]}" for name in paper if own[name] != paper[name]]
     if others:
-        print(
-            f"{run} has settings of its own ({'; '.join(others)}): for the paper's, pass another folder.",
-            file=sys.stderr,
-        )
+        print(f"{run} has settings of its own ({'; '.join(others)}).", file=sys.stderr)

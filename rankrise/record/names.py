@@ -82,16 +82,6 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return max(ours, default=None)
 
 
-def toy_piece(seed: int, kind: str, alpha: str = "", step: float | None = None) -> str:
-    """A piece of a toy run, without the ending of its file.
-
-    >>> toy_piece(seed=3, kind="descent", alpha="1e-32", step=0.01)
-    'seed-3/descent-1e-32-step-0.01'
-    """
-    parts = [kind, alpha, "" if step is None else f"step-{step:g}"]
-    return f"seed-{seed}/" + "-".join(part for part in parts if part)
-
-
 def remove_unfinished(folder: Path) -> None:
     """Remove what a killed process was writing."""
     for pattern in UNFINISHED:

@@ -1,26 +1,22 @@
 """Plain gradient descent on the weights (u, v), as the paper trained its toy models."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from rankrise.record.shapes import MOST
+from rankrise.predict.types import DiagonalHead, DiagonalTransformer
 from rankrise.runs.toy.curves import ACTIVE, Descent
-from rankrise.toy.network import Network
+
+Network = DiagonalHead | DiagonalTransformer
 
 POINTS = 400
+LARGEST = 1e100
+"""Losses and values beyond this have diverged."""
 
 
 def gradient_descent(
-    network: Network,
-    u0: Tensor,
-    v0: Tensor,
-    log10_alpha: float,
-    step: float,
-    until: float,
-    progress: Callable[[float], None] | None = None,
+    network: Network, u0: Tensor, v0: Tensor, log10_alpha: float, step: float, until: float
 ) -> Descent:
     """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`.
 
@@ -29,7 +25,7 @@ def gradient_descent(
 
     >>> from rankrise import predict
     >>> network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
-    >>> u0, v0 = predict.random_start(4)
+    >>> u0, v0 = predict.random_start(network)
     >>> descent = gradient_descent(network, u0, v0, log10_alpha=-2, step=0.02, until=1.0)
     >>> bool(descent.losses[-1] < descent.losses[0]), len(descent.times)
     (True, 232)
@@ -45,17 +41,13 @@ def gradient_descent(
         a = u * v
         loss, gradient = network.value_and_gradient(a)
         time = number * step / unit
-        if not (loss < MOST and a.abs().amax() < MOST):
-            message = (
-                f"Stopped at step {number}, where the loss is {loss.item()}: take a step below {step:g}."
-            )
+        if not (loss < LARGEST and a.abs().amax() < LARGEST):
+            message = f"Stopped at step {number}: the loss is {loss.item()}; take a step below {step:g}."
             break
         first = (a.abs() >= ACTIVE) & activation_times.isinf()
         activation_times[first] = time
         if number % every == 0 or number == steps:
             kept.append((time, a, loss))
-            if progress is not None:
-                progress(number / steps)
         u, v = u - step * v * gradient, v - step * u * gradient
     times, values, losses = zip(*kept, strict=True)
     return Descent(

@@ -1,178 +1,118 @@
-"""Each piece of a run, computed and written: what a worker does."""
+"""Each piece of a run, computed and written."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from rankrise import predict
 from rankrise.foundations.files import write_json
-from rankrise.predict.types import Perturbation
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.runs import PerturbedCurve, ToyRun
-from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.curves import ACTIVE, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece
-from rankrise.runs.toy.write import (
-    write_descent,
-    write_flow,
-    write_full,
-    write_perturbations,
-    write_stages,
-)
-from rankrise.toy.descent import gradient_descent
+from rankrise.runs.toy.run import ToyRun, write_curves, write_flow, write_perturbations, write_stages
+from rankrise.toy.descent import Network, gradient_descent
 from rankrise.toy.full import train_full_weights
-from rankrise.toy.network import initialisation_of, network_of
-
-Report = Callable[[float], None]
-"""Called with the fraction of the piece that is done, from 0 to 1."""
 
 CURVE_POINTS = 64
-"""Of each perturbed curve, which are kept in single precision: there are two for each perturbation."""
+"""Points of each perturbed curve; curves are kept in single precision."""
 
 
-def compute(folder: Path, settings: ToySettings, piece: Piece, report: Report) -> None:
+def network_of(settings: ToySettings, seed: int) -> Network:
+    """The diagonal network on its data: the head of Eq. 1, or a transformer for more layers or heads."""
+    dimension, tokens, samples = settings.dimension, settings.tokens, settings.samples
+    if settings.layers == settings.heads == 1:
+        return predict.diagonal_head(dimension, tokens, samples, seed, settings.objective)
+    layers, heads = settings.layers, settings.heads
+    return predict.diagonal_transformer(
+        dimension, layers, heads, tokens, samples, seed=seed, objective=settings.objective
+    )
+
+
+def initialisation_of(settings: ToySettings, seed: int) -> tuple[Tensor, Tensor]:
+    """Gaussian `u0` and `v0` (p,), the same for every scale: theta(0) = alpha * theta_0."""
+    size = 2 * settings.dimension * settings.layers * settings.heads
+    # Not the seed of the data: the teacher would be drawn from the same numbers.
+    return predict.random_start(size, seed=seed + 1_000_000)
+
+
+def compute(folder: Path, settings: ToySettings, piece: Piece) -> None:
     """Compute one piece and write its file, on one thread: a seed gives the same numbers on any workers."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _COMPUTE[piece.kind](ToyRun(folder, settings, {}), piece, report)
+        _compute(ToyRun(folder, settings, {}), settings, piece)
     finally:
         torch.set_num_threads(threads)
 
 
-def _stages(run: ToyRun, piece: Piece, report: Report) -> None:
-    network = network_of(run.settings, piece.seed)
-    stages = predict.greedy(
-        network,
-        until=run.settings.until,
-        progress=lambda found: report(min(1.0, found / network.size)),
-    )
-    coordinates = range(network.size)
-    labels, places = map(network.label, coordinates), map(network.place, coordinates)
-    write_stages(run.folder, piece.seed, [*labels], [*places], stages)
+def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
+    network, seed = network_of(settings, piece.seed), piece.seed
+    match piece.kind:
+        case "stages":
+            stages = predict.greedy(network, until=settings.until)
+            labels = [network.label(coordinate) for coordinate in range(network.size)]
+            places = [network.place(coordinate) for coordinate in range(network.size)]
+            write_stages(run.folder, seed, labels, places, stages)
+        case "flow":
+            start, scale = initialisation_of(settings, seed), log10_of(piece.alpha)
+            flow = predict.gradient_flow(network, *start, scale, settings.until, settings.tolerance)
+            write_flow(run.folder, piece, flow, settings.tolerance)
+        case "descent":
+            start, scale = initialisation_of(settings, seed), log10_of(piece.alpha)
+            step = piece.step or settings.step
+            write_curves(run.folder, piece, gradient_descent(network, *start, scale, step, settings.until))
+        case "full":
+            scale = log10_of(settings.full_scale)
+            full = train_full_weights(network, scale, settings.step, settings.full_until, seed + 2_000_000)
+            write_curves(run.folder, piece, full)
+        case "strict-minima" | "noise-robustness":
+            _perturb(run, settings, piece, network)
+        case "assumptions":
+            stages = run.stages(seed)
+            checked: dict[str, object] = {"nothing to check": stages.message}
+            if stages:
+                noise = settings.noise_robustness_std
+                checked = predict.check_assumptions(network, stages, noise=noise, seed=seed).to_dict()
+            write_json(run.folder / piece.file, checked)
+        case "comparison":
+            stages = run.stages(seed)
+            flows = {alpha: run.flow(seed, alpha) for alpha in settings.alphas if stages}
+            write_json(run.folder / piece.file, {alpha: _compared(stages, flows[alpha]) for alpha in flows})
 
 
-def _flow(run: ToyRun, piece: Piece, report: Report) -> None:
-    settings = run.settings
-    flow = predict.gradient_flow(
-        network_of(settings, piece.seed),
-        *initialisation_of(settings, piece.seed),
-        log10_alpha=log10_of(piece.alpha),
-        until=settings.until,
-        tolerance=settings.tolerance,
-        progress=lambda time: report(time / settings.until),
-    )
-    write_flow(run.folder, piece, flow, settings.tolerance)
-
-
-def _descent(run: ToyRun, piece: Piece, report: Report) -> None:
-    settings = run.settings
-    descent = gradient_descent(
-        network_of(settings, piece.seed),
-        *initialisation_of(settings, piece.seed),
-        log10_alpha=log10_of(piece.alpha),
-        step=piece.step or settings.step,
-        until=settings.until,
-        progress=report,
-    )
-    write_descent(run.folder, piece, descent)
-
-
-def _full(run: ToyRun, piece: Piece, report: Report) -> None:
-    settings = run.settings
-    full = train_full_weights(
-        network_of(settings, piece.seed),
-        log10_of(settings.full_scale),
-        settings.step,
-        settings.full_until,
-        seed=piece.seed + 2_000_000,
-        progress=report,
-    )
-    write_full(run.folder, piece, full)
-
-
-def _strict_minima(run: ToyRun, piece: Piece, report: Report) -> None:
-    """Noise at random times: training should return to the plateau."""
-    flow = run.flow(piece.seed, run.settings.smallest_alpha)
+def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network) -> None:
+    """Strict minima: noise at random times, after which training should return to the plateau. Noise
+    robustness: less noise just after a coordinate crossed the threshold; training should keep to its path.
+    """
+    flow = run.flow(piece.seed, settings.smallest_alpha)
     source = torch.Generator().manual_seed(piece.seed)
-    parts = torch.rand(run.settings.perturbed_times, generator=source, dtype=torch.float64)
-    times = sorted((parts * float(flow.times[-1])).tolist())
-    _perturb_and_follow(run, piece, report, flow, times, run.settings.strict_minima_std, source)
-
-
-def _noise_robustness(run: ToyRun, piece: Piece, report: Report) -> None:
-    """Less noise where a coordinate has just crossed the threshold: training should keep to its path."""
-    flow = run.flow(piece.seed, run.settings.smallest_alpha)
-    source = torch.Generator().manual_seed(piece.seed)
-    crossings = flow.crossings(run.settings.threshold)
-    times = [crossing.time for crossing in crossings if crossing.upward and crossing.time > 0]
-    _perturb_and_follow(run, piece, report, flow, times, run.settings.noise_robustness_std, source)
-
-
-def _perturb_and_follow(
-    run: ToyRun,
-    piece: Piece,
-    report: Report,
-    flow: predict.Flow,
-    times: list[float],
-    std: float,
-    source: torch.Generator,
-) -> None:
-    settings, network = run.settings, network_of(run.settings, piece.seed)
+    if piece.kind == "strict-minima":
+        std = settings.strict_minima_std
+        parts = torch.rand(settings.perturbed_times, generator=source, dtype=torch.float64)
+        times = sorted((parts * float(flow.times[-1])).tolist())
+    else:
+        std = settings.noise_robustness_std
+        crossings = flow.crossings(settings.threshold)
+        times = [crossing.time for crossing in crossings if crossing.upward and crossing.time > 0]
     seeds = torch.randint(2**31, (len(times),), generator=source).tolist()
-    curves: list[PerturbedCurve] = []
+    curves = []
     for time, seed in zip(times, seeds, strict=True):
-        perturbation = predict.perturb(
+        found = predict.perturb(
             network, flow, time, std, settings.threshold, settings.duration, seed, settings.tolerance
         )
-        curves.append(_curve(perturbation))
-        report(len(curves) / len(times))
+        last = min(float(found.original.times[-1]), float(found.perturbed.times[-1]))
+        # Closer together at first, where the perturbed flow moves fastest.
+        at = last * torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64).square()
+        curves.append(PerturbedCurve(time, at, found.original.at(at).float(), found.perturbed.at(at).float()))
     write_perturbations(
         run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration
     )
 
 
-def _curve(perturbation: Perturbation) -> PerturbedCurve:
-    """Both flows at the same times, closer together at first, where the perturbed one moves fastest."""
-    original, perturbed = perturbation.original, perturbation.perturbed
-    last = min(float(original.times[-1]), float(perturbed.times[-1]))
-    times = last * torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64).square()
-    return PerturbedCurve(perturbation.time, times, original.at(times).float(), perturbed.at(times).float())
-
-
-def _assumptions(run: ToyRun, piece: Piece, report: Report) -> None:
-    network = network_of(run.settings, piece.seed)
-    stages = run.stages(piece.seed)
-    if len(stages):
-        noise = run.settings.noise_robustness_std
-        checked = predict.check_assumptions(network, stages, noise=noise, seed=piece.seed).to_dict()
-    else:
-        checked = {"nothing to check": stages.message}
-    write_json(run.folder / piece.file, checked)
-
-
-def _comparison(run: ToyRun, piece: Piece, report: Report) -> None:
-    stages = run.stages(piece.seed)
-    comparisons = {}
-    for alpha in run.settings.alphas if len(stages) else ():
-        comparison = predict.compare(stages, run.flow(piece.seed, alpha), ACTIVE)
-        comparisons[alpha] = asdict(comparison) | {
-            "largest_time_error": comparison.largest_time_error,
-            "largest_point_error": comparison.largest_point_error,
-            "support_grows_by_at_most_one": comparison.support_grows_by_at_most_one,
-        }
-    write_json(run.folder / piece.file, comparisons)
-
-
-_COMPUTE: dict[str, Callable[[ToyRun, Piece, Report], None]] = {
-    "stages": _stages,
-    "flow": _flow,
-    "descent": _descent,
-    "full": _full,
-    "strict-minima": _strict_minima,
-    "noise-robustness": _noise_robustness,
-    "assumptions": _assumptions,
-    "comparison": _comparison,
-}
+def _compared(stages: predict.Stages, flow: predict.Flow) -> dict[str, object]:
+    comparison = predict.compare(stages, flow, ACTIVE)
+    names = ("largest_time_error", "largest_point_error", "support_grows_by_at_most_one")
+    return asdict(comparison) | {name: getattr(comparison, name) for name in names}

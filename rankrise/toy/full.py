@@ -1,34 +1,27 @@
 """Full weight matrices in place of diagonal ones: beyond the theorem, and incremental too (Figure 3)."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from rankrise import predict
 from rankrise.predict.types import DiagonalHead, FullHead
-from rankrise.record.shapes import MOST
 from rankrise.runs.toy.curves import FullWeights
-from rankrise.toy.network import Network
+from rankrise.toy.descent import LARGEST, Network
 
 POINTS = 500
 
 LARGE, FEW = 12, 3
-"""Of a head with more than `LARGE` dimensions only the first `FEW` stages are predicted: each is long."""
+"""For a head with more than `LARGE` dimensions we predict the first `FEW` stages only: each takes long."""
 
 
 def train_full_weights(
-    network: Network,
-    log10_scale: float,
-    step: float,
-    until: float,
-    seed: int = 0,
-    progress: Callable[[float], None] | None = None,
+    network: Network, log10_scale: float, step: float, until: float, seed: int = 0
 ) -> FullWeights:
     """Gradient descent on four d x d matrices per head, from Gaussian entries of std `10**log10_scale`.
 
-    The data and the teacher are those of the diagonal network, so that both learn the same function. Singular
+    The data and the teacher are those of the diagonal network, so both learn the same function. Singular
     vectors are free, so which direction comes next is no longer a choice among coordinates. For a single head
     the stages are predicted too, up to `until`.
     """
@@ -44,31 +37,23 @@ def train_full_weights(
     for number in range(steps + 1):
         weights = weights.detach().requires_grad_()
         loss = full_loss(network, weights)
-        if not (loss < MOST and weights.detach().square().sum() < MOST):
-            message = (
-                f"Stopped at step {number}, where the loss is {loss.item()}: take a step below {step:g}."
-            )
+        if not (loss < LARGEST and weights.detach().square().sum() < LARGEST):
+            message = f"Stopped at step {number}: the loss is {loss.item()}; take a step below {step:g}."
             break
         (gradient,) = torch.autograd.grad(loss, weights)
         if number % every == 0 or number == steps:
-            products = _products(weights.detach())
-            kept.append(
-                (
-                    number * step,
-                    float(loss.detach()),
-                    *(torch.linalg.svdvals(product).flatten() for product in products),
-                )
+            key_query, value_output = (
+                torch.linalg.svdvals(product).flatten() for product in _products(weights.detach())
             )
-            if progress is not None:
-                progress(number / steps)
+            kept.append((number * step, float(loss.detach()), key_query, value_output))
         weights = weights - step * gradient
-    times, losses, key_query, value_output = zip(*kept, strict=True)
+    times, losses, key_queries, value_outputs = zip(*kept, strict=True)
     predicted_kq, predicted_vo = _predicted(network, until)
     return FullWeights(
         times=torch.tensor(times, dtype=torch.float64),
         losses=torch.tensor(losses, dtype=torch.float64),
-        singular_values_kq=torch.stack(key_query),
-        singular_values_vo=torch.stack(value_output),
+        singular_values_kq=torch.stack(key_queries),
+        singular_values_vo=torch.stack(value_outputs),
         log10_scale=log10_scale,
         step=step,
         message=message,

@@ -1,11 +1,13 @@
-"""A whole run: its pieces on several workers, each kept as soon as it is finished, resumable at any time."""
+"""A whole run: its pieces on several processes, each kept once it is finished, resumable at any time."""
 
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,12 @@ from rankrise.foundations.provenance import machine, now, versions
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.record.names import remove_unfinished
 from rankrise.record.run_file import has_run, write_run
-from rankrise.runs import ToyRun, open_toy
-from rankrise.runs.toy.pieces import Piece, pieces_of
+from rankrise.runs.toy.pieces import Piece, needs, pieces_of
+from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.toy.experiments import compute
-from rankrise.toy.work import cost, needs
 
-OnProgress = Callable[[float, int], None]
-"""Called with the work that is done, in the unit of `work_of`, and the number of finished pieces."""
+OnProgress = Callable[[int], None]
+"""Called with the number of finished pieces."""
 
 
 def run_toy(
@@ -32,7 +33,7 @@ def run_toy(
     note: str = "",
     progress: OnProgress | None = None,
 ) -> ToyRun:
-    """Run every experiment that `settings` asks for into `folder`, skipping what is there already.
+    """Run every experiment that `settings` asks for into `folder`, skipping finished ones.
 
     >>> import tempfile
     >>> sizes = {"dimension": 2, "tokens": 3, "samples": 20}
@@ -42,17 +43,19 @@ def run_toy(
     ...     len(run.missing), run.flow(seed=0, alpha="1e-4").ending
     (0, 'reached')
     """
-    if not 1 <= workers <= 10_000:
-        raise RankriseError(f"workers is {workers}: pass a whole number from 1 to 10,000.")
+    if workers < 1:
+        raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
     run = _begin(Path(folder), settings, command, note)
     missing = run.missing
     if not missing:
         return run
+    done = len(pieces_of(settings)) - len(missing)
     try:
-        if workers == 1:
-            _work_here(run, missing, progress)
-        else:
-            _work_beside(run, missing, workers, progress)
+        finished = _one_by_one(run, missing) if workers == 1 else _side_by_side(run, missing, workers)
+        for _ in finished:
+            done += 1
+            if progress is not None:
+                progress(done)
     finally:
         remove_unfinished(run.folder)
     write_run(run.folder, "toy", run.info | {"finished": now()})
@@ -60,119 +63,96 @@ def run_toy(
 
 
 def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyRun:
-    """The run in `folder`, new or to be resumed; refused where the folder holds something else."""
+    """The run in `folder`, new or to be resumed."""
     if has_run(folder):
         run = open_toy(folder)
-        asked, found = settings.to_dict(), run.settings.to_dict()
-        for name, value in asked.items():
+        found = run.settings.to_dict()
+        for name, value in settings.to_dict().items():
             if found[name] != value:
                 raise RankriseError(
-                    f"{folder} holds a run with {name} {found[name]}, not {value}: "
-                    "pass the same settings to resume it, or another folder."
+                    f"{folder} holds a run with {name} {found[name]}, not {value}: pass the same settings to "
+                    "resume it, or another folder."
                 )
-        for piece in pieces_of(settings):
-            if run.has(piece):
-                run.check(piece)
         remove_unfinished(folder)
         return run
     if is_taken(folder):
         raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
-    info = {
-        "settings": settings.to_dict(),
-        "versions": versions(),
-        "machine": machine(),
-        "command": command,
-        "started": now(),
-        "finished": None,
-        "note": note,
-    }
+    info: dict[str, Any] = {"settings": settings.to_dict(), "versions": versions(), "machine": machine()}
+    info |= {"command": command, "started": now(), "finished": None, "note": note}
     write_run(folder, "toy", info)
     return ToyRun(folder, settings, info)
 
 
-def _work_here(run: ToyRun, missing: list[Piece], progress: OnProgress | None) -> None:
-    """One piece after another, in this process."""
-    total = pieces_of(run.settings)
-    done = sum(cost(piece, run.settings) for piece in total if piece not in missing)
-    finished = len(total) - len(missing)
-    for piece in missing:
-        size = cost(piece, run.settings)
-
-        def report(part: float, before: float = done, size: float = size, finished: int = finished) -> None:
-            if progress is not None:
-                progress(before + part * size, finished)
-
-        compute(run.folder, run.settings, piece, report)
-        done, finished = done + size, finished + 1
-        report(1.0)
+def _one_by_one(run: ToyRun, missing: list[Piece]) -> Iterator[Piece]:
+    """Compute the pieces in this process."""
+    waiting = list(missing)
+    while waiting:
+        piece = next(one for one in waiting if _ready(run, one))
+        waiting.remove(piece)
+        compute(run.folder, run.settings, piece)
+        yield piece
 
 
-def _work_beside(run: ToyRun, missing: list[Piece], workers: int, progress: OnProgress | None) -> None:
-    """The largest piece whose needs are met goes next, to whichever worker is free."""
-    settings, total = run.settings, pieces_of(run.settings)
-    parts = get_context("spawn").Array("d", [float(piece not in missing) for piece in total], lock=False)
-    waiting = sorted(missing, key=lambda piece: cost(piece, settings), reverse=True)
+def _side_by_side(run: ToyRun, missing: list[Piece], workers: int) -> Iterator[Piece]:
+    """Compute the pieces in worker processes, each piece once those that it needs are finished."""
+    waiting = list(missing)
     running: dict[Future[None], Piece] = {}
-    with _executor(workers, parts) as executor:
+    with _pool(workers) as pool:
         while waiting or running:
-            unfinished = {*waiting, *running.values()}
-            for piece in list(waiting):
-                if len(running) < workers and not unfinished.intersection(needs(piece, settings)):
+            with _ignoring_interrupts():
+                for piece in [one for one in waiting if _ready(run, one)]:
                     waiting.remove(piece)
-                    with _interrupts_held():
-                        future = executor.submit(_work, run.folder, settings, piece, total.index(piece))
-                    running[future] = piece
-            finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in finished:
-                future.result()
-                parts[total.index(running.pop(future))] = 1.0
-            if progress is not None:
-                done = sum(part * cost(piece, settings) for part, piece in zip(parts, total, strict=True))
-                progress(done, len(total) - len(waiting) - len(running))
+                    running[pool.submit(compute, run.folder, run.settings, piece)] = piece
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                try:
+                    future.result()
+                except BrokenProcessPool:
+                    left = len(run.missing)
+                    raise RankriseError(
+                        f"a worker process was killed, perhaps for lack of memory: {run.folder} keeps what "
+                        f"is finished, and the same command does the other {left} experiments."
+                    ) from None
+                yield running.pop(future)
+
+
+def _ready(run: ToyRun, piece: Piece) -> bool:
+    return all(run.has(need) for need in needs(piece, run.settings))
 
 
 @contextmanager
-def _executor(workers: int, parts: Any) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that are ended at once when the work is broken off, whatever they are doing."""
-    executor = ProcessPoolExecutor(workers, get_context("spawn"), _prepare_worker, (parts,))
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that end at once when the work is broken off."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with_parent)
     try:
-        yield executor
+        yield pool
     except BaseException:
-        for process in (executor._processes or {}).values():
+        for process in (pool._processes or {}).values():
             process.terminate()
         raise
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits, so that a worker started meanwhile inherits that and leaves it to the parent for good."""
-    if not hasattr(signal, "pthread_sigmask"):
+def _ignoring_interrupts() -> Iterator[None]:
+    """Workers that start meanwhile inherit this, and leave Ctrl-C to the parent."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
-_parts: Any = None
+def _end_with_parent() -> None:
+    """Let a worker end when its parent is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
 
-def _prepare_worker(parts: Any) -> None:
-    global _parts
-    _parts = parts
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where interrupts cannot be held
-
-
-def _work(folder: Path, settings: ToySettings, piece: Piece, number: int) -> None:
-    parent = os.getppid()
-
-    def report(part: float) -> None:
-        _parts[number] = part
-        if os.getppid() != parent:  # it was killed; an exception would only be sent to it
-            os._exit(1)
-
-    compute(folder, settings, piece, report)
+    threading.Thread(target=watch, daemon=True).start()

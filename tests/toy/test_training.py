@@ -7,11 +7,10 @@ import torch
 
 from rankrise import predict
 from rankrise.claims.toy import prediction_errors
-from rankrise.record.shapes import MOST
 from rankrise.toy import ToySettings
-from rankrise.toy.descent import gradient_descent
+from rankrise.toy.descent import LARGEST, gradient_descent
+from rankrise.toy.experiments import initialisation_of, network_of
 from rankrise.toy.full import full_loss, train_full_weights
-from rankrise.toy.network import initialisation_of, network_of
 
 
 def test_descent_is_what_an_optimiser_does() -> None:
@@ -49,7 +48,7 @@ def test_a_step_too_large_stops_and_says_so() -> None:
     u0, v0 = predict.random_start(6, seed=2)
     descent = gradient_descent(network, u0, v0, log10_alpha=-1, step=50.0, until=500.0)
     assert "take a step below" in descent.message
-    assert max(descent.losses.max(), descent.values.abs().max()) < MOST
+    assert max(descent.losses.max(), descent.values.abs().max()) < LARGEST
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 2)])

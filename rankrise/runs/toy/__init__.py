@@ -1,1 +1,1 @@
-"""The record of a toy run: the pieces it is kept in, read back and written."""
+"""The record of a toy run: its pieces, and the curves in them."""

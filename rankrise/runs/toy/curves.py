@@ -9,11 +9,11 @@ from torch import Tensor
 from rankrise import predict
 
 ACTIVE = 1e-3
-"""The size at which a coordinate counts as active, the one `predict.compare` uses."""
+"""The size at which a coordinate counts as active, as in `predict.compare`."""
 
 
 def fine_times(flow: predict.Flow) -> Tensor:
-    """The steps of a flow, and three times between each two: its own interpolation bends between steps."""
+    """The steps of a flow, and three times between each two: the flow bends between steps."""
     start, step = flow.times[:-1, None], flow.times.diff()[:, None]
     return torch.cat([(start + step * start.new_tensor([0.0, 0.25, 0.5, 0.75])).flatten(), flow.times[-1:]])
 
@@ -22,8 +22,8 @@ def fine_times(flow: predict.Flow) -> Tensor:
 class Descent:
     """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,).
 
-    `activation_times` (p,) are of the first step with `|a| >= 1e-3`, inf where there is none; `message` says
-    how it ended.
+    `activation_times` (p,) are of the first step with `|a| >= 1e-3`, inf if there is none; `message` says how
+    it ended.
     """
 
     times: Tensor
@@ -41,8 +41,8 @@ class FullWeights:
 
     Those of W_K W_Q^T and of W_V W_O^T are (n, layers*heads*d), each head's in descending order. An entry of
     a weight matrix starts with standard deviation `10**log10_scale`. `predicted_kq` and `predicted_vo` are
-    the rescaled times at which a head's product is predicted to reach rank 1, 2 and so on, as far as that was
-    computed: never for several heads, nor in runs from before there was a prediction.
+    the rescaled times at which a head's product is predicted to reach rank 1, 2 and so on; they are empty for
+    several heads.
     """
 
     times: Tensor
@@ -57,7 +57,7 @@ class FullWeights:
 
     @property
     def rescaled_times(self) -> Tensor:
-        """t / log(1/scale), (n,), which is to full weights what rescaled time is to diagonal ones."""
+        """t / log(1/scale), (n,): what rescaled time is to diagonal weights."""
         return self.times / (-self.log10_scale * math.log(10))
 
 

@@ -1,11 +1,10 @@
-"""The pieces of a run: each computed on its own, kept in its own file, and skipped when that is there."""
+"""The pieces of a run: each is computed on its own and kept in its own file."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.record.names import toy_piece
 
 Kind = Literal[
     "stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"
@@ -17,7 +16,11 @@ SMALLEST_FLOAT_SCALE = -300.0
 
 @dataclass(frozen=True)
 class Piece:
-    """One experiment of one seed; `alpha` where it has one, `step` where it is not the run's own."""
+    """One experiment of one seed; `alpha` if it has one, `step` if it is not the run's own.
+
+    >>> Piece("descent", 3, "1e-32", 0.01).file
+    'seed-3/descent-1e-32-step-0.01.safetensors'
+    """
 
     kind: Kind
     seed: int
@@ -27,37 +30,49 @@ class Piece:
     @property
     def name(self) -> str:
         """The piece's file within its run, without the ending."""
-        return toy_piece(self.seed, self.kind, self.alpha, self.step)
+        parts = [self.kind, self.alpha, "" if self.step is None else f"step-{self.step:g}"]
+        return f"seed-{self.seed}/" + "-".join(part for part in parts if part)
 
     @property
     def file(self) -> str:
-        """The file that is there once the piece is finished."""
+        """The file that exists once the piece is finished."""
         ending = "json" if self.kind in ("stages", "comparison", "assumptions") else "safetensors"
         return f"{self.name}.{ending}"
 
 
 def pieces_of(settings: ToySettings) -> list[Piece]:
-    """Every piece of a run."""
+    """Every piece of a run, those that need others after them."""
     return [piece for seed in settings.seeds for piece in _pieces_of_seed(settings, seed)]
+
+
+def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
+    """The pieces that must be finished before this one starts."""
+    stages, flows = Piece("stages", piece.seed), [Piece("flow", piece.seed, one) for one in settings.alphas]
+    match piece.kind:
+        case "strict-minima" | "noise-robustness":
+            return flows[-1:]
+        case "assumptions":
+            return [stages]
+        case "comparison":
+            return [stages, *flows]
+    return []
 
 
 def _pieces_of_seed(settings: ToySettings, seed: int) -> list[Piece]:
     chosen = settings.experiments
     pieces: list[Piece] = []
-    if "stages" in chosen:
-        pieces += [Piece("stages", seed), Piece("assumptions", seed)]
-    if "flow" in chosen:
-        pieces += [Piece("flow", seed, alpha) for alpha in settings.alphas]
-    if "descent" in chosen:
-        scales = [alpha for alpha in settings.alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
-        pieces += [Piece("descent", seed, alpha) for alpha in scales]
-        pieces += [
-            Piece("descent", seed, alpha, step) for alpha in scales[-1:] for step in settings.other_steps
-        ]
     if "full" in chosen:
         pieces.append(Piece("full", seed))
+    if "descent" in chosen:
+        scales = [alpha for alpha in settings.alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
+        # The smallest scale takes longest.
+        pieces += [Piece("descent", seed, alpha) for alpha in reversed(scales)]
+        pieces += [Piece("descent", seed, one, step) for one in scales[-1:] for step in settings.other_steps]
     if "flow" in chosen:
+        pieces += [Piece("flow", seed, alpha) for alpha in reversed(settings.alphas)]
         pieces += [Piece(kind, seed) for kind in ("strict-minima", "noise-robustness") if kind in chosen]
+    if "stages" in chosen:
+        pieces += [Piece("stages", seed), Piece("assumptions", seed)]
     if "flow" in chosen and "stages" in chosen:
         pieces.append(Piece("comparison", seed))
     return pieces
