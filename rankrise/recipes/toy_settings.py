@@ -13,8 +13,8 @@ from rankrise.recipes.scale import log10_of, scale_name
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
 
-MOST_STEPS = 1e9
-"""Of gradient descent, per log(1/scale): more would take weeks."""
+MOST_STEPS = 1e15
+"""Of gradient descent, per log(1/scale): floats count no further."""
 
 
 @dataclass(frozen=True)
