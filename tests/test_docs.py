@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankrise.commands import command_of, main
+from rankrise.commands import command_of
 from rankrise.commands.flags import parsed
 
 ROOT = Path(__file__).parent.parent
@@ -64,18 +64,3 @@ def test_a_place_that_a_newcomer_is_sent_to_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     places = re.findall(r"`((?:rankrise|tests|benchmarks|examples)/[\w./]*)`", text)
     assert [place for place in places if not (ROOT / place).exists()] == []
-
-
-def test_readme_and_the_command_that_it_names_follow_one_flow(capsys: pytest.CaptureFixture[str]) -> None:
-    """The example prints what the page says, and what `rankrise flow` prints beside Algorithm 1."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {})
-    lines = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-    stages = [(name, f"{float(time):.4f}", f"{float(flow):.4f}") for name, time, flow in lines]
-    said = re.findall(r"`([KV][QO] \d)`,\s+at\s+([\d.]+)\s+and\s+(\d\.\d+)", page)
-    assert said == stages[: len(said)] != []
-    main(["flow", "--log10_alpha", "-300"])
-    table = capsys.readouterr().out
-    assert re.findall(r"^ +\d+ +([\d.]+) +([\d.]+) +([KV][QO] \d)", table, re.MULTILINE) == [
-        (time, flow, name) for name, time, flow in stages
-    ]

@@ -70,13 +70,14 @@ def test_the_source_archive_has_the_package_and_leaves_out_records_and_what_need
     assert not [name for name in names if name.startswith(("docs/", "mkdocs.yml", "results/", "tests/"))]
 
 
-def test_the_first_example_of_the_readme_runs_from_the_wheel(environment: Path, tmp_path: Path) -> None:
+def test_the_examples_of_the_readme_run_from_the_wheel(environment: Path, tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    example = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert example is not None
+    watching, predicting = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     where = "import rankrise; print(rankrise.__file__)"
     assert output([environment / "python", "-c", where], tmp_path).startswith(str(environment.parent))
-    assert output([environment / "python", "-c", example[1]], tmp_path).strip()
+    output([environment / "python", "-c", watching], tmp_path)
+    assert (tmp_path / "runs" / "mine" / "ranks.jsonl").stat().st_size > 0
+    assert output([environment / "python", "-c", predicting], tmp_path) in readme
 
 
 def test_the_command_is_installed_and_tells_the_one_version(environment: Path, tmp_path: Path) -> None:
