@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal.landing import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._matrices.factors import FactorSpace, balanced
 from rankrise.predict._matrices.steps import Linearised
 from rankrise.predict._stages import Stage, Stages
-from rankrise.predict._tables import text_table
 
 _SAME_POINT = 1e-3
 """Two ends this close, as a fraction of the largest weight, are the same point."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text_tables import text_table
 from rankrise.predict._flow import Flow
 from rankrise.predict._loss import split_products
 from rankrise.predict._stages import Stage, Stages
-from rankrise.predict._tables import text_table
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._diagonal.integrate import integrate
 from rankrise.predict._diagonal.path import DiagonalPath
@@ -27,7 +28,6 @@ from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._matrices.path import MatrixPath
 from rankrise.predict._moments import Crossing, Ending, StepTooSmall
-from rankrise.predict._tables import text_table
 
 LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text_tables import text_table
 from rankrise.predict._loss import Shape, split_products
-from rankrise.predict._tables import text_table
 
 StagesEnding = Literal[
     "nothing moves", "until", "max stages", "not converged", "flat at zero", "assumption fails"

@@ -1,74 +1,208 @@
-"""A comparison of two checkpoints as a picture, layers by heads, with its numbers beside it."""
+"""A comparison of two checkpoints as tables, files and a picture. Layers and heads count from 1 in all."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.table import Table
 
 from rankrise.foundations.files import write_json, write_text
+from rankrise.show.console import safe_console
 from rankrise.show.csv_text import csv_text
 from rankrise.show.pictures import save_picture
+from rankrise.show.table import Fitting, table_of
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
+ROWS_SHOWN = 48
+"""With more heads than this, the terminal shows one line for each layer."""
+PLAIN: dict[str, Any] = {"box": None, "padding": (0, 1, 0, 0), "title_justify": "left"}
+LEFT = ("layer", "matrix")
+LEGEND = (
+    "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
+    "90%, 95%, 99%: how many singular values hold that share of its energy. >: how many exceed that fraction "
+    "of the largest, of as many as there can be (in a head up to twice its size, since the change is a "
+    "difference of two products; by an adapter up to the ranks of both factors together). Layers and heads "
+    "are counted from 1."
+)
+MEANS = "Numbers are means over heads; ±: standard deviation of the stable rank over heads."
+OVERLAP_LEGEND = (
+    "left (keys or values), right (queries or outputs): the share of one change's leading directions that "
+    "lies in the other's, mean over heads; chance: what random directions would have."
+)
 
-def as_json(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[str, Any]:
+
+def as_dict(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[str, Any]:
     """Every number of both."""
     return comparison.to_dict() | ({} if overlap is None else {"overlap": overlap.to_dict()})
 
 
+# ----------------------------------------------------------------------------------------------------------
+# On the terminal.
+
+
+def print_comparison(
+    comparison: ModelComparison, overlap: ModelOverlap | None = None, saved: Sequence[Path] = ()
+) -> None:
+    """Print tables with what their columns mean, and where files were `saved`."""
+    console = safe_console()
+    each = sum(row.head is not None for row in comparison.rows) <= ROWS_SHOWN
+    for table in _tables(comparison, each):
+        console.print(Fitting(table))
+    if not any(row.largest for row in comparison.rows):
+        console.print("Nothing changed: these weights are the same in both.")
+    console.print(LEGEND if each else f"{LEGEND} {MEANS}", style="dim")
+    if overlap is not None:
+        console.print(Fitting(_overlap_table(overlap)))
+        console.print(OVERLAP_LEGEND, style="dim")
+    layers: dict[str, list[str]] = {}
+    for note in comparison.notes:
+        layer, _, text = note.partition(": ")
+        layers.setdefault(text, []).append(layer or "the model")
+    for text, (first, *others) in layers.items():
+        more = f" and {len(others)} more" if others else ""
+        console.print(f"Note: {text} ({first}{more})", style="dim", markup=False)
+    if saved:
+        console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
+
+
+def _tables(comparison: ModelComparison, each: bool) -> list[Table]:
+    """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
+    numbers = _layer_numbers(row.layer for row in comparison.rows if row.head is not None)
+    kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
+    for row in comparison.rows:
+        number = _own_numbers(row.layer) if row.head is None else numbers[row.layer]
+        line = number, row.matrix, row.head if each else None
+        kinds.setdefault(re.sub(r"\d+", "*", row.layer), {}).setdefault(line, []).append(row)
+    tables = []
+    for kind, lines in kinds.items():
+        cells = [
+            {"layer": number, "matrix": matrix} | _cells(rows, comparison.threshold)
+            for (number, matrix, _), rows in lines.items()
+        ]
+        columns = {title: [line[title] for line in cells] for title in cells[0]}
+        tables.append(table_of(columns, LEFT, title=kind, **PLAIN))
+    return tables
+
+
+def _cells(rows: list[MatrixChange], threshold: float) -> dict[str, str]:
+    def mean(name: str, spelling: str) -> str:
+        return format(fmean(getattr(row, name) for row in rows), spelling)
+
+    heads = sorted({row.head + 1 for row in rows if row.head is not None})
+    return {
+        "head": "-".join(map(str, heads[:1] + heads[1:][-1:])),
+        "change": mean("relative_change", ".1e"),
+        "stable": mean("stable_rank", ".2f"),
+        "±": f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else "",
+        "effective": mean("effective_rank", ".2f"),
+        "90%": mean("energy_rank_90", ".3g"),
+        "95%": mean("energy_rank_95", ".3g"),
+        "99%": mean("energy_rank_99", ".3g"),
+        f">{threshold:g}": mean("rank_above", ".3g"),
+        "of": str(rows[0].full_rank),
+    }
+
+
+def _overlap_table(overlap: ModelOverlap) -> Table:
+    """One line for each layer and product, means over heads."""
+    table = Table(title="overlap of learned directions", **PLAIN)
+    for title in (*LEFT, "heads", "directions", "left", "chance", "right", "chance"):
+        table.add_column(title, justify="left" if title in LEFT else "right")
+    numbers = _layer_numbers(row.layer for row in overlap.rows)
+    lines: dict[tuple[str, str], list[HeadOverlap]] = {}
+    for row in overlap.rows:
+        lines.setdefault((numbers[row.layer], row.matrix), []).append(row)
+    for line, rows in lines.items():
+        changed = [row for row in rows if row.left is not None]
+        names = "left", "left_by_chance", "right", "right_by_chance"
+        means = [f"{fmean(getattr(row, name) for row in changed):.2f}" if changed else "-" for name in names]
+        table.add_row(*line, str(len(rows)), f"{fmean(row.directions for row in rows):.3g}", *means)
+    return table
+
+
+def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
+    """Layers counted from 1 in the model's order; beside it the numbers in their names, where they differ.
+
+    >>> _layer_numbers(["h.0.attn", "h.1.attn"])
+    {'h.0.attn': '1', 'h.1.attn': '2'}
+    >>> _layer_numbers(["layers.3.attn", "layers.7.attn"])
+    {'layers.3.attn': '1 (3)', 'layers.7.attn': '2 (7)'}
+    """
+    numbers = {}
+    for number, name in enumerate(dict.fromkeys(layers)):
+        own = ".".join(re.findall(r"\d+", name))
+        numbers[name] = f"{number + 1}" if own in ("", str(number)) else f"{number + 1} ({own})"
+    return numbers
+
+
+def _own_numbers(name: str) -> str:
+    """The numbers in the name of a weight, counted from 1.
+
+    >>> _own_numbers("layers.0.blocks.3.mlp.weight")
+    '1.4'
+    """
+    return ".".join(str(int(number) + 1) for number in re.findall(r"\d+", name))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# In files.
+
+
 def save_comparison(
-    comparison: ModelComparison, folder: str | Path, overlap: ModelOverlap | None = None
+    comparison: ModelComparison, folder: Path, overlap: ModelOverlap | None = None
 ) -> list[Path]:
-    """Write comparison.json, .csv, .png and .svg to `folder`, and give their paths; an overlap is in the JSON
-    and has a CSV of its own."""
-    folder = Path(folder)
+    """Write comparison.json, .csv, .png and .svg; an overlap is in the JSON and has its own CSV."""
     paths = [folder / "comparison.json", folder / "comparison.csv"]
-    write_json(paths[0], as_json(comparison, overlap))
-    write_text(paths[1], to_csv(comparison.rows))
+    write_json(paths[0], as_dict(comparison, overlap))
+    write_text(paths[1], _to_csv(comparison.rows))
     paths += save_picture(draw_comparison(comparison), folder, "comparison")
     if overlap is not None:
         paths.append(folder / "overlap.csv")
-        write_text(paths[-1], to_csv(overlap.rows))
+        write_text(paths[-1], _to_csv(overlap.rows))
     return paths
+
+
+def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
+    lines = []
+    for row in rows:
+        cells = asdict(row if row.head is None else replace(row, head=row.head + 1)).values()
+        lines.append([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in cells])
+    return csv_text([field.name for field in fields(rows[0])], lines)
 
 
 def draw_comparison(comparison: ModelComparison) -> Figure:
     """Stable rank, 95 % energy rank and relative size of the change of KQ and of VO: a square for each layer
-    and head, both counted from 1. Each panel has its own colours from 0 on, as KQ and VO may differ by much.
-    """
+    and head. Each panel has its own colours from 0 on, as KQ and VO may differ by much."""
     measures = {
         "stable_rank": "stable rank of the change",
         "energy_rank_95": "directions with 95 % of its energy",
         "relative_change": "change / weights before",
     }
     layers = list(dict.fromkeys(row.layer for row in comparison.rows if row.head is not None))
-    widest = max((row.head for row in comparison.rows if row.head is not None), default=0) + 1
+    widest = 1 + max((row.head for row in comparison.rows if row.head is not None), default=0)
     size = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
     figure = Figure(figsize=(max(size[0], 8.0), max(size[1], 7.5)), layout="constrained")
-    axes = figure.subplots(len(measures), 2, squeeze=False)
-    edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)
-    for line, (field, label) in zip(axes, measures.items(), strict=True):
-        for place, matrix in zip(line, ("KQ", "VO"), strict=True):
-            grid = _grid(comparison.select(matrix), field, layers, widest)
-            top = float(np.nanmax(grid, initial=0.0)) or 1.0
-            image = place.imshow(
+    for row, (field, label) in zip(figure.subplots(len(measures), 2), measures.items(), strict=True):
+        for axes, matrix in zip(row, ("KQ", "VO"), strict=True):
+            grid = np.full((len(layers), widest), np.nan)
+            for change in comparison.select(matrix):
+                grid[layers.index(change.layer), change.head] = getattr(change, field)
+            image = axes.imshow(
                 grid,
                 vmin=0.0,
-                vmax=top,
-                cmap="viridis",
+                vmax=float(np.nanmax(grid, initial=0.0)) or 1.0,
                 aspect="auto",
                 interpolation="nearest",
-                extent=edges,
+                extent=(0.5, widest + 0.5, len(layers) + 0.5, 0.5),
             )
-            place.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
-            place.set_xlabel("head")
-            place.set_ylabel("layer")
-            place.set_xticks(_ticks(widest))
-            place.set_yticks(_ticks(len(layers)))
-            figure.colorbar(image, ax=place, shrink=0.9)
+            axes.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
+            axes.set(xlabel="head", ylabel="layer", xticks=_ticks(widest), yticks=_ticks(len(layers)))
+            figure.colorbar(image, ax=axes, shrink=0.9)
     return figure
 
 
@@ -79,22 +213,3 @@ def _ticks(count: int) -> range:
     ([1, 2, 3], [1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31])
     """
     return range(1, count + 1, -(-count // 12))
-
-
-def to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
-    """One line per row, with the fields' names on top; heads count from 1, as in the picture, and several
-    numbers in a field are set apart by spaces."""
-    numbered = (row if row.head is None else replace(row, head=row.head + 1) for row in rows)
-    lines = (
-        [" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in asdict(row).values()]
-        for row in numbered
-    )
-    return csv_text([field.name for field in fields(rows[0])], lines)
-
-
-def _grid(rows: Sequence[MatrixChange], field: str, layers: Sequence[str], widest: int) -> np.ndarray:
-    """[layers, heads], nan where a layer has fewer heads."""
-    grid = np.full((len(layers), widest), np.nan)
-    for row in rows:
-        grid[layers.index(row.layer), row.head] = getattr(row, field)
-    return grid

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text_tables import text_table
 from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import change
 from rankrise.watch._checkpoint import Checkpoint
@@ -57,7 +58,7 @@ class MatrixChange:
     """The most that any of these ranks could be, by the sizes and by the ranks of an adapter."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelComparison:
     """A row for every matrix, the layers in the model's order, and notes on how they were read."""
 
@@ -70,6 +71,17 @@ class ModelComparison:
     def select(self, matrix: str) -> list[MatrixChange]:
         """The rows of one kind: "KQ", "VO" or "weight"."""
         return [row for row in self.rows if row.matrix == matrix]
+
+    def __repr__(self) -> str:
+        columns = {
+            "layer": [row.layer for row in self.rows],
+            "matrix": [row.matrix for row in self.rows],
+            "head": ["" if row.head is None else f"{row.head}" for row in self.rows],
+            "change": [f"{row.relative_change:.1e}" for row in self.rows],
+            "stable rank": [f"{row.stable_rank:.2f}" for row in self.rows],
+            "90 % of the energy": [f"{row.energy_rank_90}" for row in self.rows],
+        }
+        return text_table(f"Change from {self.before} to {self.after}:", columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, as `rankrise compare --json` prints them."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.text_tables import text_table
 from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._pairs import Device, LayerPair, Source, described, is_run, layer_pairs
 from rankrise.watch._ranks import rank_above
@@ -42,7 +43,7 @@ class HeadOverlap:
     right_angles: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelOverlap:
     """Every head's overlap, the layers in the model's order."""
 
@@ -53,6 +54,17 @@ class ModelOverlap:
     def select(self, matrix: str) -> list[HeadOverlap]:
         """The rows of one kind: "KQ" or "VO"."""
         return [row for row in self.rows if row.matrix == matrix]
+
+    def __repr__(self) -> str:
+        columns = {
+            "layer": [row.layer for row in self.rows],
+            "matrix": [row.matrix for row in self.rows],
+            "head": [f"{row.head}" for row in self.rows],
+            "directions": [f"{row.directions}" for row in self.rows],
+            "left": ["" if row.left is None else f"{row.left:.2f}" for row in self.rows],
+            "right": ["" if row.right is None else f"{row.right:.2f}" for row in self.rows],
+        }
+        return text_table(f"Overlap of what {self.first} and {self.second} learned:", columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, as `rankrise compare --json` prints them."""

@@ -1,4 +1,4 @@
-"""`rankrise compare` from the outside: tables, JSON, files, exit codes."""
+"""`rankrise compare` from the outside: tables, JSON, files, adapters, exit codes."""
 
 import csv
 import json
@@ -12,36 +12,18 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rankrise import use, watch
 from rankrise.commands import main
 from rankrise.foundations.errors import RankriseError
-from rankrise.show.comparison import draw_comparison, save_comparison
+from rankrise.show.comparison import draw_comparison
 
 
 def checkpoints(folder: Path, heads: int = 2, layers: int = 2) -> tuple[str, str]:
-    torch.manual_seed(0)
-    config = GPT2Config(
-        n_layer=layers,
-        n_head=heads,
-        n_embd=4 * heads,
-        vocab_size=20,
-        n_positions=8,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    model = GPT2LMHeadModel(config)
+    sizes = {"n_layer": layers, "n_head": heads, "n_embd": 4 * heads, "vocab_size": 20, "n_positions": 8}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     model.save_pretrained(folder / "before")
     with torch.no_grad():
         for weight in model.parameters():
             weight += 1e-2 * torch.randn_like(weight)
     model.save_pretrained(folder / "after")
     return str(folder / "before"), str(folder / "after")
-
-
-def test_json_holds_every_number(tmp_path, capsys):
-    before, after = checkpoints(tmp_path)
-    main(["compare", before, after, "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    comparison = watch.compare(before, after)
-    assert printed == json.loads(json.dumps(comparison.to_dict()))
-    assert len(printed["rows"]) == 8
 
 
 @pytest.mark.parametrize(("heads", "layers", "lines"), [(2, 2, 8), (16, 3, 6)])
@@ -55,49 +37,40 @@ def test_the_table_fits_80_columns(tmp_path, capsys, monkeypatch, heads, layers,
     assert printed[0].strip() == "transformer.h.*.attn"
     assert sum(line.split()[1:2] in (["KQ"], ["VO"]) for line in printed) == lines
     of_heads, *of_matrices = (line.split() for line in printed if line.startswith("layer"))
-    assert (
-        ("±" in of_heads) == ("±: standard deviation" in " ".join(" ".join(printed).split())) == (heads == 16)
-    )
-    assert "head" in of_heads
+    assert ("±" in of_heads) == (heads == 16)
     assert not any("head" in titles for titles in of_matrices)
-    if heads == 16:
-        assert printed[2].split()[:3] == ["1", "KQ", "1-16"]
+    assert printed[2].split()[:3] == ["1", "KQ", "1-16" if heads == 16 else "1"]
     assert any(line.startswith("transformer.h.*.mlp.c_fc.weight") for line in printed)
 
 
-def test_files_hold_the_table_and_the_picture(tmp_path, capsys):
+def test_json_and_files_hold_every_number(tmp_path, capsys):
     before, after = checkpoints(tmp_path)
-    main(["compare", before, after, "--out", str(tmp_path / "out")])
+    main(["compare", before, after, "--json", "--out", str(tmp_path / "out")])
+    printed = json.loads(capsys.readouterr().out)
+    comparison = watch.compare(before, after)
+    assert printed == json.loads(json.dumps(comparison.to_dict()))
     out = tmp_path / "out"
-    assert sorted(path.name for path in out.iterdir()) == [
+    assert {path.name for path in out.iterdir()} == {
         f"comparison.{kind}" for kind in ("csv", "json", "png", "svg")
-    ]
-    rows = watch.compare(before, after).rows
+    }
+    assert json.loads((out / "comparison.json").read_text()) == printed
     with open(out / "comparison.csv", newline="") as file:
         table = list(csv.DictReader(file))
-    assert [float(line["stable_rank"]) for line in table] == [row.stable_rank for row in rows]
-    assert [(line["layer"], line["matrix"], int(line["head"])) for line in table] == [
-        (row.layer, row.matrix, row.head + 1) for row in rows
-    ]
-    kept = json.loads((out / "comparison.json").read_text())["rows"]
-    assert [(row["layer"], row["head"]) for row in kept] == [(row.layer, row.head) for row in rows]
-    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (out / "comparison.svg").read_text()
+    assert [
+        (line["layer"], line["matrix"], int(line["head"]), float(line["stable_rank"])) for line in table
+    ] == [(row.layer, row.matrix, row.head + 1, row.stable_rank) for row in comparison.rows]
 
 
 def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
     comparison = watch.compare(*checkpoints(tmp_path))
-    figure = draw_comparison(comparison)
-    images = [axes.images[0] for axes in figure.axes if axes.images and axes.get_ylabel() == "layer"]
-    titles = [image.axes.get_title() for image in images]
-    assert ["K W_Q" in title for title in titles] == [True, False] * 3
-    assert ["V W_O" in title for title in titles] == [False, True] * 3
+    images = [axes.images[0] for axes in draw_comparison(comparison).axes if axes.get_ylabel() == "layer"]
+    assert [matrix in image.axes.get_title() for image in images for matrix in ("K W_Q", "V W_O")] == [
+        True, False, False, True
+    ] * 3  # fmt: skip
     fields = [field for field in ("stable_rank", "energy_rank_95", "relative_change") for _ in range(2)]
     for image, matrix, field in zip(images, ("KQ", "VO") * 3, fields, strict=True):
         shown = image.get_array()
-        assert image.get_extent() == [0.5, 2.5, 2.5, 0.5]
         assert image.get_clim() == (0.0, shown.max())
-        assert image.colorbar is not None
         for row in comparison.select(matrix):
             assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
 
@@ -105,17 +78,15 @@ def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
 def test_nothing_changed_is_said_and_drawn_too(tmp_path, capsys):
     before, after = checkpoints(tmp_path)
     for other, same in ((before, True), (after, False)):
-        main(["compare", str(before), str(other)])
+        main(["compare", before, other, "--out", str(tmp_path / "out")])
         assert ("Nothing changed" in capsys.readouterr().out) == same
-    comparison = watch.compare(before, before)
-    assert {row.stable_rank for row in comparison.rows} == {0.0}
-    assert all(path.stat().st_size for path in save_comparison(comparison, tmp_path / "out"))
 
 
 def adapter(folder: Path, base: str, **settings) -> str:
     """A LoRA adapter of the base, with random factors."""
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, **settings)
+    options = {"r": 2, "target_modules": ["c_attn"], "init_lora_weights": False, "fan_in_fan_out": True}
+    config = peft.LoraConfig(**options, **settings)
     peft.get_peft_model(GPT2LMHeadModel.from_pretrained(base), config).save_pretrained(folder)
     return str(folder)
 
@@ -128,55 +99,17 @@ def test_an_adapter_is_compared_with_its_base_as_peft_merges_it(tmp_path, capsys
     capsys.readouterr()
     main(["compare", before, folder, "--json", "--all-matrices"])
     rows = json.loads(capsys.readouterr().out)["rows"]
-    merged = peft.PeftModel.from_pretrained(
-        GPT2LMHeadModel.from_pretrained(before), folder
-    ).merge_and_unload()
-    expected = watch.compare(GPT2LMHeadModel.from_pretrained(before), merged).rows
+    base = GPT2LMHeadModel.from_pretrained(before)
+    merged = peft.PeftModel.from_pretrained(GPT2LMHeadModel.from_pretrained(before), folder)
+    expected = watch.compare(base, merged.merge_and_unload()).rows
     heads = [row for row in rows if row["head"] is not None]
     for row, other in zip(heads, expected, strict=True):
         assert row["stable_rank"] == pytest.approx(other.stable_rank, rel=1e-4)
         assert row["relative_change"] == pytest.approx(other.relative_change, rel=1e-4)
-    changed = {row["layer"]: row["rank_above"] for row in rows if row["matrix"] == "weight"}
-    assert {name for name, rank in changed.items() if rank} == {
-        f"transformer.h.{n}.attn.c_attn.weight" for n in (0, 1)
+    changed = {
+        row["layer"]: row["rank_above"] for row in rows if row["matrix"] == "weight" and row["largest"]
     }
-    assert {rank for rank in changed.values() if rank} == {2}
-
-
-def test_an_adapter_of_another_base_is_refused(tmp_path, capsys):
-    before, _ = checkpoints(tmp_path, layers=1)
-    other, _ = checkpoints(tmp_path / "other", layers=2)
-    folder = adapter(tmp_path / "adapter", other)
-    with pytest.raises(SystemExit):
-        main(["compare", before, folder])
-    assert "which the base does not have: pass the base that it was trained on." in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-def test_a_quantised_base_or_adapter_is_refused(tmp_path, dtype):
-    before, _ = checkpoints(tmp_path)
-    folder = adapter(tmp_path / "adapter", before)
-    file, name = Path(before, "model.safetensors"), "transformer.h.0.attn.c_attn.weight"
-    tensors = load_file(file)
-    save_file(tensors | {name: tensors[name].to(dtype)}, file, metadata={"format": "pt"})
-    with pytest.raises(RankriseError, match=rf"{name} in the base has dtype {dtype}: it is quantised"):
-        watch.heads(before, adapter=folder)[0]
-    file = Path(folder, "adapter_model.safetensors")
-    save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file)
-    with pytest.raises(RankriseError, match=rf"a factor for .* has dtype {dtype}: it is quantised"):
-        use.shrink(folder, rank=1)
-
-
-@pytest.mark.parametrize("initialisation", ["pissa", "olora"])
-def test_an_adapter_that_moved_its_base_is_refused(tmp_path, initialisation):
-    before, _ = checkpoints(tmp_path)
-    folder = Path(adapter(tmp_path / "adapter", before))
-    config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps(config | {"init_lora_weights": initialisation}))
-    with pytest.raises(RankriseError, match="began by moving the base's weights"):
-        watch.compare(before, folder)
+    assert changed == {f"transformer.h.{layer}.attn.c_attn.weight": 2 for layer in (0, 1)}
 
 
 def test_the_overlap_of_two_adapters(tmp_path, capsys):
@@ -190,19 +123,46 @@ def test_the_overlap_of_two_adapters(tmp_path, capsys):
     ]
     assert all(row["directions"] == len(row["left_angles"]) == 2 for row in rows)
     main(["compare", before, first, "--overlap", first, "--out", str(tmp_path / "out")])
-    printed = capsys.readouterr().out
-    assert "overlap of learned directions" in printed
+    assert "overlap of learned directions" in capsys.readouterr().out
     with open(tmp_path / "out" / "overlap.csv", newline="") as file:
         assert all(float(line["left"]) == pytest.approx(1) for line in csv.DictReader(file))
 
 
-def test_errors_are_one_sentence_and_exit_code_2(tmp_path, capsys):
+def test_adapters_that_cannot_be_compared(tmp_path):
+    before, _ = checkpoints(tmp_path, layers=1)
+    other, _ = checkpoints(tmp_path / "other", layers=2)
+    with pytest.raises(RankriseError, match="base"):
+        watch.compare(before, adapter(tmp_path / "adapter", other))
+    moved = Path(adapter(tmp_path / "moved", before))
+    config = json.loads((moved / "adapter_config.json").read_text())
+    (moved / "adapter_config.json").write_text(json.dumps(config | {"init_lora_weights": "pissa"}))
+    with pytest.raises(RankriseError, match="base"):
+        watch.compare(before, moved)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_a_quantised_base_or_adapter_is_refused(tmp_path, dtype):
+    before, _ = checkpoints(tmp_path)
+    folder = adapter(tmp_path / "adapter", before)
+    file, name = Path(before, "model.safetensors"), "transformer.h.0.attn.c_attn.weight"
+    tensors = load_file(file)
+    save_file(tensors | {name: tensors[name].to(dtype)}, file, metadata={"format": "pt"})
+    with pytest.raises(RankriseError, match=f"{name}.*{dtype}"):
+        watch.heads(before, adapter=folder)[0]
+    file = Path(folder, "adapter_model.safetensors")
+    save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(RankriseError, match=f"{dtype}"):
+        use.shrink(folder, rank=1)
+
+
+@pytest.mark.parametrize("nowhere", ["nowhere", "~nobody-of-this-name/checkpoint"])
+def test_a_place_that_is_not_there_is_named_in_one_line(tmp_path, capsys, nowhere):
     before, _ = checkpoints(tmp_path)
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main(["compare", before, str(tmp_path / "nowhere")])
+        main(["compare", before, nowhere if nowhere[0] == "~" else str(tmp_path / nowhere)])
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("rankrise: ")
-    assert "nowhere" in error
-    assert "Traceback" not in error
+    assert error.count("\n") == 1
+    assert nowhere in error

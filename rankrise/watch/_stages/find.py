@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rankrise.foundations.optional import require
+from rankrise.foundations.text_tables import text_table
 from rankrise.watch._stages.curves import Curve, curves_of
 from rankrise.watch._stages.steps import FoundStep, find_steps, has_room
 from rankrise.watch._track.load import TrackedRun, load
@@ -31,7 +32,7 @@ class FoundStage:
     """Each curve's own step, by its name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StagesFound:
     """The stages of a run in order."""
 
@@ -46,6 +47,18 @@ class StagesFound:
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    def __repr__(self) -> str:
+        columns = {
+            "step": [f"{stage.step}" for stage in self],
+            "interval": ["{} to {}".format(*stage.interval) for stage in self],
+            "probability": [f"{stage.probability:.2f}" for stage in self],
+            "curves that step": [f"{len(stage.curves)}" for stage in self],
+        }
+        count = f"{len(self)} stage{'' if len(self) == 1 else 's'}"
+        return text_table(
+            f"{count} by step {self.until}, searched for in {len(self.searched)} curves", columns
+        )
 
     def numbers(self, steps: Any) -> np.ndarray:
         """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.
