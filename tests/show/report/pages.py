@@ -15,7 +15,8 @@ PLOTS = "svg[aria-roledescription=plot]"
 
 def unpacked(carried: dict[str, Any]) -> np.ndarray:
     """An array as the page carries it."""
-    return np.frombuffer(base64.b64decode(carried["f32"]), "<f4").reshape(carried["shape"])
+    kind, dtype = ("u16", "<u2") if "u16" in carried else ("f32", "<f4")
+    return np.frombuffer(base64.b64decode(carried[kind]), dtype).reshape(carried["shape"])
 
 
 def plain(text: str) -> float:

@@ -219,16 +219,21 @@ def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(
     assert "No claim is about these runs" in page.locator("#claims").inner_text()
 
 
-def test_a_single_head_is_described_in_words(open_page: Open, tmp_path: Path) -> None:
-    layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
+def moved(folder: Path, width: int, heads: int) -> TrackedRun:
+    """The record of an encoder of one layer whose weights take random steps."""
+    layer = nn.TransformerEncoderLayer(width, heads, 8, batch_first=True)
     model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-    with watch.RankTracker(model, tmp_path / "run") as tracker:
+    with watch.RankTracker(model, folder) as tracker:
         for step in range(1, 6):
             for parameter in model.parameters():
                 parameter.data += 0.1 * torch.randn_like(parameter)
             tracker.step(step)
-    run = watch.load(tmp_path / "run")
-    page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
+    return watch.load(folder)
+
+
+def test_a_single_head_is_described_in_words(open_page: Open, tmp_path: Path) -> None:
+    run = moved(tmp_path / "run", width=8, heads=1)
+    page = open_page(write_report([run], tmp_path / "page.html"))
     page.locator("#step").focus()
     page.keyboard.press("ArrowLeft")
     kq, vo = (float(run.stable_rank(product)[3].item()) for product in ("KQ", "VO"))
@@ -238,6 +243,17 @@ def test_a_single_head_is_described_in_words(open_page: Open, tmp_path: Path) ->
     )
     for place in ("#glance-here", "#ranks-here", "#spectra-here", ".story"):
         assert "over heads" not in page.locator(place).inner_text()
+
+
+def test_many_heads_in_few_layers_fit_a_small_screen(open_page: Open, tmp_path: Path) -> None:
+    run = moved(tmp_path / "run", width=24, heads=12)
+    page = open_page(write_report([run], tmp_path / "page.html"), width=420)
+    cells = page.locator(".heat button")
+    assert cells.evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")
+    page.select_option("#layer", "0")
+    ends = run.stable_rank("KQ")[-1, 0]
+    words = f"{ends.mean():.3g} on average, from {ends.min():.3g} to {ends.max():.3g} over 12 heads"
+    assert words in page.locator("#ranks-here figcaption").first.inner_text()
 
 
 def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(

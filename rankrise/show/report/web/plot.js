@@ -24,8 +24,9 @@ export function colourOf({ shade, style = "" }) {
  *
  * Options and content are one object: an option may be fixed, or come with the content.
  * - name (for screen readers), title, xLabel, xLabelShort, logX, logY, floor (of y), height
- * - labelled: letters to leave room for at the right; key: name the lines above; padX: room at both ends
- * - zoom: shared with other plots; still: no zoom; cursor: [choices, function that gives the marked x]
+ * - labelled: letters to leave room for at the right; key: name the lines above
+ * - zoom: shared with other plots; still: no zoom, and a logarithmic x with room at both ends
+ * - cursor: [choices, function that gives the marked x]
  * - onPick(x) on a click; tip(x, line, y) gives lines of text; someLabels: label the rules for which there is room
  * - lines: {name, label, xs, ys, step, shade, style, direct, weight, quiet, unkeyed, twin, band: {low, high}};
  *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above
@@ -73,14 +74,14 @@ export class Plot {
     this.figure.hidden = !found;
     if (!found) return;
     this.content = { height: HEIGHT, rules: [], greyed: [], summary: "", ...this.options, ...found };
-    const { lines, name, title, summary, padX } = this.content;
+    const { lines, name, title, summary, zoom, still } = this.content;
     this.svg.setAttribute("aria-label", name);
     this.heading.replaceChildren(...[title].flat());
     this.summary.replaceChildren(summary);
     const keyed = lines.filter((line) => !line.unkeyed);
     this.legend.replaceChildren(...keyed.map((line) => h("span", {}, this.swatch(line), line.name)));
     const ends = lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs.at(-1)] : []));
-    if (!this.options.zoom && ends.length) this.zoom.full = padX ? extent(ends, true) : [lowest(ends), highest(ends)];
+    if (!zoom && ends.length) this.zoom.full = still ? extent(ends, true) : [lowest(ends), highest(ends)];
     this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
     this.fillData();
     this.draw();
@@ -102,7 +103,7 @@ export class Plot {
 
   draw(width = this.width) {
     if (!this.content) return;
-    const { lines, greyed, height, logX, logY, floor, labelled } = this.content;
+    const { lines, greyed, height, logX, still, logY, floor, labelled } = this.content;
     this.stage.hidden = !lines.length;
     if (!width || !lines.length) return;
     this.width = width;
@@ -112,7 +113,7 @@ export class Plot {
     const [top, right, bottom] = [18, width - (letters ? 12 + LETTER_WIDTH * letters : 12), height - 34];
     this.y = scale(extent(this.shownValues(), logY, floor), [bottom, top], logY, 5);
     const left = Math.max(this.narrow ? 40 : 48, ...this.y.ticks.map(({ text }) => 12 + LETTER_WIDTH * text.length));
-    this.x = scale(this.view, [left, right], logX, (right - left) / 90);
+    this.x = scale(this.view, [left, right], logX || still, (right - left) / 90);
     this.box = { left, right, top, bottom };
     this.reset.hidden = !this.zoom.range;
 
@@ -145,7 +146,8 @@ export class Plot {
     const found = (counts) =>
       lines.flatMap((line) => {
         const bounds = line.band ? [line.ys, line.band.low, line.band.high] : [line.ys];
-        const inside = bounds.flatMap((values) => values.filter((_, at) => this.inView(line.xs[at]) && counts(line.xs[at])));
+        const isIn = (_, at) => this.inView(line.xs[at]) && counts(line.xs[at]);
+        const inside = bounds.flatMap((values) => values.filter(isIn));
         const edges = this.view.filter(counts).map((x) => valueAt(line, x));
         return [...inside, ...edges.filter((value) => value !== null)];
       });
@@ -328,7 +330,8 @@ export class Plot {
     const read = this.content.lines.filter((line) => !line.quiet).map((line) => ({ line, y: valueAt(line, x) }));
     const away = ({ y }) => (y === null ? Infinity : Math.abs(this.y.pixel(y) - pixelY));
     const [{ line, y } = {}] = read.filter((one) => away(one) < REACH).sort((a, b) => away(a) - away(b));
-    this.paths.forEach((path, other) => path.classList.toggle("lit", Boolean(line) && [other, other.twin].includes(line)));
+    const isLit = (other) => Boolean(line) && [other, other.twin].includes(line);
+    this.paths.forEach((path, other) => path.classList.toggle("lit", isLit(other)));
     this.svg.classList.toggle("reading", Boolean(line));
     const texts = line ? this.options.tip(x, line, y) : [];
     this.tip.hidden = !texts.length;
@@ -350,10 +353,13 @@ export class Plot {
     if (!this.content || !this.data.open || this.data.querySelector("table")) return;
     const { lines, name } = this.content;
     const caption = `${name}: each line in numbers`;
-    const rows = lines.map(({ name: own, ys }) => [own, ...[ys[0], ys.at(-1), lowest(ys), highest(ys)].map((y) => number(y))]);
-    const numbers = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
+    const rows = lines.map((line) => {
+      const numbers = [line.ys[0], line.ys.at(-1), lowest(line.ys), highest(line.ys)];
+      return [line.name, ...numbers.map((y) => number(y))];
+    });
+    const made = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
     const save = h("button", { type: "button", onclick: () => this.saveData() }, "Save every point as CSV");
-    this.data.append(scrolling(caption, numbers), save);
+    this.data.append(scrolling(caption, made), save);
   }
 
   saveData() {

@@ -22,8 +22,6 @@ export function convergence(runs) {
       name: `Error of stage times against Algorithm 1, ${run.name}`,
       title: "Error of stage times, |t − T| / T",
       xLabel: "log₁₀(1/α)",
-      logX: true,
-      padX: true,
       still: true,
       logY: true,
       tip: (x, line, y) => [line.name, `${percent(y)} at α = ${power(-Math.round(x))}`],

@@ -59,7 +59,8 @@ function entriesPlot(run, kind) {
     tip: (time, { coordinate }, y) => {
       const { staircase } = run.seed;
       const theory = signed(staircase.value(coordinate, staircase.begun(time)));
-      return [run.seed.describe(coordinate), `flow ${signed(y)}`, `Algorithm 1 ${theory}`, `rescaled time ${number(time)}`];
+      const values = [`flow ${signed(y)}`, `Algorithm 1 ${theory}`, `rescaled time ${number(time)}`];
+      return [run.seed.describe(coordinate), ...values];
     },
     on: ["alpha", "seed", "staircase"],
     content: () => {
@@ -113,7 +114,8 @@ function panel(run) {
     const where = begun ? `Stage ${begun} of ${seed.stages.length}` : "Before the first stage";
     heading.replaceChildren(where, h("span", {}, ` at rescaled time ${fixed(time, 3)}`));
     next.replaceChildren(...nextWords(seed, time, begun));
-    strips.replaceChildren(...[...seed.groups].map(([kind, coordinates]) => strip(seed, kind, coordinates, time, begun)));
+    const groups = [...seed.groups];
+    strips.replaceChildren(...groups.map(([kind, coordinates]) => strip(seed, kind, coordinates, time, begun)));
     numbers.replaceChildren(panelTable(seed, time, begun));
   });
   const signs = [h("span", { class: "key-bar" }), " flow  ", h("span", { class: "key-tick" }), " Algorithm 1  "];
@@ -153,11 +155,13 @@ function strip(seed, kind, coordinates, time, begun) {
     const x = index * slot;
     if (isActive(coordinate)) {
       const y = height(valueOf(coordinate));
-      const bar = { x: x + slot * 0.2, width: slot * 0.6, y: Math.min(zero, y), height: Math.max(1, Math.abs(y - zero)) };
-      drawing.append(s("rect", { ...bar, class: colourOf({ shade: staircase.shade(coordinate) }) }));
+      const [top, tall] = [Math.min(zero, y), Math.max(1, Math.abs(y - zero))];
+      const colour = colourOf({ shade: staircase.shade(coordinate) });
+      drawing.append(s("rect", { x: x + slot * 0.2, width: slot * 0.6, y: top, height: tall, class: colour }));
     } else drawing.append(s("circle", { cx: x + slot / 2, cy: zero, r: Math.min(1.8, slot / 4), class: "rest" }));
     const theory = staircase.value(coordinate, begun);
-    if (theory) drawing.append(s("line", { x1: x + 1, x2: x + slot - 1, y1: height(theory), y2: height(theory), class: "tick" }));
+    const level = height(theory);
+    if (theory) drawing.append(s("line", { x1: x + 1, x2: x + slot - 1, y1: level, y2: level, class: "tick" }));
     const entry = labels[coordinate].split(" ").pop();
     if (slot > 7 * entry.length) drawing.append(s("text", { x: x + slot / 2, y: 120, "text-anchor": "middle" }, entry));
   });
@@ -209,8 +213,10 @@ export function stageTable(runs) {
       if (!seed) return holder.replaceChildren(absent("Algorithm 1 has not been run here."));
       const count = plural(seed.stages.length, "stage");
       const caption = seed.flow ? `${count}; the flow is the one at α = ${scaleText(state.alpha)}` : count;
-      const head = ["stage", "T", "coordinate", "sign", ...(seed.flow ? ["flow", "flow − T"] : [])];
-      const made = table(caption, [...head, "loss after", "active", "runner-up", "remarks"], seed.stages.map((_, index) => stageRow(seed, index)));
+      const ofFlow = seed.flow ? ["flow", "flow − T"] : [];
+      const ofStage = ["loss after", "active", "runner-up", "remarks"];
+      const rows = seed.stages.map((_, index) => stageRow(seed, index));
+      const made = table(caption, ["stage", "T", "coordinate", "sign", ...ofFlow, ...ofStage], rows);
       made.querySelectorAll("tbody tr").forEach((row, index) => {
         row.addEventListener("click", () => choose({ time: seed.stages[index].time }));
       });

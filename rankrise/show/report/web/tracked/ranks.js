@@ -1,6 +1,6 @@
 // Rank through training: at a glance, layer by layer, of other matrices; and of every head at the chosen step.
 
-import { highest, lowest, mean, spread, valueAt } from "../data.js";
+import { highest, known, lowest, mean, spread, valueAt } from "../data.js";
 import { absent, capitalised, changeOf, fixed, h, number, plural, put, scrolling } from "../dom.js";
 import { pair } from "../plot.js";
 import { choose, state, watch } from "../state.js";
@@ -101,7 +101,7 @@ function headLines(run, product, layer) {
     const label = run.headName(layer, slot);
     const style = chosen ? "chosen" : "thin";
     const name = `${run.layerName(layer)}, ${label}`;
-    return { name, label, style, direct: chosen, unkeyed: !chosen, ...run.line(curve) };
+    return { name, label, style, direct: chosen, unkeyed: !chosen, ...known(run.times, curve) };
   });
   return [ofAll, ...ofHeads.filter((_, slot) => curves.length <= MOST_HEADS || slot === state.head)];
 }
@@ -118,12 +118,17 @@ function productSummary(run, product) {
   if (most === 0) return `At ${run.end}, nothing has changed.`;
   const [low, high] = [number(least, 3), number(most, 3)];
   const { name, size } = run.layers[ofHeads ? state.layer : 0];
-  let course = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, from ${low} to ${high} over ${plural(ends.length, "head")}`;
-  if (!ofHeads) {
+  const means = `Mean over heads at ${run.end}`;
+  let course = "";
+  if (ends.length === 1) {
+    course = run.headCount === 1 ? `${low} at ${run.end}` : `${means}: ${low}`;
+  } else if (ofHeads) {
+    const range = `from ${low} to ${high} over ${plural(ends.length, "head")}`;
+    course = `${name}: at ${run.end}: ${number(mean(ends), 3)} on average, ${range}`;
+  } else {
     const [lowLayer, highLayer] = [least, most].map((end) => run.layerName(ends.indexOf(end)));
-    course = `Mean over heads at ${run.end}: lowest in ${lowLayer} (${low}), highest in ${highLayer} (${high})`;
+    course = `${means}: lowest in ${lowLayer} (${low}), highest in ${highLayer} (${high})`;
   }
-  if (ends.length === 1) course = run.headCount === 1 ? `${low} at ${run.end}` : `Mean over heads at ${run.end}: ${low}`;
   return `${course}; a head’s size is ${size}.`;
 }
 
@@ -138,8 +143,11 @@ function matrixRanks() {
     content: (run) => {
       if (!run.matrices.length) return null;
       const title = `${capitalised(run.rankName)} of the change of other matrices`;
-      const all = run.matrices.map(({ name, kinds }, layer) => ({ name, product: MATRICES, layer, ...run.line(kinds[run.kind] ?? []) }));
-      const lines = keyed(all.filter(({ xs }) => xs.length));
+      const lines = keyed(
+        run.matrices.map(({ name, kinds }, layer) => {
+          return { name, product: MATRICES, layer, ...known(run.times, kinds[run.kind] ?? []) };
+        }),
+      );
       const ends = lines.map(({ ys }) => ys.at(-1));
       const [low, high] = [number(lowest(ends), 3), number(highest(ends), 3)];
       const range = lines.length > 1 ? `from ${low} to ${high}` : low;
@@ -152,9 +160,11 @@ function matrixRanks() {
   });
 }
 
-/** Lines in the shades of their order, named above if they are few. */
+/** The lines that have points, in the shades of their order, named above if they are few. */
 export function keyed(lines) {
-  return lines.map((line, index) => ({ ...line, shade: spread(index, lines.length), unkeyed: lines.length > MOST_KEYED }));
+  const found = lines.filter(({ xs }) => xs.length);
+  const unkeyed = found.length > MOST_KEYED;
+  return found.map((line, index) => ({ ...line, shade: spread(index, found.length), unkeyed }));
 }
 
 /** Layers by heads at the chosen step: a table, so that it can be read, pressed and printed. */
@@ -175,7 +185,8 @@ export function heads() {
 
 /** A map of one cell would show nothing. */
 function onlyHead(run) {
-  const values = run.products.map((product) => `${number(run.ranks[product][0][0][state.place], 3)} (change of ${product})`);
+  const rankOf = (product) => number(run.ranks[product][0][0][state.place], 3);
+  const values = run.products.map((product) => `${rankOf(product)} (change of ${product})`);
   const when = run.moment(run.steps[state.place]);
   return `One head was tracked, in ${run.layerName(0)}. Its ${run.rankName} at ${when}: ${values.join(", ")}.`;
 }
@@ -202,7 +213,8 @@ function heatMap(run, product) {
 function heatCell(run, product, layer, slot, widest) {
   // Colours keep their meaning as the step moves: the strongest is the highest rank anywhere.
   run.highest ??= {};
-  run.highest[run.kind] ??= highest([1.01, ...run.products.flatMap((one) => run.ranks[one].flat(2))].filter(Number.isFinite));
+  const all = () => run.products.flatMap((one) => run.ranks[one].flat(2)).filter(Number.isFinite);
+  run.highest[run.kind] ??= Math.max(1.01, highest(all()));
   const value = run.ranks[product][layer][slot][state.place];
   const share = Math.max(0, Math.min(1, (value - 1) / (run.highest[run.kind] - 1))) || 0;
   const chosen = state.layer === layer && state.head === slot;

@@ -102,10 +102,6 @@ export class Run {
     return { xs, ys, band: { low, high: ys.map((value, place) => value + deviations[place]) } };
   }
 
-  line(curve) {
-    return known(this.times, curve);
-  }
-
   /** Ranges of time in which most heads' change (or most matrices') is rounding noise; layer -1 means all layers. */
   noisy(products, layer = -1) {
     if (!this.noise) return [];

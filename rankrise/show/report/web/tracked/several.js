@@ -20,8 +20,8 @@ export function runList(runs, beginning) {
     const about = [run.name, run.study, number(run.scale), run.seed ?? "–", run.finished ? "yes" : "no", run.last];
     return [...about, ...PRODUCTS.map(rank), last("loss") + since, ...scores.map(last), show];
   });
-  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "last loss", ...scores, ""];
-  const made = table("Stable ranks are means over all heads at the last step that has them", head, rows);
+  const head = ["run", "data", "scale", "seed", "finished", "last step", "rank of ΔKQ", "rank of ΔVO", "last loss"];
+  const made = table("Stable ranks are means over all heads at the last step that has them", [...head, ...scores, ""], rows);
   document.getElementById("runs-here").append(scrolling("Runs", made));
   if (new Set(runs.map((run) => run.scale).filter((scale) => scale !== null)).size < 2) return;
   put("runs-here", pair(...PRODUCTS.map((product) => scalePlot(runs, layersByScale(product)))));
@@ -69,8 +69,6 @@ function scalePlot(runs, { linesOf, ...options }) {
   return new Plot({
     ...options,
     xLabel: "initialisation scale",
-    logX: true,
-    padX: true,
     still: true,
     key: true,
     floor: 0,
@@ -159,5 +157,6 @@ function distance(one, other, product) {
   const largest = highest(distances);
   const grey = clear.length < shared.length ? ` that are not grey, of ${shared.length}` : "";
   const when = `at step ${clear[distances.indexOf(largest)]}`;
-  return ` At the ${clear.length} steps${grey} that the page has of both, they differ by at most ${number(100 * largest, 2)} % (${when}).`;
+  const most = `${number(100 * largest, 2)} % (${when})`;
+  return ` At the ${clear.length} steps${grey} that the page has of both, they differ by at most ${most}.`;
 }

@@ -74,9 +74,9 @@ function matrixSpectra() {
     const { steps, indices, change } = run.matrix_spectra;
     if (!steps.length) return null;
     const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
-    const all = run.matrices.map(({ name }, place) => ({ name, ...known(indices[place], scaled(change[place][chosen])) }));
-    const lines = keyed(all.filter(({ xs }) => xs.length));
-    const missing = all.length - lines.length;
+    const lineOf = ({ name }, place) => ({ name, ...known(indices[place], scaled(change[place][chosen])) });
+    const lines = keyed(run.matrices.map(lineOf));
+    const missing = run.matrices.length - lines.length;
     const but = missing ? `; ${plural(missing, "large matrix has", "large matrices have")} none there` : "";
     const shown = `${plural(lines.length, "matrix", "matrices")} at ${run.moment(steps[chosen])}`;
     const title = "Singular values of the change of other matrices";
@@ -145,8 +145,6 @@ function gainPlot(what, ofHeads) {
     name: `Share of the gain by rank, ${what}`,
     title: `Share of the gain that remains, ${what}`,
     xLabel: "rank",
-    logX: true,
-    padX: true,
     still: true,
     key: true,
     floor: 0,
@@ -168,9 +166,9 @@ function gainPlot(what, ofHeads) {
       }));
       const [{ gain, on }] = curves;
       const found = curves.filter((curve) => curve.functional !== null);
-      const ranks = found.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`).join(", ") || "none";
+      const ranks = found.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`);
       const kept = `keeps ${number(100 * gain, 3)} % of the gain${on ? `, of the loss on ${on}` : ""}`;
-      return { lines, summary: `Functional rank, the least that ${kept}: ${ranks}.` };
+      return { lines, summary: `Functional rank, the least that ${kept}: ${ranks.join(", ") || "none"}.` };
     },
   });
 }
