@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._heads import family_snippet, find_layers, none_read, unwrap
-from rankrise.watch._linear import works_as_known
-from rankrise.watch._recognise import record_verdict
+from rankrise.watch._heads import family_snippet, none_read, unwrap
+from rankrise.watch._linear import plain_name, works_as_known
+from rankrise.watch._recognise import find_attention, record_verdict
 from rankrise.watch._trial import Refuted, Trial, Unprovable, trial_of, with_tensors
 
 Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any] | Callable[[nn.Module], Any]
@@ -73,10 +73,10 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     True
     """
     root = unwrap(model)
-    found = find_layers(root)
+    found, _ = find_attention(root)
     if not found:
         raise none_read(root)
-    names = {module: name for name, module in found.items()}
+    names = {module: plain_name(path) for path, module in found.items()}
     handles: dict[nn.Module, RemovableHandle] = {}
     reached: dict[nn.Module, LayerCheck] = {}
     tried: list[tuple[Trial, LayerCheck]] = []

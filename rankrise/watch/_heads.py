@@ -1,9 +1,8 @@
 """Every attention head of a model in one form: `heads(model)`, and the layers that it gives."""
 
 import contextlib
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -15,11 +14,10 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import Attention
-from rankrise.watch._linear import is_linear, plain_name, shapes_only
+from rankrise.watch._linear import is_linear, plain_name
 from rankrise.watch._lora import AdaptedWeights
 from rankrise.watch._pretrained import Loaded, open_pretrained
-from rankrise.watch._projection import Unreadable
-from rankrise.watch._recognise import recognise
+from rankrise.watch._recognise import find_attention, naming, read_shapes, recognise
 
 _PARALLEL = (
     "DataParallel",
@@ -29,7 +27,6 @@ _PARALLEL = (
     "_FabricModule",
 )
 """What training wraps around a model, by the name of the class."""
-_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
 _announced: WeakSet[type] = WeakSet()
 """Classes of modules whose layout was announced as a guess."""
 
@@ -120,7 +117,7 @@ class Layers(Sequence[Layer]):
         if isinstance(index, slice):
             return Layers(self.names[index], self._modules[index], self._loaded, self._adapted)
         name, module = self.names[index], self._modules[index]
-        with _naming(name), self._loaded(module, name):
+        with naming(name), self._loaded(module, name):
             attention = recognise(module)
             assert attention is not None
             return Layer.of(name, attention)
@@ -166,7 +163,7 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
             f"heads was given a {type(model).__name__}, which does not say how its weights are used: load "
             "them into a model and pass that, or the path of a checkpoint that has a config.json."
         )
-    found, reasons = _recognised(model)
+    found, reasons = find_attention(model)
     if not found:
         raise none_read(model)
     if reasons:
@@ -198,23 +195,9 @@ def unwrap(model: Any) -> nn.Module:
             return model
 
 
-def find_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The attention modules of a model that can be read, by name."""
-    found, _ = _recognised(model)
-    return {plain_name(path): module for path, module in found.items()}
-
-
-def read_shapes(module: nn.Module) -> Attention:
-    """The reading of a module that is known to be attention, without values."""
-    with shapes_only():
-        attention = recognise(module)
-    assert attention is not None
-    return attention
-
-
 def none_read(model: nn.Module) -> RankriseError:
     """The error for a model of which no layer can be read."""
-    _, reasons = _recognised(model)
+    _, reasons = find_attention(model)
     snippet = family_snippet(model.get_submodule(next(iter(reasons)))) if reasons else ""
     return RankriseError(
         f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
@@ -246,33 +229,6 @@ def family_snippet(module: nn.Module) -> str:
     return start + "".join(f"        {line}\n" for line in lines)
 
 
-def _recognised(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """The attention modules of a model by path, recognised by their shapes, and why others are not read."""
-    found: dict[str, nn.Module] = {}
-    reasons: dict[str, str] = {}
-    inside: str | None = None
-    for path, module in model.named_modules():
-        if inside is not None and _below(path, inside):
-            continue
-        try:
-            with shapes_only(), _naming(path):
-                attention = recognise(module)
-                if attention is not None:
-                    Layer.of(path, attention)
-                    found[path], inside = module, path
-                elif _looks_like_attention(module, path):
-                    reasons[path] = _why_unknown(module)
-        except Unreadable as refusal:
-            reasons[path] = str(refusal)
-    for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
-        del reasons[path]  # a block around an attention module, which is read or mentioned itself
-    return found, reasons
-
-
-def _below(path: str, above: str) -> bool:
-    return path != above and (not above or path.startswith(f"{above}."))
-
-
 def _announce_guesses(found: dict[str, nn.Module]) -> None:
     """Warn of an assumed layout, once for each class."""
     for module in found.values():
@@ -287,15 +243,6 @@ def _announce_guesses(found: dict[str, nn.Module]) -> None:
             )
 
 
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Put the module's name before the sentence of an error about its weights."""
-    try:
-        yield
-    except RankriseError as error:
-        raise RankriseError(f"{plain_name(name)}: {error}") from None
-
-
 def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
     """Each kind of module and reason once, with the first module of that kind and how many more there are."""
     paths: dict[tuple[str, str], list[str]] = {}
@@ -307,34 +254,3 @@ def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
 def _first_of(paths: list[str]) -> str:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     return (plain_name(paths[0]) or "the model") + more
-
-
-def _looks_like_attention(module: nn.Module, path: str) -> bool:
-    """Whether a module that no family reads should be mentioned: for its class, its name or its layers."""
-    by_class = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
-    called = re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]) is not None
-    by_class = by_class or (called and sum(map(is_linear, module.modules())) > 1)
-    inputs = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
-    bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
-    inputs += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]
-    fused = any(roles.FUSED.fullmatch(name) for name in inputs)
-    return (by_class and any(True for _ in module.parameters())) or fused or len(inputs) > 1
-
-
-def _projects(child: nn.Module) -> bool:
-    """Whether it is a linear layer, or a module around some, such as one for each head."""
-    return any(is_linear(part) for part in child.modules())
-
-
-def _why_unknown(module: nn.Module) -> str:
-    """Why no family reads a module that looks like attention."""
-    odd = [
-        f"{name} (a {type(child).__name__})"
-        for name, child in module.named_children()
-        if (_INPUT.fullmatch(name) or roles.OUTPUT.fullmatch(name))
-        and _projects(child)
-        and not is_linear(child)
-    ]
-    if odd:
-        return f"it has parts that do more than a linear layer that is known here: {', '.join(odd)}"
-    return "its projections are laid out in no way that is known here"

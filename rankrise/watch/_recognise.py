@@ -1,5 +1,8 @@
-"""Which family reads a module, families of your own, and which readings a forward pass has proved."""
+"""Which modules of a model are attention, which family reads each, and which readings are proved."""
 
+import contextlib
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -8,8 +11,10 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
 from rankrise.watch._families import FAMILIES, Attention, Family
-from rankrise.watch._linear import has_own_forward, works_as_known
+from rankrise.watch._linear import has_own_forward, is_linear, plain_name, shapes_only, works_as_known
+from rankrise.watch._projection import Unreadable
 
+_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
 _added: list[Family] = []
 _verdicts: WeakKeyDictionary[type, dict[str, tuple[bool, str]]] = WeakKeyDictionary()
 """By class, and by what is assumed of it: whether a forward pass proved it, and the limits or the reason."""
@@ -68,9 +73,54 @@ def recognise(module: nn.Module) -> Attention | None:
 def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
     """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
     nothing is proved."""
-    read = _read(module)
+    with shapes_only():
+        read = _read(module)
     assert read is not None
     _verdicts.setdefault(type(module), {})[read[1]] = proved, words
+
+
+def read_shapes(module: nn.Module) -> Attention:
+    """The reading of a module that is known to be attention, without values."""
+    with shapes_only():
+        attention = recognise(module)
+    assert attention is not None
+    return attention
+
+
+def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """The attention modules of a model by path, recognised by their shapes, and why others are not read."""
+    found: dict[str, nn.Module] = {}
+    reasons: dict[str, str] = {}
+    inside: str | None = None
+    for path, module in model.named_modules():
+        if inside is not None and _below(path, inside):
+            continue
+        try:
+            with shapes_only(), naming(path):
+                attention = recognise(module)
+                if attention is not None:
+                    attention.refuse_misfit()
+                    found[path], inside = module, path
+                elif _looks_like_attention(module, path):
+                    reasons[path] = _why_unknown(module)
+        except Unreadable as refusal:
+            reasons[path] = str(refusal)
+    for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
+        del reasons[path]  # a block around an attention module, which is read or mentioned itself
+    return found, reasons
+
+
+def _below(path: str, above: str) -> bool:
+    return path != above and (not above or path.startswith(f"{above}."))
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the module's name before the sentence of an error about its weights."""
+    try:
+        yield
+    except RankriseError as error:
+        raise RankriseError(f"{plain_name(name)}: {error}") from None
 
 
 def _read(module: nn.Module) -> tuple[Attention, str] | None:
@@ -114,3 +164,34 @@ def _left_out(module: nn.Module, attention: Attention) -> tuple[str, ...]:
     names = [name for name, weight in module.named_parameters() if weight.ndim > 1 and weight not in read]
     further = ", ".join(name.removesuffix(".weight") for name in names)
     return (f"it has further weights that are not read: {further}",) if further else ()
+
+
+def _looks_like_attention(module: nn.Module, path: str) -> bool:
+    """Whether a module that no family reads should be mentioned: for its class, its name or its layers."""
+    by_class = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
+    called = re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]) is not None
+    by_class = by_class or (called and sum(map(is_linear, module.modules())) > 1)
+    inputs = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
+    bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
+    inputs += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]
+    fused = any(roles.FUSED.fullmatch(name) for name in inputs)
+    return (by_class and any(True for _ in module.parameters())) or fused or len(inputs) > 1
+
+
+def _projects(child: nn.Module) -> bool:
+    """Whether it is a linear layer, or a module around some, such as one for each head."""
+    return any(is_linear(part) for part in child.modules())
+
+
+def _why_unknown(module: nn.Module) -> str:
+    """Why no family reads a module that looks like attention."""
+    odd = [
+        f"{name} (a {type(child).__name__})"
+        for name, child in module.named_children()
+        if (_INPUT.fullmatch(name) or roles.OUTPUT.fullmatch(name))
+        and _projects(child)
+        and not is_linear(child)
+    ]
+    if odd:
+        return f"it has parts that do more than a linear layer that is known here: {', '.join(odd)}"
+    return "its projections are laid out in no way that is known here"
