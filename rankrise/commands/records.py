@@ -11,21 +11,19 @@ if TYPE_CHECKING:
 
 
 def open_and_tell(folders: Sequence[str], taken: str) -> "list[Run]":
-    """The runs in folders; on the error stream, which of them are not finished or have lost rows, and are
-    therefore `taken` ("drawn", "judged") as they stand."""
+    """The runs in folders. Those that are not finished are named on the error stream, since they are `taken`
+    ("drawn", "judged") as they stand."""
     from rankrise import runs
 
     opened = runs.open(folders)
     for run in opened:
-        lost = [] if isinstance(run, runs.ToyRun) else [*run.missing_rows, *run.missing_spectra]
-        for what in (*([] if run.finished else ["it is not finished"]), *lost):
-            print(f"Note: {run.folder} is {taken} as it stands: {what}.", file=sys.stderr)
+        if not run.finished:
+            print(f"Note: {run.folder} is {taken} as it stands: it is not finished.", file=sys.stderr)
     return opened
 
 
 def place_for(folders: Sequence[str]) -> Path:
-    """The folder for what is made of runs: that of the run or sweep; of several, the one that the first lies
-    in, where it takes the place of nothing that was made of one of them.
+    """The folder for what is made of runs: that of one run or sweep, or the one above the first of several.
 
     >>> place_for(["runs/a"]).as_posix(), place_for(["runs/a", "runs/b"]).as_posix()
     ('runs/a', 'runs')

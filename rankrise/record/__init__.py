@@ -1,1 +1,1 @@
-"""The folder of a run on disk: the names of its files, run.json, rows of JSON, tensors, and the lock."""
+"""The folder of a run on disk: file names, run.json, rows of JSON, tensors, the lock, and reading it back."""

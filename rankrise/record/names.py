@@ -1,29 +1,28 @@
-"""The files in the folder of a run. They are named here and nowhere else."""
+"""Names of the files in a run's folder, defined here and nowhere else."""
 
 import re
 from pathlib import Path
 
-from rankrise.record.lines import MOST
-
 RUN = "run.json"
 INITIAL = "initial.safetensors"
 STEPS = "steps.jsonl"
+"""Loss and metrics, one row per step."""
 RANKS = "ranks.jsonl"
+"""Measured ranks, norms and leading singular values, one row per step."""
 STAGES = "stages.json"
-"""The stages that `rankrise watch --keep_stages` found."""
 TRUNCATION = "truncation.json"
-"""What `rankrise truncate RUN --out RUN` measured: loss and gain against rank."""
+"""Loss and gain against rank, from `rankrise truncate RUN --out RUN`."""
 SWEEP = "sweep.json"
-"""In the folder of a sweep, beside the folders of its runs."""
+"""In a sweep's folder, beside the folders of its runs."""
 CHECKPOINTS = "checkpoint"
 WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
-"""The tensors of a checkpoint: of the model, of its optimiser, and of all else that a run goes on with."""
+"""A checkpoint's tensors: the model, its optimiser, and everything else needed to resume."""
 ABOUT = "state.json"
-"""A checkpoint's step and checksums, written last: a checkpoint without it is damaged."""
+"""A checkpoint's step, run id and checksums; written last."""
 CONFIG = "config.json"
-"""Beside the weights of a model: what it is, as transformers writes it."""
+"""The model's configuration beside its weights, as transformers writes it."""
 SERIES = "series"
-"""The checkpoints of weights alone that `rankrise train --keep_series` keeps."""
+"""Checkpoints of weights alone, from `rankrise train --keep_series`."""
 LOCK = ".lock"
 
 BEGUN = {INITIAL, STEPS, RANKS}
@@ -33,35 +32,22 @@ UNFINISHED = (
     ".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", ".tmp??????", "spectra/.tmp??????",
     "seed-*/.*",
 )  # fmt: skip
-"""What a killed process was writing, under our temporary names and those of safetensors within."""
+"""Temporary files of a killed process: ours, and those that safetensors makes inside them."""
 
 
 def spectra_path(folder: Path, step: int | None) -> Path:
-    """The file with the full spectra of a step; None for those of the initial products."""
+    """The file with the full spectra of a step; None for those of the initial weights."""
     return folder / "spectra" / f"{'initial' if step is None else f'step-{step:010d}'}.safetensors"
 
 
-def spectra_step(path: Path) -> int | None:
-    """The step of such a file; None for one with another name, as that of the initial products.
-
-    >>> spectra_step(Path("spectra/step-0000000100.safetensors")), spectra_step(Path("spectra/step-1.csv"))
-    (100, None)
-    """
-    number = path.name.removeprefix("step-").removesuffix(".safetensors")
-    step = int(number) if number.isdecimal() and number.isascii() and len(number) < 20 else None
-    named = step is not None and step < MOST and spectra_path(Path(), step).name == path.name
-    return step if named else None
-
-
 def spectra_steps(folder: Path) -> list[int]:
-    """The steps that have such a file, in order; files with other names are ignored."""
-    files = (path for path in folder.glob("spectra/step-*.safetensors") if path.is_file())
-    return sorted(step for path in files if (step := spectra_step(path)) is not None)
+    """The steps that have full spectra, in order; other files in that folder are ignored."""
+    names = (re.fullmatch(r"step-(\d{10,18})\.safetensors", path.name) for path in folder.glob("spectra/*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def tensor_name(layer: str, part: str) -> str:
-    """A role's weights, or a product's spectra, of a layer in a file of tensors; a model that is itself one
-    layer has no name.
+    """The name of a layer's role or product in a file of tensors. A model that is one layer has no name.
 
     >>> tensor_name("h.0.attn", "query"), tensor_name("", "KQ")
     ('h.0.attn.query', 'KQ')
@@ -70,20 +56,19 @@ def tensor_name(layer: str, part: str) -> str:
 
 
 def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
-    """The folder of a checkpoint, or of one in the series that is kept."""
+    """The folder of one checkpoint, among `CHECKPOINTS` or `SERIES`."""
     return folder / kind / f"step-{step:010d}"
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint of a run, be it damaged; what was being written when the run was killed does not
-    count, and has another name."""
+    """The newest checkpoint of a run, even a damaged one. Unfinished ones have hidden names."""
     found = (Path(folder) / CHECKPOINTS).glob("step-[0-9]*/*")
     ours = (path.parent for path in found if re.fullmatch(r"step-[0-9]+", path.parent.name))
     return max(ours, default=None)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process was writing."""
+    """Remove the temporary files of a killed process."""
     for pattern in UNFINISHED:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

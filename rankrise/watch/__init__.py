@@ -11,6 +11,8 @@
 The types that these return are in `rankrise.watch.types`.
 """
 
+from rankrise.record.run import TrackedRun as TrackedRun
+from rankrise.record.run import load
 from rankrise.watch._change import change
 from rankrise.watch._check import check
 from rankrise.watch._compare import compare
@@ -27,8 +29,6 @@ from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import StagesFound as StagesFound
 from rankrise.watch._stages import find_stages
 from rankrise.watch._track.callbacks import huggingface_callback, lightning_callback
-from rankrise.watch._track.load import TrackedRun as TrackedRun
-from rankrise.watch._track.load import load
 from rankrise.watch._track.schedule import Schedule, Spaced
 from rankrise.watch._track.streams import tensorboard, trackio, wandb
 from rankrise.watch._track.tracker import RankTracker

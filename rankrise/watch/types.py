@@ -3,6 +3,7 @@
 Nobody has to import one to use the library; they are here for annotations and for `isinstance`.
 """
 
+from rankrise.record.run import TrackedRun
 from rankrise.watch._change import Change
 from rankrise.watch._check import LayerCheck, LayoutCheck
 from rankrise.watch._compare import MatrixChange, ModelComparison
@@ -12,7 +13,6 @@ from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
 from rankrise.watch._spectra import SingularVectors
 from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound
-from rankrise.watch._track.load import TrackedRun
 
 __all__ = [
     "Change",

@@ -40,7 +40,7 @@ def test_the_initial_product_may_be_of_any_size(
 ) -> None:
     run = changed(tracked["unit"], tmp_path / "run")
     path = run / "spectra" / "initial.safetensors"
-    tensors, texts = read_tensors(path, "restore it", of="the beginning")
+    tensors, texts = read_tensors(path, "restore it")
     write_tensors(path, {name: factor * tensor for name, tensor in tensors.items()}, texts)
     before, after = (
         next(one for one in verdict("low rank", folder).measures if "initial product" in one.name)

@@ -63,10 +63,3 @@ def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
     run = watch.load(tracked(tmp_path / "tracked"))
     with pytest.raises(runs.NotRecorded, match="no full spectra of step 3"):
         run.spectrum("KQ", 3)
-
-
-def test_a_number_beyond_all_bounds_is_infinite(tmp_path: Path) -> None:
-    tracked(tmp_path, rank=lambda step: 1e300 if step == 7 else 1.0)
-    run = watch.load(tmp_path)
-    assert run.stable_rank("KQ")[6:9, 0, 0].tolist() == [1.0, float("inf"), 1.0]
-    assert 7 not in run.finite_steps

@@ -60,21 +60,6 @@ def test_every_reader_takes_it(series, tmp_path):
     assert np.isfinite(run.noise_rank("KQ")[1:]).all()
 
 
-def test_rows_that_it_has_lost_are_told_wherever_it_is_read(series, tmp_path, capsys):
-    run = watch.history(series, tmp_path / "run")
-    rows = run.folder / "ranks.jsonl"
-    assert run.missing_rows == []
-    for command in ("claims", "figures"):
-        main([command, str(run.folder)])
-    assert "as it stands" not in capsys.readouterr().err
-    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:3]))
-    for command, done in (("claims", "judged"), ("figures", "drawn")):
-        main([command, str(run.folder)])
-        told = f"Note: {run.folder} is {done} as it stands: ROWS ARE MISSING: ranks.jsonl has "
-        assert told in capsys.readouterr().err
-    assert watch.history(series, run.folder).missing_rows == [], "measured again"
-
-
 def test_it_goes_on_after_a_kill_at_any_point_to_the_same_record(series, tmp_path, monkeypatch):
     watch.history(series, tmp_path / "whole")
     plan = watch.history_plan(series)

@@ -59,7 +59,7 @@ def _answer(study: Study, named: bool) -> str:
 def stage_sentences(run: TrackedRun) -> list[str]:
     """How many stages were found, and when."""
     if not run.last_finite_step:
-        why, *_ = [*run.missing_rows, *run.missing_ranks, "nothing has been measured yet"]
+        why, *_ = [*run.missing_ranks, "nothing has been measured yet"]
         return [f"{_capitalised(why)}."]
     if not run.clear.any():
         return ["At all measured steps, the change is rounding noise."]

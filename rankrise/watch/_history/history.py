@@ -16,8 +16,10 @@ from rankrise.foundations.provenance import now
 from rankrise.record.lines import read_lines
 from rankrise.record.lock import Lock
 from rankrise.record.names import INITIAL, RANKS, spectra_path
-from rankrise.record.run_file import has_run
+from rankrise.record.run import TrackedRun, load
+from rankrise.record.run_file import has_run, write_run
 from rankrise.record.weight_folders import weights_in
+from rankrise.record.writer import Record
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.held import described_base, products_of, rows_of, steps_held, told_since
 from rankrise.watch._history.hub import NotFetched
@@ -26,11 +28,8 @@ from rankrise.watch._history.parts import CheckpointPart
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.series import Entry
 from rankrise.watch._track.begin import begin, read_initial
-from rankrise.watch._track.load import TrackedRun, load
 from rankrise.watch._track.measure import Results, measure
-from rankrise.watch._track.record import Record
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
-from rankrise.watch._track.troubles import log
 from rankrise.watch._track.weights import Tensors
 
 # What float64 copies of heads may take on an accelerator, on which nothing else is then.
@@ -106,7 +105,7 @@ def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
 def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Meter) -> None:
     done = steps_held(plan, folder)
     info, initial = _begin(plan, folder, note)
-    record = Record(folder, lock, _tell)
+    record = Record(folder)
     info |= {"finished": None}
     record.write_about(info)
     try:
@@ -121,20 +120,13 @@ def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Me
         info["stopped"] = first_line(error)
         raise
     finally:
-        if not record.gone:
+        lost = record.lost
+        if not lost:
             record.sync()
-            info["sizes"] = record.sizes
         record.close()
-        if not record.gone:
+        if not lost:
             _put_in_order(folder)
-            record.write_about(info)
-
-
-def _tell(sentence: str, missing: bool) -> None:
-    """Another program meddled with the record: what is `missing` is measured again by the next run."""
-    if missing:
-        raise RankriseError(f"{sentence}: run the same command again.")
-    log.warning("History: %s.", sentence)
+            write_run(folder, "tracked", info)
 
 
 def _measure_all(

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.optional import require
-from rankrise.foundations.passed import typed
 
 if TYPE_CHECKING:
     from rankrise.watch._track import huggingface, lightning
 
 
-@typed
 def huggingface_callback(folder: str | Path, **settings: Any) -> "huggingface.RankCallback":
     """A `TrainerCallback` for transformers' `Trainer`; settings are those of `RankTracker`.
 
@@ -22,7 +20,6 @@ def huggingface_callback(folder: str | Path, **settings: Any) -> "huggingface.Ra
     return RankCallback(folder, **settings)
 
 
-@typed
 def lightning_callback(folder: str | Path, **settings: Any) -> "lightning.RankCallback":
     """A `Callback` for Lightning's `Trainer`; settings are those of `RankTracker`.
 

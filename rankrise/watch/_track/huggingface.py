@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rankrise.watch._track.tracker import RankTracker
 
@@ -22,29 +22,22 @@ class RankCallback(TrainerCallback):
         self._resumed_at = 0
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        assert model is not None
+        assert isinstance(model, nn.Module)
         if self.tracker is not None:  # an earlier call of train() was interrupted
             self.tracker.close(finished=False)
         self.tracker = RankTracker(model, self.folder, **self.settings)
         self._resumed_at = state.global_step
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.tracker is not None:
             self.tracker.step(state.global_step)
             self._flush_before_save(control)
 
     def on_log(
         self,
-        args: TrainingArguments,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -57,30 +50,22 @@ class RankCallback(TrainerCallback):
             return
         if state.global_step == self._resumed_at > 0:  # an evaluation before the first step, recorded already
             return
-        self.tracker.step(
-            state.global_step,
-            **{
-                name: float(value)
-                for name, value in logs.items()
-                if isinstance(value, int | float) and name != "step"
-            },
-        )
+        numbers = {
+            name: float(value)
+            for name, value in logs.items()
+            if isinstance(value, int | float) and name != "step"
+        }
+        self.tracker.step(state.global_step, **numbers)
         self._flush_before_save(control)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._flush_before_save(control)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.tracker is not None:
             self.tracker.flush()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._close()
 
     def _close(self) -> None:

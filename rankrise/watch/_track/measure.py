@@ -1,6 +1,6 @@
 """Weights now and at the beginning -> the numbers of a record: ranks, norm and leading values of the change.
 
-Everything comes from the singular values of the change, right to 1e-5 of the largest (see `spectra`). An
+Everything comes from the singular values of the change, right to 1e-5 of the largest (see `_spectra`). An
 iteration for the leading few alone would not be cheaper: the change of a head is only 2 d_head wide, and
 what takes the time is to make it that small. Other matrices can be wide: they get the iteration.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rankrise.record.run import ENERGY_SHARES
 from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
 from rankrise.watch._factors import Factors, divided
 from rankrise.watch._ranks import effective_rank, energy_rank
@@ -24,18 +25,17 @@ from rankrise.watch._track.weights import Tensors, Unit
 ACCELERATOR_BYTES = 2**27
 # Matrices up to this size are decomposed whole: the iteration would gain nothing.
 SMALL = 256
-ENERGY_SHARES = (0.9, 0.95, 0.99)
-"""Shares of the energy, the sum of squared singular values, whose directions are counted."""
 
 
 @dataclass(frozen=True)
 class MeasuredChange:
-    """Of one product of a layer: `stable_rank` and `norm` [heads], `top` values [heads, k], all on the CPU.
+    """Numbers of one product of a layer, on the CPU: `stable_rank` and `norm` [heads], `top` values
+    [heads, k].
 
-    The others are None if only the leading values were computed: all `values` [heads, r], how many of them
-    hold `ENERGY_SHARES`, `energy_rank` [heads, 3], and `entropy_rank` [heads]. So are those that only a
-    history has: `noise_share` [heads] of the change's square that rounding explains, and `noise_rank`
-    [heads], the stable rank that rounding alone would give.
+    The others are None if only the leading values were computed: all `values` [heads, r], `energy_rank`
+    [heads, 3] (how many of them hold `ENERGY_SHARES`) and `entropy_rank` [heads]. Only a history has
+    `noise_share` [heads], how much of the change's square rounding explains, and `noise_rank` [heads], the
+    stable rank that rounding alone would give.
     """
 
     stable_rank: Tensor
@@ -50,8 +50,8 @@ class MeasuredChange:
 
 @dataclass(frozen=True)
 class UnitChange:
-    """A unit's weights at the beginning and now; for a noise floor, the `variances` of their rounding errors
-    by role, those at the beginning and those now (of a matrix, nothing by role)."""
+    """A unit's weights at the beginning and now. For a noise floor also the `variances` of their rounding
+    errors by role, at the beginning and now (empty for a matrix)."""
 
     unit: Unit
     initial: Tensors
@@ -82,45 +82,47 @@ def measure(
 def initial_values(unit: Unit, initial: Tensors) -> Tensors:
     """Singular values [heads, r] of the initial products themselves, [r] of an initial matrix."""
     if not unit.is_layer:
-        zero = torch.zeros((), dtype=initial["matrix"].dtype, device=initial["matrix"].device)
-        return {"matrix": difference_values(zero.expand_as(initial["matrix"]), initial["matrix"]).cpu()}
-    found: dict[str, list[Tensor]] = {product: [] for product, _ in unit.products}
-    for product, roles in unit.products:
-        for chosen in _portions(unit, initial, roles, ACCELERATOR_BYTES):
-            found[product].append(factor_values(*_factors(unit, initial, roles, chosen)).cpu())
-    return {product: torch.cat(parts) for product, parts in found.items()}
+        matrix = initial["matrix"]
+        zero = torch.zeros((), dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+        return {"matrix": difference_values(zero, matrix).cpu()}
+    return {
+        product: torch.cat(
+            [
+                factor_values(*_factors(unit, initial, roles, chosen)).cpu()
+                for chosen in _portions(unit, initial, roles, ACCELERATOR_BYTES)
+            ]
+        )
+        for product, roles in unit.products
+    }
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some heads of one product: small enough to be measured together, perhaps with pieces of its shape."""
+    """Some heads of one product, few enough to be measured together."""
 
     place: tuple[str, str]
     heads: int
     size: int
     shape: tuple[object, ...]
     device: torch.device
-    read: Callable[[], tuple[Tensor, ...]]
+    read: Callable[[], list[Tensor]]
     """Both factors before, both now; then the variances of their rounding errors if noise is asked for."""
 
 
 def _pieces(change: UnitChange, accelerator_bytes: int) -> list[_Piece]:
-    pieces = []
+    unit, pieces = change.unit, []
     sides = [change.initial, change.now, *(change.variances or ())]
-    for product, roles in change.unit.products:
+    for product, roles in unit.products:
         left, right = (change.initial[role] for role in roles)
-        for chosen in _portions(change.unit, change.initial, roles, accelerator_bytes):
+        for chosen in _portions(unit, change.initial, roles, accelerator_bytes):
 
-            def read(roles: tuple[str, str] = roles, chosen: range = chosen) -> tuple[Tensor, ...]:
-                return tuple(
-                    tensor for side in sides for tensor in _factors(change.unit, side, roles, chosen)
-                )
+            def read(roles: tuple[str, str] = roles, chosen: range = chosen) -> list[Tensor]:
+                return [factor for side in sides for factor in _factors(unit, side, roles, chosen)]
 
-            now = change.now[roles[0]]
-            shape = (left.shape[1:], right.shape[1:], left.dtype, now.dtype, left.device, len(sides))
+            now = change.now[roles[0]].dtype
+            shape = (left.shape[1:], right.shape[1:], left.dtype, now, left.device, len(sides))
             size = _size(change.initial, roles) * len(chosen)
-            place = change.unit.name, product
-            pieces.append(_Piece(place, len(chosen), size, shape, left.device, read))
+            pieces.append(_Piece((unit.name, product), len(chosen), size, shape, left.device, read))
     return pieces
 
 
@@ -136,20 +138,36 @@ def _size(tensors: Tensors, roles: tuple[str, str]) -> int:
     return sum(16 * tensors[role][0].numel() for role in roles)
 
 
+def _room(device: torch.device, accelerator_bytes: int) -> int:
+    return CHUNK_BYTES if device.type == "cpu" else accelerator_bytes
+
+
+def _factors(unit: Unit, tensors: Tensors, roles: tuple[str, str], chosen: range) -> Factors:
+    """Both factors of the chosen heads (counted among the tracked ones): what heads share is repeated."""
+    left, right = (_rows(unit, tensors[role], role, chosen) for role in roles)
+    return left, right
+
+
+def _rows(unit: Unit, tensor: Tensor, role: str, chosen: range) -> Tensor:
+    if role in ("key", "value") and len(unit.groups) < len(unit.heads):
+        return torch.stack([tensor[unit.groups.index(unit.group[head])] for head in chosen])
+    return tensor[chosen.start : chosen.stop]
+
+
 _Found = tuple[Tensor, Noise | None]
 """Singular values [heads, r] on the CPU, and the noise if it was asked for."""
 
 
 def _in_batches(pieces: list[_Piece], accelerator_bytes: int) -> dict[tuple[str, str], _Found]:
-    """What is found of each place; pieces of the same shape share a batch while it is small."""
+    """Measure all pieces; those of the same shape share a batch while it is small."""
     batches: list[list[_Piece]] = []
-    waiting: dict[tuple[object, ...], list[_Piece]] = {}
+    open_batch: dict[tuple[object, ...], list[_Piece]] = {}
     for piece in pieces:
-        batch = waiting.get(piece.shape, [])
+        batch = open_batch.get(piece.shape, [])
         room = _room(piece.device, accelerator_bytes)
         if not batch or sum(other.size for other in batch) + piece.size > room:
             batches.append(batch := [])
-            waiting[piece.shape] = batch
+            open_batch[piece.shape] = batch
         batch.append(piece)
     on_cpu = all(piece.device.type == "cpu" for piece in pieces)
     found = in_parallel(_batch_found, batches) if on_cpu else [_batch_found(batch) for batch in batches]
@@ -184,22 +202,6 @@ def _batch_found(batch: list[_Piece]) -> _Found:
         )
         noise = product_noise((k0, q0), (kt, qt))
         return values.cpu(), Noise(*(number.cpu() for number in noise))
-
-
-def _room(device: torch.device, accelerator_bytes: int) -> int:
-    return CHUNK_BYTES if device.type == "cpu" else accelerator_bytes
-
-
-def _factors(unit: Unit, tensors: Tensors, roles: tuple[str, str], chosen: range) -> Factors:
-    """Both factors of the chosen heads (counted among the tracked ones): what heads share is repeated."""
-    left, right = (_rows(unit, tensors[role], role, chosen) for role in roles)
-    return left, right
-
-
-def _rows(unit: Unit, tensor: Tensor, role: str, chosen: range) -> Tensor:
-    if role in ("key", "value") and len(unit.groups) < len(unit.heads):
-        return torch.stack([tensor[unit.groups.index(unit.group[head])] for head in chosen])
-    return tensor[chosen.start : chosen.stop]
 
 
 def _matrix(change: UnitChange, top: int, full: bool) -> MeasuredChange:

@@ -1,4 +1,4 @@
-"""Measured numbers as they are written: a line of ranks.jsonl, a file of spectra, a few means for streams."""
+"""Measured numbers as they are written: a row of ranks.jsonl, a file of spectra, a few means for streams."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +18,8 @@ DIGITS = 6
 def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     """{"KQ": {"stable_rank": [[per head] per layer], "norm": ..., "top": ...}, "VO": ..., "matrices": ...}.
 
-    A layer that could not be read has nan. Of a matrix whose leading values alone were computed, the ranks
-    that take all of them are left out.
+    A layer that could not be read has nan. Ranks that take all singular values are left out where only the
+    leading ones were computed.
     """
     row: dict[str, Any] = {}
     layers = [unit for unit in units if unit.is_layer]
@@ -30,23 +30,18 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
             for name in CURVES
             if all(getattr(one, name) is not None for one in found)
         }
-    matrices = {
-        unit.name: results.get((unit.name, "matrix"), _unknown(1)) for unit in units if not unit.is_layer
-    }
-    if matrices:
-        row["matrices"] = {
-            name: {
-                curve: _rounded(numbers)[0]
-                for curve in CURVES
-                if (numbers := getattr(one, curve)) is not None
+    matrices: dict[str, Any] = {}
+    for unit in units:
+        if not unit.is_layer:
+            one = results.get((unit.name, "matrix"), _unknown(1))
+            matrices[unit.name] = {
+                name: _rounded(getattr(one, name))[0] for name in CURVES if getattr(one, name) is not None
             }
-            for name, one in matrices.items()
-        }
-    return row
+    return row | ({"matrices": matrices} if matrices else {})
 
 
 def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
-    """All singular values by the names that they have in a file of spectra."""
+    """All singular values by their names in a file of spectra."""
     return {
         unit.key(product): (one.values if unit.is_layer else one.values[0]).float()
         for unit in units

@@ -1,14 +1,12 @@
-"""Loss and metrics of a step: taken without waiting for the device that computes them."""
+"""Loss and metrics of a step, taken without waiting for the device that computes them."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.text import without_middle
 from rankrise.record.lines import RESERVED
 
 Number = float | int | Tensor
@@ -28,14 +26,6 @@ Taken = float | int | Tensor | _Coming
 """A number as it was when it was given, for `Scalars.resolve`."""
 
 
-@dataclass(frozen=True)
-class TakenRow:
-    """What a step was given: its numbers by name, and why others are left out."""
-
-    numbers: dict[str, Taken]
-    left_out: dict[str, str]
-
-
 class Scalars:
     """Copies of numbers that are still being computed, in pinned memory that is used again and again."""
 
@@ -43,27 +33,15 @@ class Scalars:
         self._room: Tensor | None = None
         self._free: deque[int] = deque(range(ROOM))
 
-    def take_row(self, given: Mapping[str, Number], note: Callable[[str, Exception], None]) -> TakenRow:
-        """All numbers of a step; one that cannot be used is left out, which `note` is told."""
-        row = TakenRow({}, {})
-        for name, number in given.items():
-            try:
-                row.numbers[name] = self.take(name, number)
-            except RankriseError as error:
-                row.left_out[name] = without_middle(str(error).rstrip("."))
-                note(f"recording {name}", error)
-        return row
-
     def take(self, name: str, number: Number) -> Taken:
-        """The number as it is now, without waiting for it; for `resolve`, later and on another thread."""
+        """The number as it is now; `resolve` it later, on another thread."""
         if name in RESERVED:
-            raise RankriseError(f"{name!r} is the name of {RESERVED[name]}: pass another name.")
+            raise RankriseError(f"a metric cannot be called {name!r}: pass another name.")
         if isinstance(number, Tensor):
-            if number.is_complex():
-                raise RankriseError(f"{name} is complex: pass a real number.")
-            if number.numel() != 1:
+            if number.numel() != 1 or number.is_complex():
                 raise RankriseError(
-                    f"{name} is a tensor of shape {list(number.shape)}: pass a number, such as its mean."
+                    f"{name} is a tensor of shape {list(number.shape)} and type {number.dtype}: pass a real "
+                    "number, such as its mean."
                 )
             number = number.detach().reshape(())
             if number.device.type != "cuda":
@@ -73,11 +51,9 @@ class Scalars:
             return number
         try:
             as_float = float(number)  # such as NumPy's
-            return number if isinstance(number, int) else as_float
-        except OverflowError:
-            raise RankriseError(f"{name} is more than a float holds: pass a smaller number.") from None
-        except (TypeError, ValueError):
-            raise RankriseError(f"{name} is {number!r}: pass a number or a tensor with one.") from None
+        except (TypeError, ValueError, OverflowError):
+            raise RankriseError(f"{name} is {number!r:.60}: pass a number or a tensor with one.") from None
+        return number if isinstance(number, int) else as_float
 
     def resolve(self, number: Taken) -> float | int:
         """The number, once it is there."""

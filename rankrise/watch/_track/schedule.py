@@ -1,4 +1,4 @@
-"""Which steps are measured: often the stable ranks and leading values, seldom the full spectra."""
+"""Which steps are measured: often the ranks and leading singular values, seldom the full spectra."""
 
 import operator
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.passed import shown
 from rankrise.record.lines import MOST
 
 
@@ -17,7 +16,7 @@ def _whole(number: Any, name: str, least: int) -> int:
         whole = least - 1
     if whole < least:
         raise RankriseError(
-            f"{name} is {shown(number)}: pass a whole number of {least} or more, a list of steps, or "
+            f"{name} is {number!r}: pass a whole number of {least} or more, a list of steps, or "
             "Spaced(points per doubling)."
         )
     return whole
@@ -28,7 +27,7 @@ class Spaced:
     """Steps that are dense early and logarithmic later: `per_doubling` of them while the step doubles.
 
     Every step up to `2 * per_doubling`, then every second one until the step has doubled, then every fourth,
-    and so on: stages come on a logarithmic clock, and whether a step is due depends on nothing else.
+    and so on. Stages come on a logarithmic clock, and whether a step is due depends on nothing else.
 
     >>> [step for step in range(100) if step in Spaced(4)]
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96]
@@ -65,13 +64,11 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("often", "seldom"):
             asked = getattr(self, name)
-            if isinstance(asked, Spaced):
-                continue
             if isinstance(asked, Sequence) and not isinstance(asked, str):
-                steps = tuple(sorted({_whole(step, name, least=0) for step in asked}))
-                object.__setattr__(self, name, steps)
+                steps = sorted({_whole(step, name, least=0) for step in asked})
+                object.__setattr__(self, name, tuple(steps))
                 object.__setattr__(self, f"_{name}", frozenset(steps))
-            else:
+            elif not isinstance(asked, Spaced):
                 object.__setattr__(self, name, _whole(asked, name, least=1))
 
     def due(self, step: int) -> bool:
@@ -83,7 +80,7 @@ class Schedule:
         return self._is_due(step, "seldom")
 
     def to_dict(self) -> dict[str, Any]:
-        """For `run.json`: a number, a list of steps, or {"per_doubling": n}."""
+        """For run.json: a number, a list of steps, or {"per_doubling": n}."""
         return {
             name: asdict(asked) if isinstance(asked := getattr(self, name), Spaced) else asked
             for name in ("often", "seldom")
@@ -97,16 +94,13 @@ class Schedule:
 
 
 def step_number(step: object) -> int:
-    """The number of a step as a record holds it; any other is refused.
-
-    >>> step_number(3)
-    3
-    """
+    """A step as the record holds it."""
     try:
         number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if not 0 <= number < MOST:
-        told = repr(step) if number < MOST else "more than 64 bits hold"
-        raise RankriseError(f"step is {told}: pass a whole number of 0 or more that counts on over epochs.")
+        raise RankriseError(
+            f"step is {step!r:.40}: pass a whole number of 0 or more that counts on over epochs."
+        )
     return number

@@ -8,7 +8,7 @@ out.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -26,10 +26,10 @@ PLACES = 32
 @dataclass(eq=False)
 class Place:
     """Room for the tracked weights of one step: `held` where they are measured, `passing` on an accelerator
-    where they are on their way to the host."""
+    while they are on their way to the host."""
 
-    held: dict[str, Tensors]
-    passing: dict[str, Tensors]
+    held: dict[str, Tensors] = field(default_factory=dict)
+    passing: dict[str, Tensors] = field(default_factory=dict)
     events: list[tuple[torch.device, torch.cuda.Event]] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
 
@@ -45,8 +45,7 @@ class Reading:
 
 
 def first_reading(units: Sequence[Unit], keep: str) -> Reading:
-    """Copy the weights of every unit, one unit after another: of what is sharded, one layer at a time is
-    whole."""
+    """Copy the weights of every unit, one after another: only one sharded layer is whole at a time."""
     reading = Reading({}, {}, {})
     for unit in units:
         tensors = unit.read()
@@ -58,6 +57,11 @@ def first_reading(units: Sequence[Unit], keep: str) -> Reading:
             role: torch.empty(t.shape, dtype=t.dtype, device=target).copy_(t) for role, t in tensors.items()
         }
     return reading
+
+
+def measured_on(device: torch.device, keep: str) -> torch.device:
+    """Where the initial weights are kept and changes are measured: float64 is needed there."""
+    return device if keep == "model" and device.type in ("cpu", "cuda") else torch.device("cpu")
 
 
 class Staging:
@@ -94,11 +98,13 @@ class Staging:
         return self.count - len(self._free)
 
     def take(self) -> Place | None:
-        """The weights as they are now; None if no place is free. What is sharded is gathered in either case,
+        """The weights as they are now; None if no place is free. Sharded ones are gathered in either case,
         because the other processes take part."""
         place = self._free.popleft() if self._free else None
         try:
-            with torch.no_grad(), _no_autocast(self._devices):
+            with torch.no_grad(), contextlib.ExitStack() as stack:
+                for kind in {device.type for device in self._devices}:
+                    stack.enter_context(without_autocast(kind))
                 self._fill(place)
         except BaseException:
             if place is not None:
@@ -132,7 +138,7 @@ class Staging:
             self._free.append(place)
 
     def _place(self, reading: Reading, keep: str, small: bool) -> Place:
-        place = Place({}, {})
+        place = Place()
         for unit in self._units:
             forms, device = reading.forms[unit.name], reading.devices[unit.name]
             target = measured_on(device, keep)
@@ -159,7 +165,7 @@ class Staging:
                 if place is not None:
                     place.missing.add(unit.name)
                 continue
-            if not unit.live and place is not None:  # copied at once, so that one layer is gathered at a time
+            if not unit.live:  # copied at once, so that only one layer is gathered at a time
                 _copy(sources, targets)
         if place is not None:
             _copy(sources, targets)
@@ -167,11 +173,6 @@ class Staging:
                 event = torch.cuda.Event(blocking=True)
                 event.record(torch.cuda.current_stream(device))
                 place.events.append((device, event))
-
-
-def measured_on(device: torch.device, keep: str) -> torch.device:
-    """Where the initial weights are kept and changes are measured: float64 is needed there."""
-    return device if keep == "model" and device.type in ("cpu", "cuda") else torch.device("cpu")
 
 
 def _room(form: Tensor, device: torch.device, source: torch.device) -> Tensor:
@@ -199,11 +200,3 @@ def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
         torch._foreach_copy_(targets, sources, non_blocking=True)
     sources.clear()
     targets.clear()
-
-
-@contextlib.contextmanager
-def _no_autocast(devices: Iterable[torch.device]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for kind in {device.type for device in devices}:
-            stack.enter_context(without_autocast(kind))
-        yield

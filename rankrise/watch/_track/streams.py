@@ -1,18 +1,16 @@
 """A run's numbers as they come, in TensorBoard, Weights & Biases or trackio: means over heads, and the loss.
 
-A stream opens when its first number is written, on the process that writes; one that fails is left out from
+A stream opens when its first number is written, on the process that writes. One that fails is left out from
 then on, and training goes on.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import Any, Protocol
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.foundations.passed import typed
 
 
 class Stream(Protocol):
@@ -24,7 +22,7 @@ class Stream(Protocol):
 
 
 class Streams:
-    """All streams of a run. One that fails is told to `on_error`, and gets no more numbers."""
+    """All streams of a run. `on_error` gets what one of them raised, which then gets no more numbers."""
 
     def __init__(
         self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
@@ -51,9 +49,7 @@ class Streams:
     def _attempt(self, stream: Stream, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except BaseException as error:  # SystemExit, and what ends tasks or threads of the stream's own
-            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-                raise  # the user's: on other threads it can only be the stream's own
+        except (Exception, SystemExit) as error:  # some libraries end the process where they cannot log in
             self._streams.remove(stream)
             name = type(stream).__name__
             self._on_error(
@@ -62,7 +58,7 @@ class Streams:
 
 
 class TensorBoard:
-    """Event files for TensorBoard; a resumed run hides what it had written of the steps that it repeats."""
+    """Event files for TensorBoard. A resumed run hides what it had written of the steps that it repeats."""
 
     def __init__(self, folder: str | Path) -> None:
         require("tensorboard", extra="tensorboard", purpose="Streaming to TensorBoard")
@@ -83,7 +79,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A W&B run: the one that is going on in this process, or a new one, with the step of training as axis.
+    """The W&B run that is going on in this process, or a new one, with the step of training as axis.
 
     Numbers come under "rankrise/" with their own step, because W&B's counter only goes forward and other code
     may be moving it.
@@ -126,7 +122,6 @@ class Trackio:
             self._run.finish()
 
 
-@typed
 def tensorboard(folder: str | Path) -> TensorBoard:
     """A stream for `RankTracker(streams=[...])`: event files for `tensorboard --logdir FOLDER`."""
     return TensorBoard(folder)
@@ -137,7 +132,6 @@ def wandb(**settings: Any) -> WeightsAndBiases:
     return WeightsAndBiases(**settings)
 
 
-@typed
 def trackio(project: str, **settings: Any) -> Trackio:
     """A stream to trackio; further settings are those of `trackio.init`, such as name and resume."""
     return Trackio(project=project, **settings)

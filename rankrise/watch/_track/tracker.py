@@ -1,4 +1,8 @@
-"""RankTracker: the rank growth of every head of a live training run, in any loop."""
+"""RankTracker: the rank growth of every head of a live training run, in any loop.
+
+The training thread copies due weights (`staging`) and numbers (`scalars`) and goes on. The worker's thread
+waits for them, measures, and writes the record.
+"""
 
 import atexit
 import os
@@ -13,24 +17,24 @@ import torch
 from torch import distributed, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.passed import typed
 from rankrise.foundations.provenance import now
-from rankrise.foundations.text import printable
+from rankrise.record.lines import LEFT_OUT
 from rankrise.record.lock import Lock
 from rankrise.record.names import RUN, spectra_path
-from rankrise.record.shapes import LARGEST
+from rankrise.record.tensors import checksum
+from rankrise.record.writer import Record
 from rankrise.watch._check import Batch, check_and_warn
-from rankrise.watch._track.begin import begin
-from rankrise.watch._track.described import described, in_words, notes_on
-from rankrise.watch._track.jobs import Jobs
-from rankrise.watch._track.record import Record
-from rankrise.watch._track.scalars import Number, Scalars
+from rankrise.watch._heads import unwrap
+from rankrise.watch._track.begin import adapter_of, begin
+from rankrise.watch._track.measure import UnitChange, measure
+from rankrise.watch._track.rows import DIGITS, initial_spectra, row_of, spectra_of, summary_of
+from rankrise.watch._track.scalars import Number, Scalars, Taken
 from rankrise.watch._track.schedule import Schedule, step_number
-from rankrise.watch._track.staging import Reading, Staging, first_reading
+from rankrise.watch._track.staging import Place, Reading, Staging, first_reading
 from rankrise.watch._track.streams import Stream, Streams
 from rankrise.watch._track.troubles import Troubles, log
-from rankrise.watch._track.weights import Choice, find_units
-from rankrise.watch._track.worker import Worker, spare_cores
+from rankrise.watch._track.weights import PRODUCTS, Choice, find_units, named
+from rankrise.watch._track.worker import Worker
 
 
 class RankTracker:
@@ -54,18 +58,18 @@ class RankTracker:
     ...     watch.load(folder).stable_rank("KQ").shape  # steps, layers, heads
     (3, 1, 2)
 
-    What is tracked: `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other
-    weight `matrices` (name patterns, such as "*.mlp.*"); when: `schedule`. `top` leading singular values are
-    kept. The initial weights are kept, and changes measured, on the `model`'s device or the "cpu". A batch as
-    `check` proves first that the heads are read as the model uses them (see `watch.check`).
+    Choose what is tracked: `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other
+    weight `matrices` (name patterns, such as "*.mlp.*"). Choose when with `schedule`. `top` leading singular
+    values are recorded. The initial weights are kept, and changes measured, on the `model`'s device or the
+    "cpu". With a batch as `check`, a forward pass proves first that the heads are read as the model uses them
+    (see `watch.check`).
 
-    It never changes training. A failure is logged and training goes on; `strict` raises it instead.
-    A folder that holds this run already is continued: the rows from the first `step` on are replaced. One
-    that holds another run, or this one from its first step to its end, is refused; with `overwrite` it is
-    removed. `note` and `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
+    It never changes training. A failure is logged and training goes on; `strict` raises it instead. A folder
+    that holds this run already is continued: rows from the first `step` on are replaced. One that holds
+    another run, or this one from its first step to its end, is refused; `overwrite` removes it. `note` and
+    `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
     """
 
-    @typed
     def __init__(
         self,
         model: nn.Module,
@@ -87,8 +91,8 @@ class RankTracker:
     ) -> None:
         if keep not in ("model", "cpu"):
             raise RankriseError(f"keep is {keep!r}: pass 'model' or 'cpu'.")
-        if not 1 <= top <= LARGEST:
-            raise RankriseError(f"top is {top}: pass a whole number from 1 to {LARGEST}.")
+        if top < 1:
+            raise RankriseError(f"top is {top}: pass a whole number of 1 or more.")
         choice = Choice.of(products, layers, heads, matrices)
         self.folder = Path(folder)
         self._model, self._schedule, self._top = model, schedule, top
@@ -103,35 +107,38 @@ class RankTracker:
         self._units = find_units(model, choice)
         if _rank() != 0:
             self._take_part()
-        else:
-            reading = first_reading(self._units, keep)
-            about = described(
-                model,
-                self._units,
-                choice.products,
-                schedule,
-                top=top,
-                keep=keep,
-                device=reading.devices[self._units[0].name],
-                note=note,
-                extra=extra or {},
-            )
-            self._open(reading, keep, about, overwrite)
+            return
+        reading = first_reading(self._units, keep)
+        about = {
+            "model": type(unwrap(model)).__name__,
+            "settings": {
+                "schedule": schedule.to_dict(),
+                "products": [product for product in PRODUCTS if product in choice.products],
+                "top": top,
+                "keep": keep,
+                "digits": DIGITS,
+            },
+            "device": reading.devices[self._units[0].name],
+            "note": note,
+            "extra": dict(extra or {}),
+            "adapter": adapter_of(model, self._units),
+        }
+        self._open(reading, keep, about, overwrite)
 
     @property
     def lost(self) -> str:
-        """Why something of the record is missing that should be on disk; empty while nothing is."""
+        """Why something is missing from the record that should be on disk; empty while nothing is."""
         return self._off or self._troubles.lost
 
     def step(self, step: int, loss: Number | None = None, **metrics: Number) -> None:
         """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
 
         `loss` and `metrics` are recorded with the step: numbers, or tensors with one, which are not waited
-        for. Of a step that is given several times, they are put together, and the later value of a name
-        counts. A step below the last one means that training went back: what was recorded from there on is
-        dropped, with a warning.
+        for. A step may be given several times, with more numbers; the later value of a name counts. A step
+        below the last one means that training went back: what was recorded from there on is dropped, with a
+        warning.
         """
-        if self._capturing():
+        if _capturing():
             return
         numbers = metrics if loss is None else {"loss": loss, **metrics}
         try:
@@ -141,24 +148,24 @@ class RankTracker:
         self._troubles.check()
 
     def wait(self) -> None:
-        """Wait until the steps so far are measured and written: `flush` also has the disk keep them."""
+        """Wait until the steps so far are written; `flush` also makes them outlast a power cut."""
         if self._on and not self._forked:
             self._worker.wait()
             self._troubles.check()
 
     def flush(self) -> None:
-        """Wait until all steps so far are on disk, where a power cut leaves them: call it before the trainer
-        saves a checkpoint. `lost` says if that could not be."""
+        """Wait until all steps so far are on the disk: call it before the trainer saves a checkpoint. `lost`
+        says if something could not be written."""
         if self._on and not self._forked:
             self._worker.wait()
-            self._sync()
+            self._attempt("writing to disk", self._record.sync)
             self._troubles.check()
 
     def close(self, finished: bool = True) -> None:
         """End the record, on every process. Calling it again does nothing.
 
-        The last step is measured in full if it has not been, so call it while the model has the weights of
-        that step. With `finished=False` it is not, and the run stands as one that was broken off.
+        It measures the last step in full, so call it while the model has the weights of that step. With
+        `finished=False` it does not, and the run counts as broken off.
         """
         self._end(finished)
         self._troubles.check()
@@ -172,16 +179,23 @@ class RankTracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        stopped = "" if error is None else first_line(error)
-        self._end(finished=kind is None, stopped=stopped)
+        self._end(finished=kind is None, stopped="" if error is None else first_line(error))
         if kind is None:
             self._troubles.check()
 
     def __repr__(self) -> str:
-        off = self._off or (self._on and self._record.gone)
-        state = f", off: {off}" if off else ", closed" * self._closed
-        about = f"{in_words(self._model, self._units)}, in {self.folder}{state}"
-        return printable(f"RankTracker({'; '.join([about, *notes_on(self._units)])})")
+        layers = [unit for unit in self._units if unit.is_layer]
+        products = " and ".join(dict.fromkeys(name for unit in layers for name, _ in unit.products))
+        heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
+        plural = "s" * (len(layers) > 1)
+        parts = [f"{products} of {heads} heads in {len(layers)} layer{plural}"] * bool(layers)
+        parts += [f"{others} other matri{'ces' if others > 1 else 'x'}"] * bool(others)
+        notes = dict.fromkeys(note for unit in layers for note in unit.notes)
+        state = f", off: {self.lost}" if self._off else ", closed" * self._closed
+        about = f"{' and '.join(parts)} of {type(unwrap(self._model)).__name__}, in {self.folder}{state}"
+        return f"RankTracker({'; '.join([about, *notes])})"
+
+    # Beginning and end.
 
     def _open(self, reading: Reading, keep: str, about: dict[str, Any], overwrite: bool) -> None:
         """Everything that only the process which writes needs."""
@@ -190,7 +204,7 @@ class RankTracker:
             lock = Lock(self.folder)
             self._beginning = begin(self.folder, self._units, reading.weights, about, overwrite)
             self._staging = Staging(self._units, reading, keep, self._troubles.lose)
-            self._record = Record(self.folder, lock, self._troubles.tell)
+            self._record = Record(self.folder)
         except BaseException as error:
             if lock is not None:
                 lock.release()
@@ -199,147 +213,12 @@ class RankTracker:
             self._turn_off(f"opening {self.folder}", error)
             return
         self._lock, self._scalars = lock, Scalars()
-        self._jobs = Jobs(
-            self._units,
-            self._beginning.initial,
-            self._staging,
-            self._scalars,
-            self._record,
-            self._streams,
-            self._top,
-        )
-        self._worker = Worker(spare_cores(self._staging.on_accelerator), self._lose)
+        self._last_weights = ""
+        self._worker = Worker(self._staging.on_accelerator, self._lose)
         self._process = os.getpid()
         self._on, self._begun = True, not self._beginning.resumed
         atexit.register(self._leave)
         log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
-
-    def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
-        if self._closed:
-            raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
-        if self._forked:
-            raise RankriseError(
-                f"the tracker of {self.folder} is that of the process which this one was forked from: call "
-                "step there."
-            )
-        last, self._last = self._last, step
-        if step == last and "loss" in numbers and self._has_loss:
-            self._troubles.repeat(step)
-        self._has_loss = "loss" in numbers or (step == last and self._has_loss)
-        due = step != last and self._schedule.due(step)
-        if self._on and (last is None or step < last):
-            self._go_back(step, last)
-        if due and not self._on:
-            self._take_part()
-        if not self._on:
-            return
-        moment = round(time.time(), 3)
-        if due:  # before anything that can fail on this process alone: others may wait for its part
-            self._take(step, moment)
-        if numbers:
-            row = self._scalars.take_row(numbers, self._troubles.note)
-            self._worker.put("writing a step", partial(self._jobs.write_step, step, moment, row))
-
-    def _take(self, step: int, moment: float) -> None:
-        full = self._schedule.full(step)
-        if full and self._staging.busy >= max(1, self._staging.count // 2):
-            full = False
-            self._troubles.skip("full spectra")
-        place = self._staging.take()
-        if place is None:
-            self._troubles.skip("measurements")
-        else:
-            self._worker.put("measuring", partial(self._jobs.measure, step, moment, full, place))
-
-    def _take_part(self) -> None:
-        """Another process keeps the record, and gathers what is sharded: so does this one."""
-        for unit in self._units:
-            if unit.sharded:
-                unit.read()
-
-    def _go_back(self, step: int, last: int | None) -> None:
-        """The run starts at `step`, or goes on there after `last`: drop what was recorded from there on."""
-        self._worker.wait()
-        try:
-            if last is None:
-                self._refuse_another_run(step)
-                if self._beginning.resumed:  # it is not finished any more
-                    self._record.write_about(self._beginning.info)
-                self._begun = True
-            dropped = self._record.cut(step)
-        except Exception as error:
-            self._close(finished=None)
-            self._turn_off("continuing the run", error, refused=last is None)
-            return
-        if last is not None:
-            log.warning(
-                "Tracking: step went back from %d to %d: %d rows from step %d on are dropped; pass a step "
-                "that counts on over epochs.",
-                *(last, step, dropped, step),
-            )
-        elif self._beginning.finished and dropped:
-            log.warning(
-                "Tracking: the finished run in %s goes on at step %d: %d rows from there on are dropped.",
-                *(self.folder, step, dropped),
-            )
-        if last is None and self._beginning.resumed:
-            self._attempt("reading what is kept of the run", self._record.check_kept)
-        if last is None and not spectra_path(self.folder, None).exists():
-            self._worker.put("measuring the initial weights", self._jobs.write_initial)
-
-    def _refuse_another_run(self, step: int) -> None:
-        begun = self._beginning
-        own = begun.same and not begun.finished  # it was broken off, and may start over
-        if begun.resumed and not own and not self._record.has_before(step):
-            which = "this run, finished" if begun.same else "a run with other initial weights"
-            raise RankriseError(
-                f"{self.folder} holds {which}, and continuing at step {step} would replace all of it: pass "
-                "another folder, or overwrite=True to start over."
-            )
-
-    def _measure_last(self) -> None:
-        """The last step in full. Only the worker knows what there is of it already, so that every process
-        takes part in gathering, in any case."""
-        if self._last is None or self._capturing():
-            return
-        if not self._on:
-            self._take_part()
-            return
-        self._worker.wait()  # until a place is free
-        place = self._staging.take()
-        assert place is not None
-        moment = round(time.time(), 3)
-        self._worker.put("measuring", partial(self._jobs.measure, self._last, moment, True, place, last=True))
-
-    def _turn_off(self, doing: str, error: Exception, refused: bool = False) -> None:
-        self._off = f"{doing} failed ({error})"
-        if refused and isinstance(error, RankriseError):
-            self._troubles.refuse(error)
-        else:
-            self._troubles.note(doing, error, "nothing of this run is recorded")
-
-    def _sync(self, last: bool = False) -> None:
-        if not self._record.gone:
-            try:
-                self._record.sync(last)
-            except Exception as error:
-                self._lose("writing to disk", error)
-
-    def _lose(self, doing: str, error: BaseException) -> None:
-        gone = self._record.look_for_folder()
-        if gone and isinstance(error, OSError):
-            error = RankriseError(gone)
-        self._troubles.lose(doing, error, "nothing more of this run is recorded" if gone else "")
-
-    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
-        try:
-            job()
-        except Exception as error:
-            self._troubles.lose(doing, error)
-
-    def _capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: nothing that happens now is meant."""
-        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
     def _end(self, finished: bool, stopped: str = "") -> None:
         if self._closed:
@@ -352,21 +231,21 @@ class RankTracker:
         self._close(finished, stopped)
 
     def _close(self, finished: bool | None, stopped: str = "") -> None:
-        """`finished` is None if the folder is another run's: then nothing of it is touched. `stopped` is what
-        broke the run off, kept until it is continued. A run of which something is lost is not finished."""
+        """`finished` is None if the folder is another run's, of which nothing is touched. `stopped` is what
+        broke the run off. A run that has lost something is not finished."""
         if not self._on:
             return
         self._on = False
         atexit.unregister(self._leave)
         self._worker.close()
-        self._sync(last=True)
-        if finished is not None and self._begun and not self._record.gone:
-            lost, whole = self._troubles.lost, finished and not self._troubles.lost
-            info = self._beginning.info | {"finished": now() if whole else None}
-            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._record.last_weights}
-            info |= {"sizes": self._record.sizes}
-            info |= {"stopped": stopped or lost} if stopped or lost else {}
-            self._attempt(f"writing {RUN}", partial(self._record.write_about, info))
+        if finished is not None and self._begun:
+            self._attempt("writing to disk", self._record.sync)
+            stopped = stopped or self._troubles.lost
+            info = self._beginning.info | {"finished": now() if finished and not stopped else None}
+            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._last_weights}
+            info |= {"stopped": stopped} if stopped else {}
+            if self._record.folder_in_place:
+                self._attempt(f"writing {RUN}", partial(self._record.write_about, info))
         self._attempt("closing", self._record.close)
         self._lock.release()
         self._streams.close()  # last: whatever becomes of them, the record is whole
@@ -376,11 +255,186 @@ class RankTracker:
         if not self._forked:
             self._close(finished=False)
 
+    def _measure_last(self) -> None:
+        """The last step in full. Every process takes part in gathering, whether or not it is measured yet."""
+        if self._last is None or _capturing():
+            return
+        if not self._on:
+            self._take_part()
+            return
+        self._worker.wait()  # until a place is free
+        place = self._staging.take()
+        assert place is not None
+        moment = round(time.time(), 3)
+        self._worker.put("measuring", partial(self._measure, self._last, moment, True, place, last=True))
+
+    # A step, on the training thread.
+
+    def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
+        if self._closed:
+            raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
+        if self._forked:
+            raise RankriseError(
+                f"the tracker of {self.folder} belongs to the process that this one was forked from: call "
+                "step there."
+            )
+        last, self._last = self._last, step
+        if step == last and "loss" in numbers and self._has_loss:
+            self._troubles.once(
+                "losses given again",
+                f"Tracking: step {step} was given a second loss, which counts instead of the first; pass a "
+                "step that goes up with every optimizer step. Said once.",
+            )
+        self._has_loss = "loss" in numbers or (step == last and self._has_loss)
+        due = step != last and self._schedule.due(step)
+        if self._on and (last is None or step < last):
+            self._go_back(step, last)
+        if due and not self._on:
+            self._take_part()
+        if not self._on:
+            return
+        moment = round(time.time(), 3)
+        if due:  # before anything that can fail on this process alone: others may wait for its part
+            self._take(step, moment)
+        if numbers:
+            self._take_numbers(step, moment, numbers)
+
+    def _take(self, step: int, moment: float) -> None:
+        full = self._schedule.full(step)
+        if full and self._staging.busy >= max(1, self._staging.count // 2):
+            full = False
+            self._troubles.skip("full spectra")
+        place = self._staging.take()
+        if place is None:
+            self._troubles.skip("measurements")
+        else:
+            self._worker.put("measuring", partial(self._measure, step, moment, full, place))
+
+    def _take_numbers(self, step: int, moment: float, numbers: Mapping[str, Number]) -> None:
+        taken: dict[str, Taken] = {}
+        left_out: dict[str, str] = {}
+        for name, number in numbers.items():
+            try:
+                taken[name] = self._scalars.take(name, number)
+            except RankriseError as error:
+                left_out[name] = str(error).rstrip(".")
+                self._troubles.note(f"recording {name}", error)
+        self._worker.put("writing a step", partial(self._write_step, step, moment, taken, left_out))
+
+    def _take_part(self) -> None:
+        """Another process keeps the record, and gathers what is sharded: so does this one."""
+        for unit in self._units:
+            if unit.sharded:
+                unit.read()
+
+    def _go_back(self, step: int, last: int | None) -> None:
+        """The run starts at `step`, or goes back there from `last`: drop what was recorded from there on."""
+        self._worker.wait()
+        begun = self._beginning
+        try:
+            if last is None and begun.resumed:
+                self._refuse_another_run(step, self._record.has_before(step))
+                self._record.write_about(begun.info)  # it is not finished any more
+            self._begun = True
+            dropped = self._record.cut(step)
+        except Exception as error:
+            self._close(finished=None)
+            self._turn_off("continuing the run", error, refused=last is None)
+            return
+        if last is not None:
+            log.warning(
+                "Tracking: step went back from %d to %d: %d rows from step %d on are dropped; pass a step "
+                "that counts on over epochs.",
+                *(last, step, dropped, step),
+            )
+        elif begun.finished and dropped:
+            log.warning(
+                "Tracking: the finished run in %s goes on at step %d: %d rows from there on are dropped.",
+                *(self.folder, step, dropped),
+            )
+        if last is None and not spectra_path(self.folder, None).exists():
+            self._worker.put("measuring the initial weights", self._write_initial)
+
+    def _refuse_another_run(self, step: int, has_before: bool) -> None:
+        begun = self._beginning
+        own = begun.same and not begun.finished  # it was broken off, and may start over
+        if not own and not has_before:
+            which = "this run, finished" if begun.same else "a run with other initial weights"
+            raise RankriseError(
+                f"{self.folder} holds {which}, and continuing at step {step} would replace all of it: pass "
+                "another folder, or overwrite=True to start over."
+            )
+
+    # Jobs, on the worker's thread.
+
+    def _write_step(
+        self, step: int, moment: float, taken: Mapping[str, Taken], left_out: Mapping[str, str]
+    ) -> None:
+        """Loss and metrics of a step, once they are there."""
+        numbers = {name: self._scalars.resolve(number) for name, number in taken.items()}
+        try:
+            reasons = {LEFT_OUT: left_out} if left_out else {}
+            self._record.add_step(step, {"time": moment, **numbers, **reasons})
+        finally:  # on a full disk, streams go on
+            self._streams.write(step, numbers)
+
+    def _write_initial(self) -> None:
+        """Spectra of the initial products."""
+        with self._staging.beside():
+            values = initial_spectra(self._units, self._beginning.initial)
+        self._record.add_spectra(None, values)
+
+    def _measure(self, step: int, moment: float, full: bool, place: Place, last: bool = False) -> None:
+        """The change of every unit at a step; if that is recorded already, what it lacks. The `last` weights
+        are remembered by their checksum: a model that has them may go on with the run."""
+        known = self._record.ranks.last == step
+        with self._staging.arrived(place) as weights:
+            if last and len(weights) == len(self._units):
+                self._last_weights = checksum(named(self._units, weights))
+            if known and spectra_path(self._record.folder, step).exists():
+                return
+            changes = [
+                UnitChange(unit, self._beginning.initial[unit.name], weights[unit.name])
+                for unit in self._units
+                if unit.name in weights
+            ]
+            results = measure(changes, self._top, full)
+        if full:
+            self._record.add_spectra(step, spectra_of(self._units, results))
+        if not known:
+            self._record.add_ranks(step, {"time": moment, **row_of(self._units, results)})
+            self._streams.write(step, summary_of(self._units, results))
+
+    # What goes wrong.
+
+    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self._lose(doing, error)
+
+    def _lose(self, doing: str, error: BaseException) -> None:
+        lost = self._record.lost if hasattr(self, "_record") else ""
+        if lost and isinstance(error, (OSError, RankriseError)):  # said once, whatever was being written
+            doing, error = "recording", RankriseError(lost)
+        self._troubles.lose(doing, error, "nothing more of this run is recorded" if lost else "")
+
+    def _turn_off(self, doing: str, error: Exception, refused: bool = False) -> None:
+        self._off = f"{doing} failed ({error})"
+        if refused and isinstance(error, RankriseError):
+            self._troubles.refuse(error)
+        else:
+            self._troubles.note(doing, error, "nothing of this run is recorded")
+
     @property
     def _forked(self) -> bool:
-        """Whether this is a copy in a process that was forked, which has no worker: the record is kept by the
-        process that made the tracker."""
+        """Whether this is a copy in a forked process: the process that made the tracker keeps the record."""
         return self._on and os.getpid() != self._process
+
+
+def _capturing() -> bool:
+    """Whether a CUDA graph is being captured: nothing that happens now is meant."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _rank() -> int:

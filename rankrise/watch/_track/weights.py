@@ -1,4 +1,4 @@
-"""What is tracked, and how its weights leave the model: views where possible, read afresh where not."""
+"""What is tracked, and how its weights leave the model: as views where possible, read afresh where not."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.names import tensor_name
 from rankrise.watch._ceilings import PRODUCTS as PRODUCTS
@@ -46,16 +45,12 @@ class Choice:
         >>> Choice.of("KQ", None, range(2), ())
         Choice(products=('KQ',), layers=None, heads=(0, 1), matrices=())
         """
-        return cls(*map(_several, asked))
-
-
-def _several(asked: Any) -> Any:
-    return (asked,) if isinstance(asked, (str, int)) else asked if asked is None else tuple(asked)
+        return cls(*((one,) if isinstance(one, (str, int)) else one and tuple(one) for one in asked))
 
 
 @dataclass(eq=False)
 class Unit:
-    """One attention layer, or one other matrix, that is tracked.
+    """One tracked attention layer, or one other tracked matrix.
 
     `group[i]` is the number of the key and value that the tracked head `heads[i]` uses.
     """
@@ -76,14 +71,14 @@ class Unit:
     ceilings: dict[str, int] = field(default_factory=dict)
     """By product, the highest rank that its change can have; {} if it may be any."""
     _views: Tensors = field(default_factory=dict)
-    _owners: list["_Owner"] = field(default_factory=list)
+    _owners: "list[_Owner]" = field(default_factory=list)
 
     @property
     def is_layer(self) -> bool:
         return self.roles != ("matrix",)
 
     def key(self, role: str) -> str:
-        """The name of a tensor of it, in files."""
+        """The name of one of its tensors in files."""
         return tensor_name(self.name, role) if self.is_layer else self.name
 
     @property
@@ -93,11 +88,12 @@ class Unit:
 
     @property
     def products(self) -> list[tuple[str, tuple[str, str]]]:
+        """Its products, each with its two roles."""
         return [(product, roles) for product, roles in PRODUCTS.items() if set(roles) <= set(self.roles)]
 
     @property
     def measured(self) -> list[str]:
-        """What numbers there are of it."""
+        """Its products, or "matrix"."""
         return [product for product, _ in self.products] if self.is_layer else ["matrix"]
 
     @property
@@ -112,7 +108,7 @@ class Unit:
 
     def read(self) -> Tensors:
         """Its weights as they are now: views where strides allow it. Parameters that have moved since the
-        last time are found again; sharded ones are gathered, adapters merged into a copy."""
+        last time are found again, sharded ones gathered, adapters merged into a copy."""
         self._refuse_absence()
         if self._views and all(owner.has_stayed(self.module) for owner in self._owners):
             return self._views
@@ -134,7 +130,7 @@ class Unit:
 
     def _remember(self, tensors: Tensors) -> None:
         """Keep the tensors for later steps if all are views of parameters."""
-        found = {
+        owners = {
             parameter.untyped_storage().data_ptr(): _Owner(
                 path, module, name, parameter, parameter.data_ptr()
             )
@@ -143,14 +139,14 @@ class Unit:
             if parameter is not None and not isinstance(parameter, DTensor)
         }
         addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
-        live = addresses <= found.keys()
+        live = addresses <= owners.keys()
         self._views = tensors if live else {}
-        self._owners = [found[address] for address in addresses] if live else []
+        self._owners = [owners[address] for address in addresses] if live else []
 
 
 @dataclass(frozen=True, eq=False)
 class _Owner:
-    """The parameter that a view is of: where it was, and at which address its values."""
+    """A parameter that a view belongs to, and the address of its values."""
 
     path: str
     module: nn.Module
@@ -174,7 +170,7 @@ def _submodule(model: nn.Module, path: str) -> nn.Module | None:
 
 
 def named(units: Sequence[Unit], weights: Mapping[str, Tensors]) -> Tensors:
-    """The weights of all units in one, by the names that they have in files."""
+    """The weights of all units, by their names in files."""
     return {unit.key(role): tensor for unit in units for role, tensor in weights[unit.name].items()}
 
 
@@ -205,9 +201,8 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         count = attention.query.blocks
         chosen = tuple(range(count)) if choice.heads is None else choice.heads
         if not 0 <= chosen[0] <= chosen[-1] < count:
-            has = counted(count, "head")
             raise RankriseError(
-                f"heads is {list(chosen)}, but {name} has {has}: pass numbers from 0 to {count - 1}."
+                f"heads is {list(chosen)}, but {name} has {count}: pass numbers from 0 to {count - 1}."
             )
         group = tuple(attention.group_of_head[head] for head in chosen)
         yield Unit(
@@ -234,13 +229,13 @@ def _layer_reader(
         attention = recognise(module)
         if attention is None:
             raise RankriseError(
-                f"{type(module).__name__} is not an attention that is known here any more: keep its family "
-                "until the tracker is closed."
+                f"{type(module).__name__} is not a known attention any more: keep its family until the "
+                "tracker is closed."
             )
-        return {role: _rows(_by_head(attention, role), _numbers(role)) for role in roles}
-
-    def _numbers(role: str) -> tuple[int, ...]:
-        return groups if role in ("key", "value") else chosen
+        shared = ("key", "value")
+        return {
+            role: _rows(_by_head(attention, role), groups if role in shared else chosen) for role in roles
+        }
 
     return read
 
@@ -264,10 +259,11 @@ def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[i
         return list(range(len(names)))
     chosen: set[int] = set()
     for one in asked:
-        if isinstance(one, str):
-            hits = [index for index, name in enumerate(names) if fnmatchcase(name, one)]
-        else:
-            hits = [one] if 0 <= one < len(names) else []
+        hits = [
+            at
+            for at, name in enumerate(names)
+            if (fnmatchcase(name, one) if isinstance(one, str) else at == one)
+        ]
         if not hits:
             raise RankriseError(
                 f"layers has {one!r}, which is not one of the {len(names)} attention layers "
@@ -292,10 +288,9 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
         for parameter in names:
             name = plain_name(f"{path}.{parameter}".lstrip("."))
             fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
-            if not fitting or not (whole or _as_matrix(module, parameter) is not None):
-                continue
-            missing -= fitting
-            yield Unit(name, model, path, module, _matrix_reader(None if whole else parameter))
+            if fitting and (whole or _as_matrix(module, parameter) is not None):
+                missing -= fitting
+                yield Unit(name, model, path, module, _matrix_reader(None if whole else parameter))
     if missing:
         raise RankriseError(
             f"matrices has {sorted(missing)[0]!r}, which matches no weight matrix of {type(model).__name__}: "
@@ -305,7 +300,7 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
 
 def _as_matrix(module: nn.Module, parameter: str) -> Tensor | None:
     """A parameter of two sizes as it is, position embeddings [1, tokens, d] without their first, and the
-    kernel of a convolution whose patches do not overlap, which is a matrix product; None of others."""
+    kernel of a convolution whose patches do not overlap, which is a matrix product; None for others."""
     weight = module._parameters[parameter]
     if weight is None or weight.ndim == 2:
         return weight

@@ -1,4 +1,4 @@
-"""A thread beside training that takes jobs in their order and leaves the cores to training."""
+"""A thread beside training that runs jobs in order and leaves the cores to training."""
 
 import queue
 import threading
@@ -12,20 +12,21 @@ from rankrise.watch._batches import use_threads
 
 
 class Worker:
-    """Runs jobs one after another, on `cores` cores; `on_error` gets what they raise."""
+    """Runs jobs one after another. `on_error` gets what a job was doing, and what it raised."""
 
-    def __init__(self, cores: int, on_error: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, on_accelerator: bool, on_error: Callable[[str, BaseException], None]) -> None:
+        # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
+        self._cores = max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._cores, self._on_error = cores, on_error
+        self._on_error = on_error
         self._thread = threading.Thread(target=self._work, name="rankrise-tracker", daemon=True)
         self._thread.start()
 
     def put(self, doing: str, job: Callable[[], Any]) -> None:
-        """`doing` says what the job is, for a message if it fails."""
         self._jobs.put((doing, job))
 
     def wait(self) -> None:
-        """Until every job that was put before this is done."""
+        """Until every job so far is done."""
         done = threading.Event()
         self.put("waiting", done.set)
         while not done.wait(0.1) and self._thread.is_alive():
@@ -45,8 +46,3 @@ class Worker:
                     function()
                 except BaseException as error:  # SystemExit too: the thread must not end on its own
                     self._on_error(doing, error)
-
-
-def spare_cores(on_accelerator: bool) -> int:
-    """Beside an accelerator a quarter of the host's cores, at most four; one where training needs them."""
-    return max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1

@@ -1,13 +1,10 @@
 """What goes wrong around a tracker: training goes on, the record stays readable, the message has a remedy."""
 
-import asyncio
 import errno
-import itertools
 import os
-import subprocess
 import sys
 import threading
-import time
+import types
 
 import numpy
 import pytest
@@ -17,8 +14,8 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._track import jobs as jobs_module
 from rankrise.watch._track import staging
+from rankrise.watch._track import tracker as tracker_module
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
@@ -100,24 +97,6 @@ def test_a_folder_that_cannot_be_written(tmp_path, caplog):
         watch.RankTracker(model, tmp_path / "file" / "run", strict=True)
 
 
-def test_two_trackers_on_one_folder(tmp_path):
-    model = tiny()
-    first = watch.RankTracker(model, tmp_path)
-    with pytest.raises(RankriseError, match="tracker of this process"):
-        watch.RankTracker(model, tmp_path)
-    first.close()
-    holding = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); input('held')"
-    command = [sys.executable, "-c", holding, str(tmp_path / ".lock")]
-    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert other.stdout is not None
-    assert other.stdout.read(4) == b"held"
-    with pytest.raises(RankriseError, match="tracker of another process"):
-        watch.RankTracker(model, tmp_path)
-    other.kill()
-    other.communicate()
-    watch.RankTracker(model, tmp_path).close()
-
-
 def test_weights_that_are_not_finite(tmp_path, caplog):
     model = tiny()
     with watch.RankTracker(model, tmp_path, schedule=EVERY, matrices=["head.weight"]) as tracker:
@@ -146,7 +125,7 @@ def test_a_failing_measurement_is_told_once(tmp_path, monkeypatch, caplog):
     with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
         train(model, [1], after=tracker.step)
         tracker.flush()
-        monkeypatch.setattr(jobs_module, "measure", fail)
+        monkeypatch.setattr(tracker_module, "measure", fail)
         losses = train(model, [2, 3, 4], after=tracker.step)
         tracker.flush()
         monkeypatch.undo()
@@ -186,7 +165,7 @@ def test_every_cause_is_told_once(tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise next(causes)
 
-    monkeypatch.setattr(jobs_module, "measure", fail)
+    monkeypatch.setattr(tracker_module, "measure", fail)
     tracker = watch.RankTracker(tiny(), tmp_path, schedule=watch.Schedule(1, []))
     for step in range(5):
         tracker.step(step)
@@ -209,39 +188,16 @@ def test_a_step_after_the_end(tmp_path, caplog):
     assert "closed" in repr(tracker)
 
 
-@pytest.mark.parametrize("step", [2**63, 10**5000], ids=["63 bits", "many"])
-def test_a_step_beyond_64_bits(tmp_path, caplog, step):
-    with watch.RankTracker(tiny(), tmp_path) as tracker:
-        tracker.step(4)
-        tracker.step(step)
-        tracker.step(5)
-    assert "step is more than 64 bits hold: pass a whole number" in caplog.text
-    run = watch.load(tmp_path)
-    assert run.measured.tolist() == [4, 5]
-    assert run.info["finished"] is None
-    assert "a step failed (step is more than 64 bits hold" in run.info["stopped"] == tracker.lost
-
-
-def test_bytes_that_are_not_utf_8(tmp_path, monkeypatch):
-    odd = b"caf\xe9".decode("utf-8", "surrogateescape")
-    monkeypatch.setattr(sys, "argv", ["train.py", odd])
-    with watch.RankTracker(tiny(), tmp_path, note=odd, extra={odd: odd}) as tracker:
-        tracker.step(1, **{odd: 1.0})
-    run = watch.load(tmp_path)
-    assert (run.info["note"], run.extra[odd], run.steps()[odd].tolist()) == (odd, odd, [1.0])
-    assert odd in run.info["command"]
-
-
-@pytest.mark.parametrize("step", [-1, 2.5, "two", True])
+@pytest.mark.parametrize("step", [-1, 2.5, "two", True, 2**63])
 def test_a_step_that_is_no_number(tmp_path, caplog, step):
     with watch.RankTracker(tiny(), tmp_path / "a") as tracker:
         tracker.step(4)
         tracker.step(step)
-    assert f"step is {step!r}: pass a whole number of 0 or more" in caplog.text
+    assert f"step is {step!r}" in caplog.text
     assert watch.load(tmp_path / "a").measured.tolist() == [4]
     with (
         watch.RankTracker(tiny(), tmp_path / "b", strict=True) as tracker,
-        pytest.raises(RankriseError, match="pass a whole number of 0 or more"),
+        pytest.raises(RankriseError, match="step is"),
     ):
         tracker.step(step)
 
@@ -251,11 +207,11 @@ def test_wrong_arguments_do_not_end_training(tmp_path, caplog):
         tracker.step(1, loss=torch.ones(3))
         tracker.step("two")
         tracker.step(3, loss=0.5)
-    assert "loss is a tensor of shape [3]: pass a number" in caplog.text
+    assert "loss is a tensor of shape [3]" in caplog.text
     assert watch.load(tmp_path).steps()["step"].tolist() == [1, 3]
     with (
         watch.RankTracker(tiny(), tmp_path / "other", strict=True) as tracker,
-        pytest.raises(RankriseError, match="pass a number"),
+        pytest.raises(RankriseError, match="loss is 'low'"),
     ):
         tracker.step(1, loss="low")
 
@@ -263,13 +219,13 @@ def test_wrong_arguments_do_not_end_training(tmp_path, caplog):
 def test_falling_behind(tmp_path, monkeypatch, caplog):
     """With the worker held up, full spectra are left out first, then whole measurements; losses never."""
     model, go_on = tiny(), threading.Event()
-    real = jobs_module.measure
+    real = tracker_module.measure
 
     def slow(*arguments):
         go_on.wait()
         return real(*arguments)
 
-    monkeypatch.setattr(jobs_module, "measure", slow)
+    monkeypatch.setattr(tracker_module, "measure", slow)
     monkeypatch.setattr(staging, "PLACES", 4)
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 1)) as tracker:
         train(model, range(1, 8), after=tracker.step)
@@ -282,19 +238,6 @@ def test_falling_behind(tmp_path, monkeypatch, caplog):
     assert run.steps()["step"].tolist() == list(range(1, 9))
     assert run.info["left_out"] == {"full spectra": 5, "measurements": 3}
     assert caplog.text.count("Tracking falls behind") == 2
-
-
-def test_a_clock_that_jumps(tmp_path, monkeypatch):
-    times = itertools.chain([100.0, 50.0, 1e12], itertools.repeat(-3.0))
-    model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(often=[], seldom=[])) as tracker:
-        monkeypatch.setattr(time, "time", lambda: next(times))
-        for step in (1, 2, 3):
-            tracker.step(step, loss=1.0)
-        monkeypatch.undo()
-    run = watch.load(tmp_path)
-    assert run.steps()["step"].tolist() == [1, 2, 3]
-    assert run.steps()["time"].tolist() == [100.0, 50.0, 1e12]
 
 
 def test_a_layer_that_vanishes(tmp_path, caplog):
@@ -323,26 +266,21 @@ def test_an_interrupt_passes(tmp_path, monkeypatch):
     tracker.close(finished=False)
 
 
-class Unprintable(Exception):
-    def __str__(self):
-        raise RuntimeError
-
-    __repr__ = __str__
+def test_a_job_that_wants_to_end_the_thread(tmp_path, monkeypatch, caplog):
+    model = tiny()
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        with monkeypatch.context() as broken:
+            broken.setattr(tracker_module, "measure", lambda *_: sys.exit(3))
+            train(model, [1], after=tracker.step)
+            tracker.flush()
+        train(model, [2], after=tracker.step)
+    assert "measuring failed (RuntimeError: SystemExit(3))" in caplog.text
+    assert watch.load(tmp_path).measured.tolist() == [2]
 
 
 @pytest.mark.parametrize("when", ["write", "close"])
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (ConnectionError("no network"), "no network"),
-        (SystemExit("no network"), "no network"),
-        (asyncio.CancelledError(), "CancelledError"),
-        (GeneratorExit(), "GeneratorExit"),
-        (Unprintable(), "Unprintable: which cannot be printed"),
-    ],
-    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
-)
-def test_a_stream_that_fails(tmp_path, caplog, error, told, when):
+@pytest.mark.parametrize("error", [ConnectionError("no network"), SystemExit("no network")])
+def test_a_stream_that_fails(tmp_path, caplog, error, when):
     class Broken:
         def write(self, step, numbers):
             if when == "write":
@@ -356,43 +294,85 @@ def test_a_stream_that_fails(tmp_path, caplog, error, told, when):
     with watch.RankTracker(model, tmp_path, schedule=EVERY, streams=[Broken()]) as tracker:
         train(model, [1, 2, 3], after=tracker.step)
     assert caplog.text.count("writing to Broken failed") == 1
-    assert told in caplog.text
+    assert "no network" in caplog.text
     run = watch.load(tmp_path)
     assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3]
     assert run.finished
 
 
-def test_an_interrupt_within_a_stream_is_its_own(tmp_path, caplog):
-    """The user's arrives in the main thread, and streams are written to in another."""
-
-    class Interrupted:
-        def write(self, step, numbers):
-            raise KeyboardInterrupt
-
-        def close(self):
-            pass
-
-    class Kept(Interrupted):
-        def write(self, step, numbers):
-            steps.add(step)
-
-    steps = set()
-
-    with watch.RankTracker(tiny(), tmp_path, streams=[Interrupted(), Kept()]) as tracker:
-        for step in (1, 2):
-            tracker.step(step, loss=1.0)
-    assert caplog.text.count("writing to Interrupted failed") == 1
-    assert steps == {1, 2}
-    assert watch.load(tmp_path).finished
+@pytest.mark.parametrize(
+    "loss", [10**400, "low", 1j, torch.tensor(1j), torch.ones(3)], ids=lambda loss: type(loss).__name__
+)
+def test_a_loss_that_cannot_be_used_is_left_out_alone(tmp_path, caplog, loss):
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
+        tracker.step(1, loss=1)
+        tracker.step(2, loss=loss, accuracy=0.5, time=7.0)
+        tracker.step(3, loss=3)
+    assert "recording loss failed" in caplog.text
+    run = watch.load(tmp_path)
+    assert [*run.steps()] == ["step", "time", "loss", "accuracy"]
+    numpy.testing.assert_equal(run.steps()["loss"], [1, numpy.nan, 3])
+    numpy.testing.assert_equal(run.steps()["accuracy"], [numpy.nan, 0.5, numpy.nan])
+    assert run.steps()["time"][1] > 1e9, "the time itself"
+    assert run.finished
+    assert not tracker.lost
+    assert [note.partition(" (")[0] for note in run.notes] == [
+        "loss was left out at step 2",
+        "time was left out at step 2",
+    ]
 
 
-def test_a_job_that_wants_to_end_the_thread(tmp_path, monkeypatch, caplog):
+def test_a_loss_that_is_not_finite_is_noted(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        for step, loss in enumerate([0.5, float("nan"), 0.25, float("inf")], start=1):
+            tracker.step(step, loss=loss)
+        tracker.step(5, accuracy=0.5)
+    run = watch.load(tmp_path)
+    assert run.finished
+    assert run.notes == ["loss is not finite at 2 steps, first at step 2"]
+
+
+@pytest.mark.parametrize("what", ["run", "run/steps.jsonl"])
+def test_a_folder_or_a_file_that_is_moved_away(tmp_path, caplog, what):
+    """Said once; training goes on, streams too; what was recorded stays as it is, unfinished."""
+    model, seen = tiny(), []
+    stream = types.SimpleNamespace(write=lambda step, _: seen.append(step), close=lambda: None)
+    with watch.RankTracker(model, tmp_path / "run", schedule=EVERY, streams=[stream]) as tracker:
+        train(model, [1, 2], after=tracker.step)
+        tracker.flush()
+        (tmp_path / what).rename(tmp_path / "moved")
+        train(model, [3, 4], after=tracker.step)
+        tracker.flush()
+    assert [one for one in caplog.messages if f"{tmp_path / what} was moved" in one] == caplog.messages
+    assert len(caplog.messages) == 1
+    assert str(tmp_path / what) in tracker.lost
+    assert {3, 4} <= {*seen}
+    run = watch.load(tmp_path / ("moved" if what == "run" else "run"))
+    assert run.measured.tolist() == [1, 2]
+    assert not run.finished
+    assert (tmp_path / "run").exists() == (what != "run")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
+def test_a_forked_copy_of_the_tracker_changes_nothing(tmp_path, caplog):
+    """A worker that leaves the tracker's context by an exception, or closes it, is not the run's end."""
     model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        with monkeypatch.context() as broken:
-            broken.setattr(jobs_module, "measure", lambda *_: sys.exit(3))
-            train(model, [1], after=tracker.step)
+    tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
+    train(model, [1, 2], after=tracker.step)
+    tracker.flush()
+    before = (tmp_path / "run.json").read_text()
+    worker = os.fork()
+    if worker == 0:
+        try:
+            tracker.step(3, loss=1.0)
             tracker.flush()
-        train(model, [2], after=tracker.step)
-    assert "measuring failed (RuntimeError: SystemExit(3))" in caplog.text
-    assert watch.load(tmp_path).measured.tolist() == [2]
+            tracker.close()
+        finally:
+            os._exit(0 if "forked from" in caplog.text else 1)
+    assert os.waitpid(worker, 0)[1] == 0
+    assert (tmp_path / "run.json").read_text() == before
+    train(model, [3, 4], after=tracker.step)
+    tracker.close()
+    run = watch.load(tmp_path)
+    assert run.finished
+    assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3, 4]

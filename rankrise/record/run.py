@@ -1,0 +1,546 @@
+"""A tracked run read back as arrays and tables, also while it is being written."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.record.lines import LEFT_OUT, RESERVED, read_lines
+from rankrise.record.lock import is_held
+from rankrise.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
+from rankrise.record.run_file import read_run
+from rankrise.record.tables import ranks_table, spectra_table, steps_table
+from rankrise.record.truncation import read_truncation
+
+Array = NDArray[Any]
+
+ENERGY_SHARES = (0.9, 0.95, 0.99)
+"""Shares of the energy, the sum of squared singular values, whose directions are counted."""
+NOISE_LIMIT = 0.5
+"""The share of a change's square from which on it counts as rounding noise."""
+
+
+def load(folder: str | Path) -> "TrackedRun":
+    """Open the folder of a tracked run.
+
+    >>> load("no/such/folder")
+    Traceback (most recent call last):
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
+    """
+    return TrackedRun(Path(folder), read_run(folder, "tracked"))
+
+
+@dataclass(frozen=True, eq=False)
+class TrackedRun:
+    """A tracked run, open for reading. Files are read once: `load` again to see what came since.
+
+    `which` is a product, "KQ" or "VO", or the name of another matrix in `matrices`. Curves of a product are
+    [measured steps, layers, heads], with nan where a layer has fewer heads; of a matrix, [measured steps].
+    """
+
+    folder: Path
+    info: dict[str, Any]
+    """What run.json holds."""
+    energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
+    """The shares of a change's energy whose directions `energy_rank` counts."""
+    _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
+    _curves: dict[tuple[str, str], Array] = field(default_factory=dict, init=False)
+
+    def __repr__(self) -> str:
+        steps = f"{len(self.measured)} measured step{'s' * (len(self.measured) != 1)}"
+        if len(self.measured):
+            steps += f" up to {self.measured[-1]}"
+        layers = f"{len(self.layers)} layer{'s' * (len(self.layers) != 1)}"
+        state = "finished" if self.finished else "unfinished"
+        about = f"{self.folder}: {self.info['model']}, {layers}, {steps}, {state}"
+        return f"TrackedRun({'; '.join([about, *self.notes])})"
+
+    # What was tracked.
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.resolve().name
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """Name, heads, sizes and notes of each tracked layer."""
+        return list(self.info["layers"])
+
+    @property
+    def matrices(self) -> list[str]:
+        """The names of the other tracked matrices."""
+        return [matrix["name"] for matrix in self.info["matrices"]]
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Those of "KQ" and "VO" that are tracked."""
+        return tuple(self.info["settings"]["products"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the tracker was closed, and nothing was lost."""
+        return bool(self.info.get("finished"))
+
+    @property
+    def going_on(self) -> bool | None:
+        """Whether a process is writing it now; None where that cannot be known, as for a copy."""
+        return is_held(self.folder)
+
+    # What the run's maker left in `extra`. `rankrise train` leaves all of it.
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        return self.info.get("extra") or {}
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """All settings of the training; empty if unknown."""
+        recipe = self.extra.get("recipe")
+        return recipe if isinstance(recipe, dict) else {}
+
+    @property
+    def scale(self) -> float:
+        """The initialisation scale, 1 if unknown."""
+        return float(_number(self.recipe, "initialisation_scale", 1.0))
+
+    @property
+    def seed(self) -> int:
+        """The seed, 0 if unknown."""
+        return int(_number(self.recipe, "seed"))
+
+    @property
+    def data(self) -> str | None:
+        """The name of the data set."""
+        return _text(self.extra.get("data") or self.recipe.get("data"))
+
+    @property
+    def base(self) -> str | None:
+        """The model that a fine-tuning or an adapter began from."""
+        return _text(self.extra.get("base"))
+
+    @property
+    def since(self) -> str | None:
+        """The checkpoint that a history's changes are measured against; None if since initialisation."""
+        history = self.extra.get("history")
+        return _text(history.get("since")) if isinstance(history, dict) else None
+
+    @property
+    def adapter_rank(self) -> int | None:
+        """The rank of the adapter, if one was trained."""
+        return int(_number(self.extra, "adapter_rank")) or None
+
+    @property
+    def ceilings(self) -> dict[str, int]:
+        """The highest rank that an adapter's change can have: of a "matrix", and of a head's products."""
+        most = int(_number(self.extra, "change_rank")) or self.adapter_rank
+        return {"matrix": most} | of_products(self.info, most) if most else {}
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Steps in an epoch."""
+        return int(_number(self.extra, "epoch_steps")) or None
+
+    @property
+    def total_steps(self) -> int | None:
+        """The steps that training was to take."""
+        return int(_number(self.extra, "total_steps")) or None
+
+    @property
+    def warm_up_steps(self) -> float:
+        """The steps of the warm-up; 0 if there is none, or it is unknown."""
+        return (self.epoch_steps or 0) * float(_number(self.recipe, "warm_up_epochs"))
+
+    @property
+    def batch_size(self) -> int:
+        """Examples per step; 0 if unknown."""
+        return int(_number(self.recipe, "batch_size"))
+
+    @property
+    def left_notes(self) -> list[str]:
+        """Notes from the run's maker."""
+        notes = self.extra.get("notes") or []
+        return [str(note) for note in (notes if isinstance(notes, list) else [notes])]
+
+    @property
+    def clock(self) -> str:
+        """The unit of training time: "epoch", or "step" where an epoch is one step or unknown."""
+        return "epoch" if (self.epoch_steps or 1) > 1 else "step"
+
+    def at(self, steps: Any) -> Array:
+        """Convert steps to that unit."""
+        return numpy.asarray(steps, dtype=float) / (self.epoch_steps or 1)
+
+    # Which steps were measured, and which of them are usable.
+
+    @cached_property
+    def measured(self) -> Array:
+        """The measured steps, int64 [n]."""
+        return numpy.array([row["step"] for row in self._ranks], numpy.int64)
+
+    @cached_property
+    def finite(self) -> NDArray[numpy.bool_]:
+        """Which of them say something about training, bool [n]: not step 0, where nothing has changed, nor
+        steps at which a head's weights were not finite."""
+        return self._heads_known & (self.measured > 0)
+
+    @cached_property
+    def finite_steps(self) -> Array:
+        """The measured steps where `finite` holds."""
+        return self.measured[self.finite]
+
+    @property
+    def last_finite_step(self) -> int:
+        """The last of them, 0 before the first."""
+        return int(self.finite_steps[-1]) if len(self.finite_steps) else 0
+
+    @property
+    def last_step(self) -> int:
+        """The last step with a loss or a finite measurement; 0 before the first."""
+        recorded = (self.finite_steps, self.steps()["step"])
+        return max((int(steps.max()) for steps in recorded if len(steps)), default=0)
+
+    @cached_property
+    def clear(self) -> NDArray[numpy.bool_]:
+        """Which of `finite_steps` are above rounding noise, bool [k]: for every product, at least half of the
+        heads are (of the matrices, where no heads are tracked)."""
+        count = sum(len(layer["tracked_heads"]) for layer in self.layers)
+        below = [self.below_noise(which)[self.finite] for which in self.products]
+        if not below and self.matrices:
+            count = len(self.matrices)
+            below = [numpy.stack([self.below_noise(which)[self.finite] for which in self.matrices], axis=1)]
+        clear = numpy.ones(len(self.finite_steps), bool)
+        for one in below:
+            clear &= 2 * one.sum(axis=tuple(range(1, one.ndim))) <= count
+        return clear
+
+    @property
+    def noisy_steps(self) -> Array:
+        """Those of `finite_steps` that are not `clear`, int64."""
+        return self.finite_steps[~self.clear]
+
+    @cached_property
+    def spectra_steps(self) -> Array:
+        """The steps with full spectra, int64 [m]."""
+        return numpy.array(spectra_steps(self.folder), numpy.int64)
+
+    @property
+    def finite_spectra_steps(self) -> Array:
+        """Those of them where `finite` holds."""
+        left_out = numpy.append(self.measured[~self.finite], 0)
+        return self.spectra_steps[~numpy.isin(self.spectra_steps, left_out)]
+
+    # The numbers.
+
+    @cached_property
+    def ranks(self) -> dict[str, Array]:
+        """By product: the stable rank at `finite_steps`, [steps, layers, heads]."""
+        return {product: self.stable_rank(product)[self.finite] for product in self.products}
+
+    def stable_rank(self, which: str) -> Array:
+        """Stable rank of the change since initialisation, 0 where nothing has changed."""
+        return self._curve(which, "stable_rank")
+
+    def norm(self, which: str) -> Array:
+        """Frobenius norm of the change."""
+        return self._curve(which, "norm")
+
+    def top(self, which: str) -> Array:
+        """The leading singular values of the change, largest first, in a further dimension: as many as were
+        asked for, or as the largest change has."""
+        with self._naming_damage():
+            recorded = max(1, _longest(self._recorded(which, "top")))
+        return self._curve(which, "top", min(self.info["settings"]["top"], recorded))
+
+    def energy_rank(self, which: str) -> Array:
+        """How many directions hold 90, 95 and 99 % of the change's energy, in a further dimension; nan for a
+        large matrix between its full spectra, and in old records."""
+        return self._curve(which, "energy_rank", len(ENERGY_SHARES))
+
+    def entropy_rank(self, which: str) -> Array:
+        """Exponential of the entropy of the change's singular values; nan where the energy rank is."""
+        return self._curve(which, "entropy_rank")
+
+    def noise_share(self, which: str) -> Array:
+        """The share of the change's square that rounding of the stored weights explains, 0 to 1. A history
+        has it; nan in other records."""
+        return self._curve(which, "noise_share")
+
+    def mean_noise_share(self, product: str) -> Array:
+        """Its mean over the heads of each layer, [measured steps, layers]."""
+        return _mean_over_heads(self.noise_share(product))
+
+    def noise_rank(self, which: str) -> Array:
+        """The stable rank that rounding alone would give; nan where `noise_share` is."""
+        return self._curve(which, "noise_rank")
+
+    def mean_noise_rank(self, product: str) -> Array:
+        """Its mean over the heads of each layer, [measured steps, layers]."""
+        return _mean_over_heads(self.noise_rank(product))
+
+    def below_noise(self, which: str) -> NDArray[numpy.bool_]:
+        """Where rounding explains at least half of the change's square: its ranks are those of noise."""
+        return self.noise_share(which) >= NOISE_LIMIT
+
+    def spectrum(self, which: str, step: int | None = None) -> Any:
+        """All singular values of the change at a step; without a step, those of the initial weights.
+
+        For a product a list with an array [heads, r] per layer; for a matrix one array [r].
+        """
+        self._refuse_unknown(which)
+        tensors = self._spectra_of(step)
+        if which not in self.products:
+            return tensors.get(which, numpy.full(0, numpy.nan, numpy.float32))
+        names = [tensor_name(layer["name"], which) for layer in self.layers]
+        missing = next((name for name in names if name not in tensors), None)
+        if missing is not None:
+            raise NotRecorded(f"{spectra_path(self.folder, step)} has no {missing}: take another step.")
+        return [tensors[name] for name in names]
+
+    def steps(self) -> dict[str, Array]:
+        """Loss and metrics by step: float64 [steps] each, nan where a step has none; "step" is int64."""
+        return dict(self._steps)
+
+    @cached_property
+    def truncation(self) -> dict[str, Any] | None:
+        """What `rankrise truncate` measured and left in the folder, if it did."""
+        return read_truncation(self.folder)
+
+    def table(self) -> Any:
+        """A pandas table of all recorded ranks, with a row per measured step, layer, product and head. For
+        another matrix the product is "matrix" and the head -1."""
+        return ranks_table(self)
+
+    def steps_table(self) -> Any:
+        """A pandas table of loss and metrics with a row per step."""
+        return steps_table(self)
+
+    def spectra_table(self) -> Any:
+        """A pandas table with a row per singular value of each full spectrum."""
+        return spectra_table(self)
+
+    # Notes.
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know: what is missing or noisy, notes from the run's maker, and notes on how
+        layers were read, each once with the layers it is on."""
+        layers: dict[str, list[str]] = {}
+        for layer in self.layers:
+            for note in layer.get("notes", ()):
+                layers.setdefault(note, []).append(layer["name"] or "the model")
+        of_layers = [
+            f"{note} ({names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)})"
+            for note, names in layers.items()
+        ]
+        return [
+            *self._missing_numbers,
+            *self.missing_ranks,
+            *self.left_notes,
+            *self._noise_note,
+            *of_layers,
+        ]
+
+    @property
+    def missing_ranks(self) -> list[str]:
+        """At which measured steps a head or another matrix has no rank, as a sentence; empty if at none."""
+        known = self._heads_known.copy()
+        for matrix in self.matrices:
+            known &= numpy.isfinite(self.stable_rank(matrix))
+        steps = self.measured[~known].tolist()
+        if not steps:
+            return []
+        to_the_end = steps == self.measured[len(known) - len(steps) :].tolist()
+        where = f"from step {steps[0]} on" if to_the_end else _at(steps)
+        return [f"ranks are nan {where}, since weights are not finite"]
+
+    @property
+    def _missing_numbers(self) -> list[str]:
+        """Metrics that were left out, with the first reason, and steps at which the loss is not finite."""
+        steps: dict[str, list[int]] = {}
+        reasons: dict[str, str] = {}
+        for row in self._step_rows:
+            for name, why in row.get(LEFT_OUT, {}).items():
+                if name in RESERVED or name not in row:  # it may have been given again
+                    steps.setdefault(name, []).append(row["step"])
+                    reasons.setdefault(name, why)
+        notes = [f"{name} was left out {_at(steps[name])} ({why})" for name, why in reasons.items()]
+        diverged = [
+            row["step"] for row in self._step_rows if "loss" in row and not math.isfinite(float(row["loss"]))
+        ]
+        return notes + ([f"loss is not finite {_at(diverged)}"] if diverged else [])
+
+    @property
+    def _noise_note(self) -> list[str]:
+        noisy = self.noisy_steps
+        if not len(noisy):
+            return []
+        where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
+        which = "heads" if self.products else "matrices"
+        return [f"at {where}, the change of most {which} is rounding noise"]
+
+    # Reading.
+
+    @cached_property
+    def _heads_known(self) -> NDArray[numpy.bool_]:
+        """At which measured steps every tracked head has a stable rank."""
+        counts = [len(layer["tracked_heads"]) for layer in self.layers]
+        real = numpy.arange(max(counts, default=0)) < numpy.array(counts, int)[:, None]
+        known = numpy.ones(len(self.measured), bool)
+        for product in self.products:
+            known &= numpy.isfinite(self.stable_rank(product)[:, real]).all(axis=1)
+        return known
+
+    @cached_property
+    def _ranks(self) -> list[dict[str, Any]]:
+        return _one_per_step(read_lines(self.folder / RANKS))
+
+    @cached_property
+    def _step_rows(self) -> list[dict[str, Any]]:
+        return _one_per_step(read_lines(self.folder / STEPS))
+
+    @cached_property
+    def _steps(self) -> dict[str, Array]:
+        rows = self._step_rows
+        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
+        names.pop(LEFT_OUT, None)
+        with self._naming_damage(STEPS):
+            found = {name: numpy.array([row.get(name) for row in rows], float) for name in names}
+        return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
+
+    def _spectra_of(self, step: int | None) -> dict[str, Array]:
+        path = spectra_path(self.folder, step)
+        if step not in self._spectra:
+            if not path.is_file():
+                raise NotRecorded(
+                    f"{self.folder} has no full spectra of step {step}: pass one of spectra_steps."
+                    if step is not None
+                    else f"{path} is missing: the run has only just begun, or was copied without it."
+                )
+            try:
+                self._spectra[step] = load_file(path)
+            except (SafetensorError, OSError) as error:
+                raise RankriseError(f"{path} is damaged ({error}): restore or delete it.") from error
+        return self._spectra[step]
+
+    def _curve(self, which: str, name: str, depth: int | None = None) -> Array:
+        if (which, name) not in self._curves:
+            values = self._recorded(which, name)
+            shape = [len(values)]
+            if which in self.products:
+                shape += [
+                    len(self.layers),
+                    max((len(layer["tracked_heads"]) for layer in self.layers), default=0),
+                ]
+            shape += [] if depth is None else [depth]
+            with self._naming_damage():
+                self._curves[which, name] = _array(values, shape)
+        return self._curves[which, name].copy()
+
+    def _recorded(self, which: str, name: str) -> list[Any]:
+        """What each row has of it; None where it has nothing."""
+        self._refuse_unknown(which)
+        with self._naming_damage():
+            rows = self._ranks if which in self.products else [row["matrices"] for row in self._ranks]
+            return [row[which].get(name) for row in rows]
+
+    @contextmanager
+    def _naming_damage(self, file: str = RANKS) -> Iterator[None]:
+        """A row that lacks something, or has something else in its place, is damaged."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, RankriseError):
+                raise
+            raise RankriseError(f"{self.folder / file} is damaged ({error!r}): restore it.") from error
+
+    def _refuse_unknown(self, which: str) -> None:
+        known = (*self.products, *self.matrices)
+        if which not in known:
+            raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
+
+
+def of_products(info: dict[str, Any], most: int) -> dict[str, int]:
+    """By product, the highest rank that a head's change can have if matrices change by rank `most` at most:
+    as recorded, or else twice that, since both factors may change."""
+    ceilings: dict[str, int] = {}
+    for layer in info["layers"]:
+        for product in info["settings"]["products"]:
+            here = layer.get("ceilings", {}).get(product, min(2 * most, 2 * layer["d_head"]))
+            ceilings[product] = max(ceilings.get(product, 0), here)
+    return ceilings
+
+
+def _number(where: dict[str, Any], name: str, default: float = 0) -> float:
+    """A number from `extra` or the recipe."""
+    value = where.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RankriseError(f"the run has {name} {value!r} in its extra: record a number.")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if value else None
+
+
+def _one_per_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per step, in order: a step may have been recorded several times, and later values count."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row["step"], {}).update(row)
+    return [merged[step] for step in sorted(merged)]
+
+
+def _array(values: list[Any], shape: list[int]) -> Array:
+    """Nested lists as an array, with nan where they are shorter than `shape` or None."""
+    try:
+        found = numpy.array(values, float)
+        if list(found.shape) == shape:
+            return found
+    except (TypeError, ValueError):  # of several lengths
+        pass
+    filled = numpy.full(shape, numpy.nan)
+    _fill(filled, values)
+    return filled
+
+
+def _fill(target: Array, values: list[Any]) -> None:
+    for index, value in enumerate(values[: len(target)]):
+        if isinstance(value, list):
+            _fill(target[index], value)
+        elif value is not None:
+            target[index] = float(value)
+
+
+def _longest(values: Any) -> int:
+    """The length of the longest of the innermost lists.
+
+    >>> _longest([[[1.5, 0.5]], [[2.5, 1.5, 0.5], None]])
+    3
+    """
+    if not isinstance(values, list):
+        return 0
+    return max((_longest(value) for value in values if isinstance(value, list)), default=len(values))
+
+
+def _mean_over_heads(values: Array) -> Array:
+    """The mean over the last axis of what is finite, nan where nothing is."""
+    known = numpy.isfinite(values)
+    counts = known.sum(axis=-1)
+    sums = numpy.where(known, values, 0).sum(axis=-1)
+    return numpy.divide(sums, counts, out=numpy.full(counts.shape, numpy.nan), where=counts > 0)
+
+
+def _at(steps: list[int]) -> str:
+    return f"at step {steps[0]}" if len(steps) == 1 else f"at {len(steps)} steps, first at step {steps[0]}"

@@ -1,0 +1,210 @@
+"""The folder of a run: what is not one, one writer at a time, a folder that is moved, checkpoints."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rankrise import RankriseError
+from rankrise.record.checkpoint import remove_checkpoint, verified_step, write_about
+from rankrise.record.lock import Lock, is_held
+from rankrise.record.names import MOMENTS, STATE, WEIGHTS, checkpoint_path, latest_checkpoint
+from rankrise.record.run import load
+from rankrise.record.run_file import read_run, write_run
+from rankrise.record.tensors import read_tensors, write_tensors
+from rankrise.record.writer import Record
+
+ABOUT = {
+    "id": "one",
+    "model": "Tiny",
+    "settings": {"products": ["KQ"], "top": 3},
+    "layers": [{"name": "a", "heads": 2, "tracked_heads": [0, 1], "d_model": 8, "d_head": 4}],
+    "matrices": [],
+    "extra": {"recipe": {"seed": 1, "initialisation_scale": 0.5}, "epoch_steps": 10},
+    "finished": None,
+}
+TAKING = """
+import sys
+from pathlib import Path
+from rankrise.record.lock import Lock
+try:
+    Lock(Path(sys.argv[1]))
+except ValueError as error:
+    raise SystemExit(str(error))
+"""
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from rankrise.record.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+worker = os.fork()
+if worker == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+print(worker, flush=True)
+os.close(1)
+time.sleep(60)
+"""
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_run(tmp_path, "tracked", ABOUT)
+    assert read_run(tmp_path) == ABOUT | {"format": "rankrise-run/2", "kind": "tracked"}
+    run = load(tmp_path)
+    assert (run.seed, run.scale, run.epoch_steps, run.clock) == (1, 0.5, 10, "epoch")
+    assert (run.data, run.adapter_rank, run.ceilings, run.finished) == (None, None, {}, False)
+    assert len(run.measured) == 0
+
+
+def test_what_is_not_a_run_is_named(tmp_path: Path) -> None:
+    def refused(folder: Path, *named: str) -> None:
+        with pytest.raises(RankriseError) as error:
+            read_run(folder, "tracked")
+        assert all(name in str(error.value) for name in named)
+
+    refused(tmp_path / "none", "none", "does not exist", "watch.RankTracker")
+    refused(tmp_path, "run.json")
+    for text, told in {
+        '{"format": "rankrise-run/2", "kind": "toy"}': "toy run",
+        '{"format": "another/1"}': "another/1",
+        '{"format": "rankr': "damaged",
+        "[]": "damaged",
+    }.items():
+        (tmp_path / "run.json").write_text(text)
+        refused(tmp_path, "run.json" if told != "toy run" else tmp_path.name, told)
+    refused(tmp_path / "run.json", "is a file", tmp_path.name)
+
+
+def taken_by_another(folder: Path) -> bool:
+    """Whether another process is refused."""
+    done = subprocess.run([sys.executable, "-c", TAKING, str(folder)], capture_output=True, text=True)
+    assert not done.stderr or "being written by another tracker" in done.stderr
+    return not done.stderr
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    lock = Lock(folder)
+    with pytest.raises(RankriseError, match="being written by another tracker"):
+        Lock(folder)
+    shutil.copytree(folder, tmp_path / "backup")  # closing a file would drop a plain record lock
+    assert not taken_by_another(folder)
+    assert taken_by_another(tmp_path / "backup")
+    assert is_held(folder) in (True, None)
+    lock.release()
+    assert taken_by_another(folder)
+    assert is_held(folder) in (False, None)
+    assert is_held(tmp_path) is None
+
+
+def test_whether_it_is_held_is_unknown_for_a_lock_of_another_machine(tmp_path: Path) -> None:
+    Lock(tmp_path).release()
+    (tmp_path / ".lock").write_bytes(b"0" * 16)
+    assert is_held(tmp_path) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
+def test_forked_workers_do_not_hold_the_lock_of_a_killed_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+        assert training.stdout is not None
+        worker = int(training.stdout.readline())
+        try:
+            assert not taken_by_another(tmp_path)
+            training.kill()
+            training.wait()
+            os.kill(worker, 0)  # it lives on
+            assert taken_by_another(tmp_path)
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("what", ["folder", "replaced", "steps.jsonl", "ranks.jsonl"])
+def test_a_record_that_is_moved_away_is_lost(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "run"
+    write_run(folder, "tracked", ABOUT)
+    record = Record(folder)
+    record.add_step(1, {"loss": 1.0})
+    assert not record.lost
+    if what in ("folder", "replaced"):
+        folder.rename(tmp_path / "elsewhere")
+        if what == "replaced":
+            shutil.copytree(tmp_path / "elsewhere", folder)
+    else:
+        (folder / what).rename(tmp_path / what)
+    named = what if what.endswith("jsonl") else "run"
+    assert named in record.lost
+    for write in (
+        lambda: record.add_step(2, {"loss": 1.0}),
+        lambda: record.add_ranks(2, {}),
+        lambda: record.add_spectra(2, {}),
+        record.sync,
+    ):
+        with pytest.raises(RankriseError, match=named):
+            write()
+    if not what.endswith("jsonl"):
+        with pytest.raises(RankriseError, match=named):
+            record.write_about(ABOUT)
+    record.close()
+
+
+def test_tensors_come_back_as_copies_and_a_cut_file_is_named(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "a.safetensors", {"a": torch.rand(3).bfloat16(), "b": torch.rand(2, 2).mT}
+    write_tensors(path, tensors, {"about": "x"})
+    found, texts = read_tensors(path, "restore it")
+    assert texts == {"about": "x"}
+    path.write_bytes(path.read_bytes()[:-3])
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    with pytest.raises(RankriseError, match=r"a\.safetensors is damaged"):
+        read_tensors(path, "restore it")
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    path = checkpoint_path(folder, step)
+    path.mkdir(parents=True)
+    for name in (WEIGHTS, MOMENTS, STATE):
+        (path / name).write_text(name)
+    write_about(path, folder, step)
+    return path
+
+
+def test_a_checkpoint_is_of_its_run_and_its_step_and_unchanged(tmp_path: Path) -> None:
+    for name in ("run", "other"):
+        write_run(tmp_path / name, "tracked", ABOUT | {"id": name})
+    path = checkpoint(tmp_path / "run", 7)
+    assert verified_step(path) == 7
+    other, renamed = checkpoint_path(tmp_path / "other", 7), path.with_name("step-0000000008")
+    shutil.copytree(path, other)
+    path.rename(renamed)
+    for wrong, told in ((other, "another run"), (renamed, "step 7")):
+        with pytest.raises(RankriseError, match=told):
+            verified_step(wrong)
+    renamed.rename(path)
+    (path / MOMENTS).write_text("changed")
+    assert verified_step(path, [WEIGHTS]) == 7
+    with pytest.raises(RankriseError, match=MOMENTS):
+        verified_step(path)
+
+
+def test_a_kill_while_a_checkpoint_is_removed_leaves_none_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, "tracked", ABOUT)
+    old, new = checkpoint(tmp_path, 7), checkpoint(tmp_path, 9)
+
+    def killed(path: Path, **_: object) -> None:
+        (path / "state.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_checkpoint(new)
+    assert latest_checkpoint(tmp_path) == old
+    assert verified_step(old) == 7
