@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankrise.record.run import TrackedRun
 from rankrise.watch._stages.steps import Direction, Scale
-from rankrise.watch._track.load import TrackedRun
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ import numpy as np
 
 from rankrise.foundations.optional import require
 from rankrise.foundations.text_tables import text_table
+from rankrise.record.run import TrackedRun, load
 from rankrise.watch._stages.curves import Curve, curves_of
 from rankrise.watch._stages.steps import FoundStep, find_steps, has_room
-from rankrise.watch._track.load import TrackedRun, load
 
 
 @dataclass(frozen=True)
