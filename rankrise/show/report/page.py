@@ -106,7 +106,10 @@ def _web(name: str) -> str:
 
 
 def _script(kind: Kind) -> str:
-    """The ES modules of a page as one script without imports, since a page on disk may not import files."""
+    """The ES modules of a page as one script, since a page on disk may not import files.
+
+    Imports are dropped, so each stands on one line, and no two modules use one name.
+    """
     names = [*SCRIPTS, *(f"{kind.name}/{name}" for name in kind.scripts)]
     return "\n" + re.sub(r"^import .*\n|^export ", "", "\n".join(map(_web, names)), flags=re.MULTILINE)
 

@@ -14,21 +14,17 @@ def settings_tables(runs: Sequence[tuple[str, Facts, Facts]]) -> str:
 
     What several runs have in common stands before them, once.
     """
-    names = [name for name, *_ in runs]
-    about = [_about(name, info) for name, info, _ in runs]
-    settings = [one for *_, one in runs]
-    if len(runs) == 1:
-        return f'<div class="runs"><div class="run">{_table(about[0], settings[0])}</div></div>'
-    common_about, common_settings = _common(about), _common(settings)
-    common = ""
-    if common_about or common_settings:
-        common = f'<h3 class="run-name">All runs</h3>{_table(common_about, common_settings)}'
-    own = "".join(
-        f'<div class="run"><h3 class="run-name">{escape(name)}</h3>'
-        f"{_table(_without(common_about, one), _without(common_settings, its_settings))}</div>"
-        for name, one, its_settings in zip(names, about, settings, strict=True)
-    )
-    return f'{common}<div class="runs">{own}</div>'
+    names, infos, settings = zip(*runs, strict=True)
+    facts = [list(map(_about, names, infos)), list(settings)]
+    several = len(runs) > 1
+    common = [_common(column) if several else {} for column in facts]
+    parts = [f'<h3 class="run-name">All runs</h3>{_table(*common)}'] if any(common) else []
+    parts.append('<div class="runs">')
+    for name, *columns in zip(names, *facts, strict=True):
+        heading = f'<h3 class="run-name">{escape(name)}</h3>' if several else ""
+        own = [_without(shared, column) for shared, column in zip(common, columns, strict=True)]
+        parts.append(f'<div class="run">{heading}{_table(*own)}</div>')
+    return "".join([*parts, "</div>"])
 
 
 def _about(name: str, info: Facts) -> dict[str, Any]:
