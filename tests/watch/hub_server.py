@@ -1,4 +1,4 @@
-"""A small server that answers what huggingface_hub asks of the Hub, from folders, and fails as it is told."""
+"""A small server that answers huggingface_hub from folders, with failures on demand."""
 
 import hashlib
 import json
@@ -13,8 +13,9 @@ TOKEN = "hf_averysecrettoken"
 class HubServer:
     """`revisions` has folders by name; files come from a second port, as from another host.
 
-    `faults` are taken one per request for a file: "drop" breaks the connection in the middle, "limit" says to
-    wait, "missing" denies the file. `asked` has each request: its path, its range, and if it had a token.
+    `faults` are taken one per request for a file: "drop" breaks the connection in the middle, "short" sends
+    half, "limit" says to wait, "missing" denies the file. `asked` has each request: path, range, and whether
+    it had a token.
     """
 
     def __init__(self, repository, revisions, private=False):
@@ -84,6 +85,8 @@ class HubServer:
         data = (self._folder(commit) / name).read_bytes()
         begin, end = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["range"]).groups())
         part = data[begin : end + 1]
+        if fault == "short":
+            part = part[: len(part) // 2]
         self.sent += len(part)
         request.send_response(206)
         request.send_header("Content-Length", str(len(part)))

@@ -21,6 +21,18 @@ def image_model():
     return vision_transformer(TrainSettings(data="digits", image_size=8, patch_size=4, **SMALL), 1, 10)
 
 
+def shared_keys():
+    """A Llama whose four heads share two keys and values."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        vocab_size=20, intermediate_size=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
 def save(folder, model, dtype=torch.float32, shard=False):
     """The weights and the config of a model, as transformers keeps them; in two files with `shard`."""
     folder.mkdir(parents=True)

@@ -1,42 +1,35 @@
-"""`watch.history`: a series of checkpoints as a tracked run, one checkpoint at a time."""
+"""`watch.history`: turn a series of checkpoints into a tracked run, one checkpoint at a time."""
 
-import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_text
-from rankrise.foundations.passed import typed
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.record.lines import read_lines
 from rankrise.record.lock import Lock
 from rankrise.record.names import INITIAL, RANKS, spectra_path
 from rankrise.record.run import TrackedRun, load
-from rankrise.record.run_file import has_run, write_run
+from rankrise.record.run_file import has_run, read_run
 from rankrise.record.weight_folders import weights_in
 from rankrise.record.writer import Record
 from rankrise.watch._history.folders import LocalCheckpoint
-from rankrise.watch._history.held import described_base, products_of, rows_of, steps_held, told_since
-from rankrise.watch._history.hub import NotFetched
-from rankrise.watch._history.moments import FETCHED, fetch, moments
-from rankrise.watch._history.parts import CheckpointPart
 from rankrise.watch._history.plan import HistoryPlan, history_plan
-from rankrise.watch._history.series import Entry
+from rankrise.watch._history.reading import FETCHED, Part, fetch, read_all, whole
+from rankrise.watch._history.series import Entry, naming
 from rankrise.watch._track.begin import begin, read_initial
 from rankrise.watch._track.measure import Results, measure
 from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
 from rankrise.watch._track.weights import Tensors
 
-# What float64 copies of heads may take on an accelerator, on which nothing else is then.
+# Bytes of float64 copies of heads on an accelerator, which a history has to itself.
 ACCELERATOR_BYTES = 2**30
 
 
-@typed
 def history(
     series: str | Path | Sequence[str | Path] | HistoryPlan,
     run: str | Path,
@@ -48,16 +41,16 @@ def history(
     """Turn a series of checkpoints into a tracked run in the folder `run`, as `RankTracker` would have.
 
     `series` is a folder of checkpoints, a list of them, the name of a model on the Hugging Face Hub whose
-    revisions they are, or what `history_plan` made of one; `choices` are its arguments:
+    revisions they are, or a plan from `history_plan`. `choices` are the arguments of `history_plan`:
 
-    - `steps`: a pattern with one group, or a table, for names that do not tell it (see docs/history.md);
+    - `steps`: a pattern with one group or a table, for names that tell steps in an unusual way;
     - `every`, `first`, `last`, `log_spaced`: which checkpoints;
     - `base`: what changes are measured against: "first" of the series, "previous", or another checkpoint;
     - `products`, `layers`, `heads`, `matrices`, `top`: what is measured, as for `RankTracker`;
-    - `model`: where there is no config.json, a model with the checkpoints' names; `device`: where to compute.
+    - `model`: a model with the checkpoints' names, if they have no config.json; `device`: where to compute.
 
-    A run that was broken off goes on where it stopped. Each row has the name and the commit or fingerprint of
-    its checkpoint, and the noise floor of rounding.
+    An interrupted run resumes. Each row has the name of its checkpoint, its commit or fingerprint, and the
+    noise floor of rounding.
 
     >>> import tempfile, torch
     >>> from safetensors.torch import save_file
@@ -72,17 +65,17 @@ def history(
     """
     if isinstance(series, HistoryPlan):
         if choices:
-            raise RankriseError(f"{', '.join(choices)} was passed beside a plan: pass it to history_plan.")
+            raise TypeError(f"{', '.join(choices)}: pass this to history_plan, since a plan was passed")
         plan = series
     else:
         plan = history_plan(series, **choices)
     folder = Path(run)
     _refuse_weights(plan, folder)
-    steps_held(plan, folder)  # before anything is written into another's run
+    _steps_held(plan, folder)  # before anything is written into another run
     lock = Lock(folder)
     try:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
-        _carry_out(plan, folder, lock, note, meter)
+        _carry_out(plan, folder, note, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
@@ -90,127 +83,82 @@ def history(
 
 
 def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
-    """A record must not lie among checkpoints, where it would pass for one of them."""
+    """A record among checkpoints would pass for one of them."""
     sources = [entry.source for entry in plan.checkpoints]
     paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
-    real = Path(os.path.realpath(folder))
-    of_series = any(real in (path, path.parent) for path in paths)
-    # Initial weights without a run are those of a history that was killed.
-    foreign = folder.is_dir() and any(path.name != INITIAL for path in weights_in(folder))
-    if of_series or (foreign and not has_run(folder)):
-        what = "the folder of the checkpoints themselves" if of_series else "a folder with a model's weights"
-        raise RankriseError(f"{folder} is {what}: pass --run with a folder of its own for the history.")
+    of_series = any(folder.resolve() in (path, path.parent) for path in paths)
+    # A history that was killed early leaves initial weights without a run.
+    weights = folder.is_dir() and any(path.name != INITIAL for path in weights_in(folder))
+    if of_series or (weights and not has_run(folder)):
+        raise RankriseError(
+            f"{folder} holds weights of a model: pass --run with a folder for the history alone."
+        )
 
 
-def _carry_out(plan: HistoryPlan, folder: Path, lock: Lock, note: str, meter: Meter) -> None:
-    done = steps_held(plan, folder)
-    info, initial = _begin(plan, folder, note)
+def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None:
+    """Measure the checkpoints that have no row yet, and write their rows."""
+    done = _steps_held(plan, folder)
+    missing = [(entry, since) for entry, since in _rows(plan) if entry.step not in done]
+    units = plan.model.units
+    info, base = _begin(plan, folder, note)
     record = Record(folder)
     info |= {"finished": None}
     record.write_about(info)
     try:
-        units = plan.model.units
         if not spectra_path(folder, None).exists():
-            record.add_spectra(None, initial_spectra(units, initial))
-        work = [one for one in rows_of(plan) if one[0].step not in done]
+            record.add_spectra(None, initial_spectra(units, base.weights))
         with meter("measuring", len(plan.checkpoints), "checkpoints") as move_to:
-            _measure_all(plan, folder, record, initial, work, move_to)
+            measured = len(plan.checkpoints) - len(missing)
+            move_to(measured)
+            for entry, since, before, parts in _changes(plan, folder, base, missing):
+                results: Results = {}
+                full = entry is plan.checkpoints[-1]
+                for part in parts:
+                    changes = part.changes_since(before, units)
+                    results |= measure(changes, plan.top, full, accelerator_bytes=ACCELERATOR_BYTES)
+                about = {"checkpoint": entry.name, "key": entry.source.key()} | _since(plan, entry, since)
+                record.add_spectra(entry.step, spectra_of(units, results))
+                record.add_ranks(entry.step, about | row_of(units, results))
+                measured += 1
+                move_to(measured)
         info["finished"] = now()
     except BaseException as error:
         info["stopped"] = first_line(error)
         raise
     finally:
-        lost = record.lost
-        if not lost:
-            record.sync()
-        record.close()
-        if not lost:
-            _put_in_order(folder)
-            write_run(folder, "tracked", info)
+        try:
+            if not record.lost:
+                record.sync()
+                _put_in_order(folder)
+                record.write_about(info)
+        finally:
+            record.close()
 
 
-def _measure_all(
-    plan: HistoryPlan,
-    folder: Path,
-    record: Record,
-    initial: Mapping[str, Tensors],
-    work: Sequence[tuple[Entry, Entry | None]],
-    move_to: Any,
-) -> None:
-    base = CheckpointPart({}, {})
-    for unit in plan.model.units:
-        base.add(unit, initial[unit.name])
-    begun = plan.base or plan.checkpoints[0]
-    last = begun, base
-    order = [begun]
-    for entry, before in work:
-        order += [one for one in (before, entry) if one not in (None, begun, order[-1])]
-    parts = moments(plan, folder, order[1:])
-    skipped = len(plan.checkpoints) - len(work)
-    move_to(skipped)
-    for count, (entry, before) in enumerate(work, start=skipped + 1):
-        if before not in (None, begun, last[0]):
-            last = before, _whole(plan, parts)
-        earlier = base if before in (None, begun) else last[1]
-        if entry is begun:
-            present = iter([base])
-        elif plan.base is None:
-            last = entry, _whole(plan, parts)
-            present = iter([last[1]])
-        else:
-            present = parts
-        _write(plan, record, entry, before, earlier, present)
-        move_to(count)
-
-
-def _whole(plan: HistoryPlan, parts: Iterator[CheckpointPart]) -> CheckpointPart:
-    """All units of a checkpoint."""
-    whole = CheckpointPart({}, {})
-    while len(whole.weights) < len(plan.model.units):
-        part = next(parts)
-        whole.weights.update(part.weights)
-        whole.variances.update(part.variances)
-    return whole
-
-
-def _write(
-    plan: HistoryPlan,
-    record: Record,
-    entry: Entry,
-    since: Entry | None,
-    before: CheckpointPart,
-    parts: Iterator[CheckpointPart],
-) -> None:
+def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], Part]:
+    """What run.json says from now on, and the weights that changes are since."""
     units = plan.model.units
-    results: Results = {}
-    while len({name for name, _ in results}) < len(units):
-        changes = next(parts).changes_since(before, units)
-        full = entry is plan.checkpoints[-1]
-        results |= measure(changes, plan.top, full, accelerator_bytes=ACCELERATOR_BYTES)
-    record.add_spectra(entry.step, spectra_of(units, results))
-    about = {"checkpoint": entry.name, "key": entry.source.key()} | told_since(since)
-    record.add_ranks(entry.step, about | row_of(units, results))
-
-
-def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], dict[str, Tensors]]:
-    """What run.json says from now on, and the weights that changes are since, where they are measured."""
-    units = plan.model.units
+    base = plan.base or plan.checkpoints[0]
     if has_run(folder):
         weights = read_initial(folder, units)
     else:
-        weights = _base_weights(plan, folder / FETCHED / "base")
+        scratch = folder / FETCHED / "base"
+        checkpoint = fetch(plan, base, scratch)
+        with naming(base):
+            weights = {
+                unit.name: {role: tensor.contiguous() for role, tensor in found.items()}
+                for unit, found in plan.model.read(checkpoint, base.name, "cpu")
+            }
+        shutil.rmtree(scratch, ignore_errors=True)
     about = {
         "model": plan.model.name,
-        "settings": {
-            "products": products_of(plan),
-            "top": plan.top,
-        },
+        "settings": {"products": _products(plan), "top": plan.top},
         "device": plan.device,
         "note": note,
         "extra": {
             "history": {
                 "series": plan.series,
-                "base": described_base(plan),
+                "base": _described_base(plan),
                 "since": plan.since,
                 "left_out": list(plan.left_out),
             },
@@ -218,43 +166,116 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
         },
     }
     info = begin(folder, units, weights, about).info
-    del weights
-    shutil.rmtree(folder / FETCHED / "base", ignore_errors=True)
-    kept = read_initial(folder, units)  # a copy, so that the checkpoint itself can go
-    placed = {
-        unit.name: {role: _in_columns(tensor.to(plan.device)) for role, tensor in kept.pop(unit.name).items()}
-        for unit in units
+    part = Part()
+    for unit in units:
+        placed: Tensors = {}
+        for role, tensor in weights.pop(unit.name).items():
+            tensor = tensor.to(plan.device)
+            # Factors [heads, d, r] with each column in one piece, as measuring takes them
+            placed[role] = tensor.mT.contiguous().mT if tensor.ndim == 3 else tensor
+        part.add(unit, placed)
+    return info, part
+
+
+def _rows(plan: HistoryPlan) -> list[tuple[Entry, Entry]]:
+    """The checkpoints that get a row, each with the one that its change is since.
+
+    The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
+    """
+    entries = plan.checkpoints
+    if plan.base is not None:
+        rows = [(entry, plan.base) for entry in entries]
+    else:
+        rows = [(entries[0], entries[0]), *((later, one) for one, later in pairwise(entries))]
+    return [(entry, since) for entry, since in rows if entry is not since or entry.step == 0]
+
+
+def _changes(
+    plan: HistoryPlan, folder: Path, base: Part, missing: Sequence[tuple[Entry, Entry]]
+) -> Iterator[tuple[Entry, Entry, Part, Iterator[Part]]]:
+    """For each missing row its checkpoint, the one that its change is since, and the weights of that and its
+    own."""
+    begun = plan.base or plan.checkpoints[0]
+    held, weights = begun, base
+    needed: list[Entry] = []
+    for entry, since in missing:
+        needed += [one for one in (since, entry) if one not in (begun, *needed[-1:])]
+    reading = read_all(plan, folder, needed)
+    for entry, since in missing:
+        if since is not held:
+            held, weights = since, whole(next(reading))
+        parts = iter([weights]) if entry is since else next(reading)
+        if plan.base is None:
+            after = weights if entry is since else whole(parts)
+            yield entry, since, weights, iter([after])
+            held, weights = entry, after
+        else:
+            yield entry, since, weights, parts
+
+
+def _steps_held(plan: HistoryPlan, folder: Path) -> set[int]:
+    """The steps that the record has already; an error if they are of something else."""
+    if not has_run(folder):
+        return set()
+    info = read_run(folder, "tracked")
+    about = info.get("extra", {}).get("history")
+    if about is None:
+        raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
+    layers = [unit for unit in plan.model.units if unit.is_layer]
+    asked = {
+        "layers": [layer.name for layer in layers],
+        "heads": [list(layer.heads) for layer in layers],
+        "products": _products(plan),
+        "matrices": [unit.name for unit in plan.model.units if not unit.is_layer],
+        "top": plan.top,
+        "base": _described_base(plan),
     }
-    return info, placed
+    held = {
+        "layers": [layer["name"] for layer in info["layers"]],
+        "heads": [layer["tracked_heads"] for layer in info["layers"]],
+        "products": info["settings"]["products"],
+        "matrices": [matrix["name"] for matrix in info["matrices"]],
+        "top": info["settings"]["top"],
+        "base": about["base"],
+    }
+    for what, value in asked.items():
+        if value != held[what]:
+            raise RankriseError(
+                f"{folder} was measured with other {what}: pass the same {what}, or another folder."
+            )
+    rows = {row["step"]: row for row in read_lines(folder / RANKS)}
+    for entry, since in _rows(plan):
+        row = rows.get(entry.step, {"key": entry.source.key()} | _since(plan, entry, since))
+        if row["key"] != entry.source.key():
+            raise RankriseError(
+                f"{folder} has step {entry.step} from other weights than {entry.name} has now: pass another "
+                "folder."
+            )
+        if row.get("since") != _since(plan, entry, since).get("since"):
+            raise RankriseError(
+                f"{folder} has step {entry.step} measured against another checkpoint than the one before it "
+                "now: choose the same checkpoints as before, or pass another folder."
+            )
+    return set(rows)
 
 
-def _base_weights(plan: HistoryPlan, into: Path) -> dict[str, Tensors]:
-    base = plan.base or plan.checkpoints[0]
-    try:
-        return {
-            unit.name: {role: tensor.contiguous() for role, tensor in found.items()}  # as they are written
-            for unit, found in plan.model.read(fetch(plan, base, into), base.name, "cpu")
-        }
-    except NotFetched:
-        raise
-    except RankriseError as error:
-        raise RankriseError(
-            f"{base.name}, which changes are measured against, cannot be read: {error} Mend it, or pass "
-            "another with --from."
-        ) from error
+def _since(plan: HistoryPlan, entry: Entry, since: Entry) -> dict[str, str]:
+    """What a row says about the checkpoint that its change is since, if that is not the run's base."""
+    return {"since": since.source.key()} if plan.base is None and entry is not since else {}
 
 
-def _in_columns(weight: Tensor) -> Tensor:
-    """A factor [heads, d, r] with each column in one piece, as it is in most checkpoints and as measuring
-    takes it; a matrix as it is."""
-    return weight.mT.contiguous().mT if weight.ndim == 3 else weight
+def _products(plan: HistoryPlan) -> list[str]:
+    return [name for unit in plan.model.units[:1] if unit.is_layer for name, _ in unit.products]
+
+
+def _described_base(plan: HistoryPlan) -> dict[str, str]:
+    begun = plan.base or plan.checkpoints[0]
+    return {"name": begun.name if plan.base else "previous", "key": begun.source.key()}
 
 
 def _put_in_order(folder: Path) -> None:
-    """Rows in the order of their steps: later commands may have filled gaps."""
-    rows = read_lines(folder / RANKS)
-    steps = [row["step"] for row in rows]
+    """Sort the rows by their steps: a later command may have filled gaps."""
+    steps = [row["step"] for row in read_lines(folder / RANKS)]
     if steps != sorted(steps):
         lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
-        ordered = sorted(zip(steps, lines, strict=True), key=lambda one: one[0])
-        write_text(folder / RANKS, "".join(line for _, line in ordered))
+        write_text(folder / RANKS, "".join(line for _, line in sorted(zip(steps, lines, strict=True))))
