@@ -81,49 +81,51 @@ class Loss:
         name = "curvature" if hasattr(self.function, "curvature") else "hessian"
         return self._columns(name, flat, columns)
 
+    def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function `v -> H v` for many `v` (size,), sharing what depends on `flat` alone."""
+        supplied = getattr(self.function, "hessian_product", None)
+        if supplied is None:
+            by_autograd = self._by_autograd(flat)
+            return lambda direction: by_autograd(direction[None])[0]
+        apply = supplied(*self.split(flat))
+
+        def product(direction: Tensor) -> Tensor:
+            self.hessian_columns += 1
+            return flattened(apply(*self.split(direction)))
+
+        return product
+
     def _columns(self, name: str, flat: Tensor, columns: Tensor) -> Tensor:
         supplied = getattr(self.function, name, None)
         if supplied is not None:
             self.hessian_columns += self.size
             hessian: Tensor = supplied(*self._arguments(flat))
             return hessian if len(columns) == self.size else hessian[:, columns]
-        self.hessian_columns += len(columns)
-        slope = torch.func.grad(self)
-
-        def column(direction: Tensor) -> Tensor:
-            result: Tensor = torch.func.jvp(slope, (flat,), (direction,))[1]
-            return result
-
+        if not len(columns):
+            return flat.new_zeros(self.size, 0)
         units = torch.zeros(len(columns), self.size, dtype=flat.dtype, device=flat.device)
         units[torch.arange(len(columns)), columns] = 1
-        parts = [torch.func.vmap(column)(part) for part in units.split(_COLUMNS_AT_ONCE)]
-        return torch.cat(parts).T if parts else flat.new_zeros(self.size, 0)
+        apply = self._by_autograd(flat)
+        return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
 
-    def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function `v -> H v` for many `v` (size,), sharing what depends on `flat` alone."""
-        supplied = getattr(self.function, "hessian_product", None)
-        if supplied is not None:
-            apply = supplied(*self.split(flat))
-
-            def product(direction: Tensor) -> Tensor:
-                self.hessian_columns += 1
-                return flattened(apply(*self.split(direction)))
-
-            return product
+    def _by_autograd(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function from directions (n, size) to the Hessian times each of them."""
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
 
-        def product_by_autograd(direction: Tensor) -> Tensor:
-            self.hessian_columns += 1
+        def apply(directions: Tensor) -> Tensor:
+            self.hessian_columns += len(directions)
             if not gradient.requires_grad:  # the loss is linear
-                return torch.zeros_like(direction)
-            (result,) = torch.autograd.grad(
-                gradient, flat, direction, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-            return result
+                return torch.zeros_like(directions)
+            options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+            if len(directions) == 1:
+                (single,) = torch.autograd.grad(gradient, flat, directions[0], **options)
+                return single[None]
+            (many,) = torch.autograd.grad(gradient, flat, directions, is_grads_batched=True, **options)
+            return many
 
-        return product_by_autograd
+        return apply
 
     def restricted(self, support: Tensor) -> "Loss":
         """The loss of the coordinates `support` alone, all others being zero."""

@@ -91,6 +91,18 @@ def take_data(network: Any, axes: str) -> None:
         )
 
 
+class ByAutograd:
+    """A network of `a` whose gradient autograd finds."""
+
+    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient (p,) at `a`."""
+        with torch.enable_grad():
+            point = as_tensor("a", a).double().detach().requires_grad_()
+            loss = self(point)  # type: ignore[operator]
+            (gradient,) = torch.autograd.grad(loss, point)
+        return loss.detach(), gradient
+
+
 def checked_point(a: Array, size: int) -> Tensor:
     """An `a` (size,) as a tensor; another shape might broadcast unseen."""
     a = a if isinstance(a, Tensor) else as_tensor("a", a).double()

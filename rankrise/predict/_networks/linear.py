@@ -11,6 +11,7 @@ from rankrise.foundations.arrays import Array
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks.data import (
+    ByAutograd,
     check_choice,
     check_sizes,
     checked_point,
@@ -63,19 +64,16 @@ class LinearNetwork:
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalLinear:
+class DiagonalLinear(ByAutograd):
     """The loss of `h(x) = sum_i a_i x_i` on its data, as a function of `a`.
 
-    `inputs` (samples, p) and `targets` (samples,) are float64. The squared error needs only the second
-    moments of the inputs and the best fit, so its cost does not grow with the samples. Cross-entropy is the
-    logistic loss: h is the log-odds of yes, a target its probability. Where the columns of the inputs are
-    `orthogonal` the second moments are diagonal, and the squared error is a sum over coordinates.
+    `inputs` (samples, p) and `targets` (samples,) are float64. The squared error is halved. Cross-entropy is
+    the logistic loss: h is the log-odds of yes, and a target its probability.
     """
 
     inputs: Tensor
     targets: Tensor
     objective: Objective = "squared"
-    orthogonal: bool = False
     teacher: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -88,58 +86,25 @@ class DiagonalLinear:
 
     def __call__(self, a: Array) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
-        a = checked_point(a, self.size)
+        outputs = self.inputs @ checked_point(a, self.size)
         if self.objective == "squared":
-            offset = a - self._best
-            return torch.dot(offset, self._apply_moments(offset)) / 2 + self._least
-        outputs = self.inputs @ a
+            return (outputs - self.targets).square().mean() / 2
         return (torch.nn.functional.softplus(outputs) - self.targets * outputs).mean()
 
-    @torch.no_grad()
-    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient (p,) at `a`."""
-        a = checked_point(a, self.size)
-        if self.objective == "squared":
-            offset = a - self._best
-            gradient = self._apply_moments(offset)
-            return torch.dot(offset, gradient) / 2 + self._least, gradient
-        return self(a), self.inputs.T @ ((self.inputs @ a).sigmoid() - self.targets) / len(self.inputs)
-
-    @torch.no_grad()
     def hessian(self, a: Array) -> Tensor:
         """The exact Hessian (p, p) at `a`."""
-        a = checked_point(a, self.size)
         if self.objective == "squared":
-            return torch.diag(self._moments) if self.orthogonal else self._moments.clone()
-        likelihood = (self.inputs @ a).sigmoid()
+            return self._moments
+        likelihood = (self.inputs @ checked_point(a, self.size)).sigmoid()
         return self.inputs.T @ (self.inputs * (likelihood * (1 - likelihood)).unsqueeze(1)) / len(self.inputs)
 
     def label(self, coordinate: int) -> str:
         """The name of a coordinate, such as "input 7"."""
         return f"input {coordinate}"
 
-    def _apply_moments(self, a: Tensor) -> Tensor:
-        return self._moments * a if self.orthogonal else self._moments @ a
-
     @cached_property
     def _moments(self) -> Tensor:
-        """Second moments of the inputs: (p, p), or (p,) where they are orthogonal."""
-        if self.orthogonal:
-            return self.inputs.square().mean(0)
         return self.inputs.T @ self.inputs / len(self.inputs)
-
-    @cached_property
-    def _best(self) -> Tensor:
-        """The least-squares fit (p,), the one of least norm where there are several."""
-        if self.orthogonal:
-            return (self.inputs.T @ self.targets / len(self.inputs)) / self._moments
-        fit = torch.linalg.lstsq(self.inputs.cpu(), self.targets.cpu().unsqueeze(1), driver="gelsd")
-        return fit.solution.squeeze(1).to(self.inputs)
-
-    @cached_property
-    def _least(self) -> Tensor:
-        """The loss of the least-squares fit."""
-        return (self.inputs @ self._best - self.targets).square().mean() / 2
 
 
 def linear_network(
@@ -186,4 +151,4 @@ def linear_network(
         y = y.sigmoid()
     elif objective == "hard-cross-entropy":
         y = (y > 0).double()
-    return DiagonalLinear(x.to(device), y.to(device), objective, white, teacher.to(device))
+    return DiagonalLinear(x.to(device), y.to(device), objective, teacher.to(device))

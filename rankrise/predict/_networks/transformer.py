@@ -9,6 +9,7 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks.data import (
+    ByAutograd,
     check_choice,
     check_sizes,
     checked_point,
@@ -25,7 +26,7 @@ Activation = Literal["gelu", "silu", "softplus", "tanh"]
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalTransformer:
+class DiagonalTransformer(ByAutograd):
     """The loss of a diagonal transformer, as a function of `a = [w_K * w_Q, w_V * w_O]` over its heads.
 
     From Z_0 = X, layer l adds the outputs of its heads (Eq. 1) and then `activation(Z W_A^l) (W_B^l)^T`, of
@@ -66,14 +67,6 @@ class DiagonalTransformer:
     def loss_of(self, outputs: Tensor) -> Tensor:
         """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
         return mean_loss(outputs, self.targets, self.objective)
-
-    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient (p,) at `a`."""
-        with torch.enable_grad():
-            point = checked_point(a, self.size).detach().requires_grad_()
-            loss = self(point)
-            (gradient,) = torch.autograd.grad(loss, point)
-        return loss.detach(), gradient
 
     def place(self, coordinate: int) -> AttentionEntry:
         """Which entry a coordinate of `a` is: (layer, head, "KQ" or "VO", entry)."""
