@@ -51,16 +51,16 @@ def extract(
     asked = Measuring(**measuring)
     if "gain" in budget and asked.data is None and len(models) > 1:
         raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
-    both = open_models(models, asked)
-    moments = measured_moments(both.tuned, both.data, asked)
+    base, tuned, data = open_models(models, asked)
+    moments = measured_moments(tuned, data, asked)
     with bar("extracting", total=1.0) as move_to:
         adapter = use.extract(
-            both.base,
-            both.tuned,
+            base,
+            tuned,
             **(budget or {"rank": 8}),
             uniform=True if uniform else None,
             moments=moments,
-            evaluate=None if both.data is None else both.data.evaluate,
+            evaluate=None if data is None else data.evaluate,
             largest=largest,
             rest="leave" if leave_rest else "keep",
             device=device_or_gpu(device),
@@ -69,5 +69,5 @@ def extract(
     if dtype is not None:
         adapter = replace(adapter, dtype=getattr(torch, dtype))
     adapter.save(place, padded=padded)
-    on = both.data.measured_on if both.data else ""
+    on = data.measured_on if data else ""
     print_adapter(adapter, place, budget or {"rank": 8}, on, json, "change")

@@ -55,23 +55,23 @@ def truncate(
 
     named = group_names(groups)
     asked = Measuring(**measuring)
-    both = open_models(models, asked, loss)
-    if both.data is None:
+    base, tuned, data = open_models(models, asked, loss)
+    if data is None:
         raise RankriseError("There is no data to measure a loss on: pass --data.")
     about = {
         "models": models,
-        "weights": [fingerprint(model) for model in (both.base, both.tuned)],
+        "weights": [fingerprint(model) for model in (base, tuned)],
         "data": asked.data,
         "ranks": list(ranks),
         "gain": gain,
-        "measured_on": both.data.measured_on,
+        "measured_on": data.measured_on,
         "examples": asked.examples,
     }
     if out is not None:
         read_curves(out, about)  # refuses another command's curves before moments are measured
     moments = None
     if not plain and not (named and set(named) <= set(PRODUCTS)):
-        moments = measured_moments(both.tuned, both.data, asked)
+        moments = measured_moments(tuned, data, asked)
     how = {"labels": asked.labels, "seed": asked.seed, "block": asked.block}
     if moments is not None:  # a file may have other moments than were asked for
         how |= {name: value for name, value in moments.about.items() if name in how}
@@ -79,9 +79,9 @@ def truncate(
     known = [] if out is None else read_curves(out, about)
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
-            both.base,
-            both.tuned,
-            both.data.evaluate,
+            base,
+            tuned,
+            data.evaluate,
             groups=named or None,
             ranks=ranks or None,
             moments=moments,
@@ -104,4 +104,4 @@ def truncate(
         told = None if moments is None else moments.to_dict()
         print(to_json({**about, "moments": told, **found.to_dict()}))
     else:
-        print_truncation(found, both.data.measured_on, gain, all or bool(ranks), written)
+        print_truncation(found, data.measured_on, gain, all or bool(ranks), written)

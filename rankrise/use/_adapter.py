@@ -262,9 +262,10 @@ def held_of(adapter: Adapter, pair: Pair, device: str | torch.device | None) -> 
         old, new = before.to(after.device).float(), after.float()
         whole += _square(new - old)
         lost += _square(new - torch.addmm(old, left, right).to(before.dtype))
+    parameters = {name for name, _ in pair.tuned.model.named_parameters()}
     for name, base, tuned in pair.changed():
-        if base is None or not tuned.is_floating_point():
-            continue  # new tensors have no change
+        if base is None or name not in parameters:
+            continue  # a new tensor has no change, and a buffer is not trained
         square = _square(tuned.float() - base.to(tuned.device).float())
         whole += square
         if not adapter.rest.kept:

@@ -48,26 +48,18 @@ class Data:
     """The context in which a model computes the loss."""
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A base and a tuned model, and the data to measure on."""
-
-    base: Source
-    tuned: Source
-    """Loaded where there is data, else its folder."""
-    data: Data | None
-
-
-def open_models(models: Sequence[str], measuring: Measuring, judged: Judged = "validation") -> Opened:
-    """Open BASE and TUNED, or one run of 'rankrise train', whose initial weights are the base."""
+def open_models(
+    models: Sequence[str], measuring: Measuring, judged: Judged = "validation"
+) -> tuple[Source, Source, Data | None]:
+    """BASE and TUNED, or one run of 'rankrise train' and its initial weights; and the data to measure on."""
     if len(models) > 2:
         raise RankriseError(f"{len(models)} models are given: pass BASE and TUNED, or one run.")
     if len(models) == 2:
         base, tuned = models
         if measuring.data is None:
-            return Opened(base, tuned, None)
+            return base, tuned, None
         model = load_model(tuned)
-        return Opened(base, model, read_data(model, tuned, measuring, judged))
+        return base, model, read_data(model, tuned, measuring, judged)
     from rankrise.train._begun import initial_model, last_checkpoint, settings_of
 
     (run,) = models
@@ -79,7 +71,7 @@ def open_models(models: Sequence[str], measuring: Measuring, judged: Judged = "v
     _refuse_regression(settings, run)
     model = load_model(last_checkpoint(run))
     began = initial_model(run).to(next(model.parameters()).device)
-    return Opened(began, model, _data_of(settings, model, measuring, judged))
+    return began, model, _data_of(settings, model, measuring, judged)
 
 
 def read_data(

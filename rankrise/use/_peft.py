@@ -81,12 +81,18 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
 
 
 def _tensors(adapter: "Adapter", rank: int | None) -> dict[str, Tensor]:
-    """All tensors by their names in the file, filled up with zeros to a rank if there is one."""
+    """All tensors by their names in the file, filled up to a rank if there is one.
+
+    The added rows of A are random, as PEFT initialises them, and the added columns of B are zero, so the
+    product stays and the padding can be trained.
+    """
     found: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
     for name, (left, right) in adapter.factors.items():
         missing = 0 if rank is None else rank - left.shape[1]
         left = torch.nn.functional.pad(left, (0, missing))
-        right = torch.nn.functional.pad(right, (0, 0, 0, missing))
+        added = torch.rand(missing, right.shape[1], generator=generator).mul_(2).sub_(1)
+        right = torch.cat([right, (added / right.shape[1] ** 0.5).to(right)])
         found[f"{name}.lora_A.weight"] = right.to(adapter.dtype)
         found[f"{name}.lora_B.weight"] = left.to(adapter.dtype)
     for name, bias in adapter.rest.biases.items():

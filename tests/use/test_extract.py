@@ -57,6 +57,11 @@ def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any,
     assert set(want) <= set(found)
     for key, tensor in want.items():
         assert torch.allclose(found[key], tensor, atol=1e-5), key
+    if padded:  # it can be trained on
+        tensors = load_file(tmp_path / "adapter/adapter_model.safetensors")
+        rows = [tensor.abs().amax(1) for key, tensor in tensors.items() if "lora_A" in key]
+        assert {len(row) for row in rows} == {max(adapter.ranks.values())}
+        assert all(row.min() > 0 for row in rows)
 
 
 @pytest.mark.parametrize("name", MODELS)
