@@ -10,13 +10,13 @@ from rankrise.recipes.use_settings import Measuring
 
 if TYPE_CHECKING:
     from rankrise.use import Moments
-    from rankrise.use._data import Data
+    from rankrise.use.data import Data
 
 
 def measured_moments(model: Any, data: "Data | None", measuring: Measuring) -> "Moments | None":
     """Read or measure moments behind a progress bar; say on the error stream what a file holds."""
     from rankrise.show.progress import bar
-    from rankrise.use._data import moments_of
+    from rankrise.use.data import moments_of
 
     file = measuring.moments
     if data is None or (file is not None and file.exists()):

@@ -45,7 +45,7 @@ def extract(
     from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder
     from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
-    from rankrise.use._data import open_models
+    from rankrise.use.data import open_models
 
     place = new_folder(out)
     asked = Measuring(**measuring)

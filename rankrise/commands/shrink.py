@@ -40,9 +40,9 @@ def shrink(
     from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder
     from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
-    from rankrise.use._data import read_data
     from rankrise.use._shrink import merged
     from rankrise.use._weights import load_model
+    from rankrise.use.data import read_data
 
     place = new_folder(out)
     asked = Measuring(**measuring)

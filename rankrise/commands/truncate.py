@@ -48,10 +48,10 @@ def truncate(
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
     from rankrise.show.truncation import draw_curves, print_truncation
-    from rankrise.use._data import open_models
     from rankrise.use._groups import PRODUCTS, group_names
     from rankrise.use._truncate import read_curves, write_curves
     from rankrise.use._weights import fingerprint
+    from rankrise.use.data import open_models
 
     named = group_names(groups)
     asked = Measuring(**measuring)

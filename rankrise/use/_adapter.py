@@ -1,6 +1,6 @@
 """An adapter: the change of a model cut to few directions, what it holds, and what was measured of it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -134,9 +134,9 @@ class Adapter:
         """Numbers in the factors; what is kept whole has `rest.parameters` more."""
         return parameters_of(self.spectra, self.ranks)
 
-    def parameters_at(self, rank: int, only: Iterable[str] | None = None) -> int:
-        """Numbers in the factors at one rank for all matrices, or for some."""
-        return parameters_of(self.spectra, dict.fromkeys(self.spectra if only is None else only, rank))
+    def parameters_at(self, rank: int) -> int:
+        """Numbers in the factors at one rank for all matrices."""
+        return parameters_of(self.spectra, dict.fromkeys(self.spectra, rank))
 
     def at(self, ranks: Mapping[str, int]) -> "Adapter":
         """The same change cut to other ranks, not measured yet."""

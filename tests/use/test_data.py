@@ -13,7 +13,7 @@ from torch import nn
 
 from rankrise import RankriseError, use
 from rankrise.recipes.use_settings import Measuring
-from rankrise.use._data import batched, read_data, read_examples
+from rankrise.use.data import batched, read_data, read_examples
 
 
 def examples(model: Any, path: Path, rows: list[Any], at_most: int = 100) -> Any:
@@ -116,14 +116,14 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     ("name", "file", "content", "named"),
     [
         ("gpt2", "a.jsonl", '{"text": "w1 w2"}\nw2', "line 2 of .*a.jsonl"),
-        ("gpt2", "a.jsonl", '{"text": "w1 w2"}\n{"text": null}', 'line 2 .* "text"'),
         ("gpt2", "a.jsonl", '{"words": "w1 w2"}', 'line 1 .* "text"'),
+        ("gpt2", "a.jsonl", '{"text": null}', 'line 1 .* "text"'),
         ("gpt2", "a.jsonl", '{"text": "w1 w2"}\n{"text": ""}', "line 2 .* token to predict"),
         ("gpt2", "a.jsonl", '{"text": "w1 w2"}', "holds 1 example"),
         ("gpt2", "none.jsonl", None, "no data at .*none.jsonl"),
-        ("gpt2", ".", None, "reads text"),
+        ("gpt2", ".", None, "needs a text"),
         ("bert", "a.txt", "w1 w2 w3", "BertForSequenceClassification needs labels"),
-        ("vit", "a.jsonl", '{"text": "w1 w2"}', "reads images"),
+        ("vit", "a.jsonl", '{"text": "w1 w2"}', "needs a folder"),
         ("vit", ".", None, "0 folders, and the model 3 classes"),
     ],
 )

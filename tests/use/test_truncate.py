@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rankrise import RankriseError, use, watch
 from rankrise.show.truncation import notes
-from rankrise.use import _truncate
 from rankrise.use._groups import group, group_names, parts_of
 from rankrise.use._head_products import head_products
 from rankrise.use._moments import Moment
@@ -146,26 +145,6 @@ def test_a_change_of_rank_2_has_functional_rank_2_at_most() -> None:
     assert q.full_rank == 0
     assert q.functional_rank is None
     assert q.points == ()
-
-
-def test_curves_that_are_known_cost_no_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = made("vit")
-    tuned = changed(base, 0.2)
-    first = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "VO"), ranks=(1,))
-    asked: list[Tensor] = []
-    whole = _truncate.cut_change
-
-    def counted(change: Tensor, *others: Any) -> Any:
-        asked.append(change)
-        return whole(change, *others)
-
-    monkeypatch.setattr(_truncate, "cut_change", counted)
-    known = [curve for curve in first.curves if curve.group not in ("q", "VO")]
-    again = use.truncate(base, tuned, imitation(tuned), groups=("all", "q", "VO"), ranks=(1,), known=known)
-    assert again == first
-    assert len(asked) == 2  # the queries of two layers
-    use.truncate(base, tuned, imitation(tuned), groups=("all", "attention", "q"), ranks=(1,))
-    assert len(asked) == 2 + len(linear_layers(base)) - 1  # once each, whatever groups they are in
 
 
 def test_only_what_is_asked_is_measured_and_a_functional_rank_is_not_guessed() -> None:

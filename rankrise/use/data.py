@@ -31,6 +31,8 @@ Example = dict[str, Tensor]
 Judged = Literal["training", "validation"]
 """The part of a run's or recipe's data whose loss is measured."""
 
+__all__ = ["Data", "Measuring", "moments_of", "open_models", "read_data"]
+
 LONGEST = 512
 """The most tokens in an example."""
 
@@ -193,15 +195,8 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
         )
     reads_images = model.main_input_name == "pixel_values"
     if path.is_dir() != reads_images:
-        raise RankriseError(
-            f"{type(model).__name__} reads {'images' if reads_images else 'text'}, and {str(path)!r} is a "
-            f"{'folder' if path.is_dir() else 'file'}: pass a "
-            + (
-                "folder with one folder of images per class."
-                if reads_images
-                else "text file or a .jsonl file."
-            )
-        )
+        wanted = "a folder with one folder of images per class" if reads_images else "a text or .jsonl file"
+        raise RankriseError(f"{type(model).__name__} needs {wanted}: pass one in place of {str(path)!r}.")
     if reads_images:
         found = list(islice(_pictures(path, model, checkpoint), at_most))
     else:
@@ -267,19 +262,19 @@ def _lines(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> list
         place = f"line {number} of {str(path)!r}"
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise RankriseError(f"{place} is not JSON: write one JSON object per line.") from error
-        if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-            raise RankriseError(f'{place} has no "text": write one JSON object with a "text" per line.')
-        encoded = tokenizer(row["text"], verbose=False)
+            text, label = row["text"], row.get("label")
+            if not isinstance(text, str):
+                raise TypeError
+        except (ValueError, KeyError, TypeError) as error:
+            raise RankriseError(f'{place} is not a JSON object with a "text": write one per line.') from error
+        encoded = tokenizer(text, verbose=False)
         if len(encoded["input_ids"]) > length:
             cut += 1
-            encoded = tokenizer(row["text"], truncation=True, max_length=length)
+            encoded = tokenizer(text, truncation=True, max_length=length)
         if len(encoded["input_ids"]) < 1 + causal:
-            raise RankriseError(f"{place} has no token to predict, {row['text']!r:.30}: write a longer text.")
+            raise RankriseError(f"{place} has no token to predict, {text!r:.30}: write a longer text.")
         example = {name: torch.tensor(value) for name, value in encoded.items()}
         if not causal:
-            label = row.get("label")
             index = classes.get(label) if isinstance(label, str) else label
             if type(index) is not int or not 0 <= index < model.config.num_labels:
                 raise RankriseError(
