@@ -1,25 +1,19 @@
-"""The error that rankrise raises on purpose, and the one kind of it that callers tell from others."""
-
-from rankrise.foundations.text import shortened
+"""The error that rankrise raises on purpose."""
 
 
 class RankriseError(ValueError):
-    """Input that cannot be used: one sentence that says what was passed, what was expected, and what to do.
+    """Input that cannot be used: one sentence with what was passed, what was expected and what to do.
 
-    The command line prints the sentence and exits with code 2. What was passed may have any length, and is
-    shortened.
+    The command line prints the sentence and exits with code 2.
     """
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(shortened(sentence))
 
 
 class NotRecorded(RankriseError):
-    """Something that a run does not hold: it was not asked for, or the run was cut off before it."""
+    """A run does not hold this: nobody asked for it, or the run was cut off before it."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error of another library says, or its kind where it says nothing.
+    """The first line of another library's error, or its type if it has no message.
 
     >>> first_line(RuntimeError("did not converge\\nin 10 steps")), first_line(MemoryError())
     ('did not converge', 'MemoryError')

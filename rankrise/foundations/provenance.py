@@ -1,10 +1,11 @@
-"""What a run's record says about where it comes from: versions, machine, time."""
+"""Where a record comes from: versions, machine, command and time."""
 
 import os
 import platform
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,7 @@ import rankrise
 
 
 def versions(*others: str) -> dict[str, str]:
-    """Versions of what every run uses, and of those `others` that are installed.
+    """Versions of rankrise, Python, torch and numpy, and of those `others` that are installed.
 
     >>> [*versions("no-such-package")]
     ['rankrise', 'python', 'torch', 'numpy']
@@ -37,23 +38,29 @@ def versions(*others: str) -> dict[str, str]:
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The machine, and the device that computed.
+    """The machine's platform, processor and cores, and the name of the computing device.
 
     >>> machine()["device"]
     'cpu'
     """
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    processor = platform.processor()
+    with suppress(OSError):
+        models = [
+            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
+        ]
+        processor = models[0].split(":", 1)[1].strip() if models else processor
     return {
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count(),
         "device": name,
     }
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
-    """The command that runs now, as it can be typed again; ours by its name, wherever it is installed.
+    """The running command as a user would type it, with `rankrise` for the installed script's path.
 
     >>> command_line(["/usr/bin/rankrise", "train", "my recipe.yaml"]), command_line(["train.py", "--fast"])
     ("rankrise train 'my recipe.yaml'", 'train.py --fast')
@@ -67,15 +74,3 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
 def now() -> str:
     """The time, as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )

@@ -6,7 +6,7 @@ MOST_ROWS = 12
 
 
 def text_table(title: str, columns: Mapping[str, Sequence[str]]) -> str:
-    """A title over aligned columns; empty columns and the middle of long ones are left out.
+    """A title over right-aligned columns. Empty columns and the middle of long ones are left out.
 
     >>> print(text_table("Stages", {"stage": ["1", "2"], "time": ["0.5", "12.25"], "left": ["", ""]}))
     Stages
@@ -14,17 +14,11 @@ def text_table(title: str, columns: Mapping[str, Sequence[str]]) -> str:
           1    0.5
           2  12.25
     """
-    shown = [[name, *_shortened(cells)] for name, cells in columns.items() if any(cells)]
-    widths = [max(map(len, column)) for column in shown]
-    lines = [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in zip(*shown, strict=True)
-    ]
-    return "\n".join([title, *lines])
-
-
-def _shortened(cells: Sequence[str]) -> list[str]:
-    if len(cells) <= MOST_ROWS:
-        return list(cells)
-    half = MOST_ROWS // 2
-    return [*cells[:half], "...", *cells[-half:]]
+    table = []
+    for name, cells in columns.items():
+        if any(cells):
+            half = MOST_ROWS // 2
+            shown = [*cells] if len(cells) <= MOST_ROWS else [*cells[:half], "...", *cells[-half:]]
+            width = max(map(len, [name, *shown]))
+            table.append([cell.rjust(width) for cell in [name, *shown]])
+    return "\n".join([title, *("  " + "  ".join(row) for row in zip(*table, strict=True))])
