@@ -34,6 +34,7 @@ from unittest.mock import patch
 
 import torch
 from overhead import median_interval
+from rankrise.watch._track import begin, jobs
 
 from rankrise.foundations import files
 from rankrise.foundations.files import sync, to_json
@@ -42,7 +43,6 @@ from rankrise.record import checkpoint as checkpoint_file
 from rankrise.record import lines, tensors
 from rankrise.record.tensors import save, sha256
 from rankrise.train import train
-from rankrise.watch._track import begin, jobs
 
 BETWEEN_CHECKPOINTS = 494 / 10
 """Seconds of vit-cifar10 on one H200: see the recipe."""

@@ -13,6 +13,7 @@ The types that these return are in `rankrise.watch.types`.
 
 from rankrise.record.run import TrackedRun as TrackedRun
 from rankrise.record.run import load
+from rankrise.watch._callbacks import huggingface_callback, lightning_callback
 from rankrise.watch._change import change
 from rankrise.watch._check import check
 from rankrise.watch._compare import compare
@@ -24,14 +25,13 @@ from rankrise.watch._linear import linear
 from rankrise.watch._overlap import overlap
 from rankrise.watch._ranks import effective_rank, energy_rank, stable_rank
 from rankrise.watch._recognise import add_family, remove_family
+from rankrise.watch._schedule import Schedule, Spaced
 from rankrise.watch._spectra import leading_vectors, singular_values
 from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import StagesFound as StagesFound
 from rankrise.watch._stages import find_stages
-from rankrise.watch._track.callbacks import huggingface_callback, lightning_callback
-from rankrise.watch._track.schedule import Schedule, Spaced
-from rankrise.watch._track.streams import tensorboard, trackio, wandb
-from rankrise.watch._track.tracker import RankTracker
+from rankrise.watch._streams import tensorboard, trackio, wandb
+from rankrise.watch._tracker import RankTracker
 
 __all__ = [
     "Attention",

@@ -58,7 +58,7 @@ def test_a_product_has_the_ranks_of_both_factors(sizes):
 
 def has_ceilings(model, expected):
     before = read(model)
-    [unit, _] = watch._track.weights.find_units(model, watch._track.weights.Choice())
+    [unit, _] = watch._units.find_units(model, watch._units.Choice())
     assert unit.ceilings == expected
     fill(model)
     for product, changes in product_changes(before, read(model)):
@@ -104,7 +104,7 @@ def test_nothing_is_said_where_nothing_bounds_a_change(what):
     model = tiny() if what == "none" else adapted(tiny(), ["q_proj"], use_dora=what == "dora")
     if what == "unfrozen":
         model.requires_grad_(True)
-    units = watch._track.weights.find_units(model, watch._track.weights.Choice())
+    units = watch._units.find_units(model, watch._units.Choice())
     assert [unit.ceilings for unit in units] == [{}, {}]
 
 

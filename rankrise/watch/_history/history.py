@@ -17,14 +17,13 @@ from rankrise.record.run import TrackedRun, load
 from rankrise.record.run_file import has_run, read_run
 from rankrise.record.weight_folders import weights_in
 from rankrise.record.writer import Record
+from rankrise.watch._begin import begin, read_initial
 from rankrise.watch._history.folders import LocalCheckpoint
 from rankrise.watch._history.plan import HistoryPlan, history_plan
 from rankrise.watch._history.reading import FETCHED, Part, fetch, read_all, whole
 from rankrise.watch._history.series import Entry, naming
-from rankrise.watch._track.begin import begin, read_initial
-from rankrise.watch._track.measure import Results, measure
-from rankrise.watch._track.rows import initial_spectra, row_of, spectra_of
-from rankrise.watch._track.weights import Tensors
+from rankrise.watch._measure import Results, initial_spectra, measure, row_of, spectra_of
+from rankrise.watch._units import Tensors
 
 # Bytes of float64 copies of heads on an accelerator, which a history has to itself.
 ACCELERATOR_BYTES = 2**30

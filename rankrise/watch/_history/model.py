@@ -12,7 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.series import Entry
 from rankrise.watch._pretrained import Architecture, architecture_of, loading
-from rankrise.watch._track.weights import Choice, Tensors, Unit, find_units
+from rankrise.watch._units import Choice, Tensors, Unit, find_units
 
 
 @dataclass(frozen=True, eq=False)

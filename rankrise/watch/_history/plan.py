@@ -14,7 +14,7 @@ from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._history.model import Model, model_of
 from rankrise.watch._history.series import Entry, choose, find_series, source_of
-from rankrise.watch._track.weights import Choice
+from rankrise.watch._units import Choice
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from rankrise.watch._batches import use_threads
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._history.series import Entry, naming
+from rankrise.watch._measure import UnitChange
 from rankrise.watch._rounding import variances
-from rankrise.watch._track.measure import UnitChange
-from rankrise.watch._track.weights import Tensors, Unit
+from rankrise.watch._units import Tensors, Unit
 
 FETCHED = ".fetched"
 """In the run's folder: checkpoints that are being fetched or measured."""

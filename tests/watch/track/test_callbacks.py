@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._track import callbacks
+from rankrise.watch import _callbacks as callbacks
 
 EVERY = watch.Schedule(often=1, seldom=4)
 

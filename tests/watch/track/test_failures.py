@@ -14,8 +14,8 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._track import staging
-from rankrise.watch._track import tracker as tracker_module
+from rankrise.watch import _staging as staging
+from rankrise.watch import _tracker as tracker_module
 
 EVERY = watch.Schedule(often=1, seldom=2)
 

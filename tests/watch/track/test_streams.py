@@ -14,7 +14,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._track.streams import Stream
+from rankrise.watch._streams import Stream
 
 LAYERS = ("layers.0.self_attn", "layers.1.self_attn")
 SERIES = {f"{product}/stable_rank/{layer}" for product in ("KQ", "VO") for layer in (*LAYERS, "mean")}

@@ -10,7 +10,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._track.leading import leading_values
+from rankrise.watch._krylov import leading_values
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
@@ -171,7 +171,7 @@ def test_shards_without_values_are_refused(tmp_path):
 
 def test_batches_of_heads_do_not_matter(tmp_path, monkeypatch):
     """Heads are measured many or few at a time: the numbers are the same."""
-    from rankrise.watch._track import measure
+    from rankrise.watch import _measure as measure
 
     model = tiny(width=12, heads=3, depth=3)
     with (

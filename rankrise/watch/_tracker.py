@@ -23,18 +23,25 @@ from rankrise.record.lock import Lock
 from rankrise.record.names import RUN, spectra_path
 from rankrise.record.tensors import checksum
 from rankrise.record.writer import Record
+from rankrise.watch._begin import adapter_of, begin
 from rankrise.watch._check import Batch, check_and_warn
 from rankrise.watch._heads import unwrap
-from rankrise.watch._track.begin import adapter_of, begin
-from rankrise.watch._track.measure import UnitChange, measure
-from rankrise.watch._track.rows import DIGITS, initial_spectra, row_of, spectra_of, summary_of
-from rankrise.watch._track.scalars import Number, Scalars, Taken
-from rankrise.watch._track.schedule import Schedule, step_number
-from rankrise.watch._track.staging import Place, Reading, Staging, first_reading
-from rankrise.watch._track.streams import Stream, Streams
-from rankrise.watch._track.troubles import Troubles, log
-from rankrise.watch._track.weights import PRODUCTS, Choice, find_units, named
-from rankrise.watch._track.worker import Worker
+from rankrise.watch._measure import (
+    DIGITS,
+    UnitChange,
+    initial_spectra,
+    measure,
+    row_of,
+    spectra_of,
+    summary_of,
+)
+from rankrise.watch._scalars import Number, Scalars, Taken
+from rankrise.watch._schedule import Schedule, step_number
+from rankrise.watch._staging import Place, Reading, Staging, first_reading
+from rankrise.watch._streams import Stream, Streams
+from rankrise.watch._troubles import Troubles, log
+from rankrise.watch._units import PRODUCTS, Choice, find_units, named
+from rankrise.watch._worker import Worker
 
 
 class RankTracker:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import without_autocast
-from rankrise.watch._track.weights import Tensors, Unit
+from rankrise.watch._units import Tensors, Unit
 
 # What all places together may take beside the first, and how many there are at most.
 PLACES_BYTES = 2**28

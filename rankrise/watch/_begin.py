@@ -18,8 +18,8 @@ from rankrise.record.run_file import has_run, read_run, write_run
 from rankrise.record.tensors import checksum, read_tensors, sha256, write_tensors
 from rankrise.watch._ceilings import change_rank, trains_more
 from rankrise.watch._linear import is_adapter
-from rankrise.watch._track.troubles import log
-from rankrise.watch._track.weights import Tensors, Unit, named
+from rankrise.watch._troubles import log
+from rankrise.watch._units import Tensors, Unit, named
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from rankrise.watch._track.tracker import RankTracker
+from rankrise.watch._tracker import RankTracker
 
 
 class RankCallback(Callback):

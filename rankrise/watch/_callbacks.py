@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from rankrise.foundations.optional import require
 
 if TYPE_CHECKING:
-    from rankrise.watch._track import huggingface, lightning
+    from rankrise.watch import _huggingface as huggingface
+    from rankrise.watch import _lightning as lightning
 
 
 def huggingface_callback(folder: str | Path, **settings: Any) -> "huggingface.RankCallback":
@@ -15,7 +16,7 @@ def huggingface_callback(folder: str | Path, **settings: Any) -> "huggingface.Ra
     Trainer(..., callbacks=[watch.huggingface_callback("runs/my-run")]).train()
     """
     require("transformers", extra="transformers", purpose="A callback for the Hugging Face Trainer")
-    from rankrise.watch._track.huggingface import RankCallback
+    from rankrise.watch._huggingface import RankCallback
 
     return RankCallback(folder, **settings)
 
@@ -26,6 +27,6 @@ def lightning_callback(folder: str | Path, **settings: Any) -> "lightning.RankCa
     Trainer(..., callbacks=[watch.lightning_callback("runs/my-run")]).fit(module, data)
     """
     require("lightning", extra="lightning", purpose="A callback for the Lightning Trainer")
-    from rankrise.watch._track.lightning import RankCallback
+    from rankrise.watch._lightning import RankCallback
 
     return RankCallback(folder, **settings)

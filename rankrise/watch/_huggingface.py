@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from rankrise.watch._track.tracker import RankTracker
+from rankrise.watch._tracker import RankTracker
 
 
 class RankCallback(TrainerCallback):
