@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
+from rankrise.watch._change import refuse_quantised
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline
-from rankrise.watch._factors import refuse_quantised
 from rankrise.watch._heads import unwrap
 from rankrise.watch._lora import ADAPTER_CONFIG, is_adapter_folder
 from rankrise.watch._pretrained import open_weights

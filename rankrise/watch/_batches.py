@@ -1,4 +1,4 @@
-"""Work on a batch of heads: in chunks that bound the memory, side by side on the cores the caller allows."""
+"""Work on many heads: in chunks that bound the memory, on all the cores that torch may use."""
 
 import ctypes
 import math
@@ -10,8 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-# What float64 copies of a chunk's input may take: on the CPU little enough for the caches, and for memory
-# that is used again rather than asked for anew.
+# Bytes of a chunk's input in float64. On the CPU it should stay in the caches.
 CHUNK_BYTES = 2**23
 ACCELERATOR_CHUNK_BYTES = 2**30
 
@@ -20,11 +19,10 @@ Result = TypeVar("Result")
 
 
 def batched(function: Callable[..., Tensor], *tensors: Tensor, larger: int = 1) -> Tensor:
-    """Apply `function` to tensors [..., a, b] with equal leading sizes: it gets them as [heads, a, b], chunk
-    by chunk.
+    """Apply `function` chunk by chunk, as [heads, a, b], to tensors [..., a, b] with equal leading sizes.
 
-    On the CPU the chunks are shared among the threads; on an accelerator they follow one another. They are
-    `larger` times the usual size for a function of many small steps. Gradients and autocast are off.
+    On the CPU, threads share the chunks. Chunks are `larger` times the usual size for a function of many
+    small steps. Gradients and autocast are off.
 
     >>> batched(lambda matrices: matrices.sum((-2, -1)), torch.ones(2, 3, 4, 5))
     tensor([[20., 20., 20.],
@@ -32,12 +30,12 @@ def batched(function: Callable[..., Tensor], *tensors: Tensor, larger: int = 1) 
     """
     batch, device = tensors[0].shape[:-2], tensors[0].device
     flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in tensors]
-    heads = len(flat[0])
-    room = larger * CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
+    heads, on_cpu = len(flat[0]), device.type == "cpu"
+    room = larger * CHUNK_BYTES if on_cpu else ACCELERATOR_CHUNK_BYTES
     most = max(1, room // sum(8 * tensor[0].numel() for tensor in flat))
-    pieces = 2 * torch.get_num_threads() if device.type == "cpu" and heads > 1 else 1
+    pieces = 2 * torch.get_num_threads() if on_cpu and heads > 1 else 1
     chunks = list(zip(*(tensor.split(min(most, math.ceil(heads / pieces))) for tensor in flat), strict=True))
-    if device.type == "cpu":
+    if on_cpu:
         results = in_parallel(lambda chunk: function(*chunk), chunks)
     else:
         with torch.no_grad(), without_autocast(device.type):
@@ -49,7 +47,7 @@ def batched(function: Callable[..., Tensor], *tensors: Tensor, larger: int = 1) 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Map `function` over `items` on `torch.get_num_threads()` cores, without gradients and autocast.
 
-    torch hands a batch of small matrices to LAPACK one after another and lets each call use all the threads,
+    torch hands a batch of small matrices to LAPACK one after another and lets each call use all threads,
     which is slower than one call per thread.
 
     >>> in_parallel(lambda size: torch.linalg.matrix_norm(torch.eye(size)).item(), [1, 4, 9])
@@ -74,30 +72,30 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
 
 @contextmanager
 def without_autocast(device: str) -> Iterator[None]:
-    """Autocast off in the calling thread, for a kind of device.
+    """Autocast off in the calling thread, for one type of device.
 
-    `torch.autocast(device, enabled=False)` does that too, but on leaving it empties a cache that all threads
-    share, under a lock: beside a thread that compiles a model under autocast, both then wait for ever.
+    On exit `torch.autocast(device, enabled=False)` empties a cache that all threads share, under a lock. That
+    deadlocks with a thread that compiles a model under autocast.
 
     >>> with torch.autocast("cpu", torch.bfloat16), without_autocast("cpu"):
     ...     (torch.eye(2) @ torch.eye(2)).dtype
     torch.float32
     """
-    if not torch.is_autocast_enabled(device):
-        yield
-        return
-    torch.set_autocast_enabled(device, False)
+    enabled = torch.is_autocast_enabled(device)
+    if enabled:
+        torch.set_autocast_enabled(device, False)
     try:
         yield
     finally:
-        torch.set_autocast_enabled(device, True)
+        if enabled:
+            torch.set_autocast_enabled(device, True)
 
 
 def use_threads(number: int) -> None:
-    """Let torch use that many cores in the calling thread; what other threads use stays as it is.
+    """Set how many cores torch uses in the calling thread alone.
 
-    `torch.set_num_threads` would also set what new threads start with. OpenMP's own call does not, and is
-    only passed over where torch is built without OpenMP.
+    `torch.set_num_threads` would also change what new threads start with, so it only serves where torch is
+    built without OpenMP.
     """
     torch.get_num_threads()  # torch sets a thread's number when it is first needed, and not again
     (_omp_set_num_threads or torch.set_num_threads)(number)
@@ -106,7 +104,7 @@ def use_threads(number: int) -> None:
 def _find_omp_set_num_threads() -> Callable[[int], None] | None:
     try:
         return ctypes.CDLL(None).omp_set_num_threads
-    except (AttributeError, OSError, TypeError):  # not there; Windows has no way to ask for it like this
+    except (AttributeError, OSError, TypeError):  # no OpenMP, or Windows
         return None
 
 

@@ -1,23 +1,30 @@
-"""`Change`: a head's product, or a whole matrix, at two moments. All that is measured here is of one."""
+"""`Change`: what was learned between two moments, of heads' products or of whole matrices, as factors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import batched
-from rankrise.watch._factors import Factors, Matrix, checked
+
+Matrix = Tensor | ArrayLike
+"""A tensor, a NumPy array or nested lists of numbers, [..., m, n]."""
+Factors = tuple[Tensor, Tensor]
+"""`left` [..., m, r] and `right` [..., n, r], for the matrix `left @ right^T` [..., m, n]."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """`after` minus `before`, each of them the product of two factors (left, right), or one whole matrix.
+    """`after` minus `before`: each is a product of two factors (left, right), or one whole matrix.
 
-    `stable_rank`, `singular_values` and the rest take it. It holds the tensors that were passed, not copies:
-    clone weights that go on training. An empty `before` is zero: then it is `after` itself that is measured.
+    It holds the tensors that were passed, not copies: clone weights that go on training. An empty `before`
+    stands for zero.
     """
 
     before: tuple[Tensor, ...]
@@ -30,18 +37,17 @@ class Change:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the matrices are whole, not products of two factors."""
+        """Whether it is a whole matrix, not a product of two factors."""
         return len(self.after) == 1
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the matrix that changed."""
-        rows, columns = self.after[0].shape[-2], self.after[-1].shape[-1 if self.is_whole else -2]
-        return rows, columns
+        return self.after[0].shape[-2], self.after[-1].shape[-1 if self.is_whole else -2]
 
     @property
     def highest_rank(self) -> int:
-        """The most that its rank can be, by its shape and its factors."""
+        """Upper bound of its rank, from its shape and its factors."""
         inner = min(self.shape) if self.is_whole else len(self.weights) // 2 * self.after[0].shape[-1]
         return min(*self.shape, inner)
 
@@ -52,9 +58,9 @@ class Change:
 
             left = [kt, kt - k0],   right = [qt - q0, q0],   each [..., d, 2 r].
 
-        `[kt, k0]` and `[qt, -q0]` stand for the same matrix, but then a change of 1e-6 of the weights is a
-        small difference of large numbers. Here the small differences are taken first, in float64, where they
-        are exact. For whole matrices, `left` is the difference and `right` the identity.
+        The small differences are taken first, in float64, where they are exact: `[kt, k0]` and `[qt, -q0]`
+        would make a change of 1e-6 of the weights a difference of large numbers. For whole matrices, `left`
+        is the difference and `right` the identity.
         """
         wide = [weight.double() for weight in self.weights]
         if self.is_whole:
@@ -65,7 +71,7 @@ class Change:
         return torch.cat(left, -1), torch.cat(right, -1)
 
     def in_chunks(self, function: Callable[["Change"], Tensor], larger: int = 1) -> Tensor:
-        """`function` of a few heads [heads, d, r] at a time, on all cores (see `batched`)."""
+        """Apply `function` to a few heads [heads, d, r] at a time, on all cores (see `batched`)."""
         split = len(self.before)
         return batched(
             lambda *weights: function(Change(weights[:split], weights[split:])), *self.weights, larger=larger
@@ -97,16 +103,16 @@ def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix,
 
 
 def as_change(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Change:
-    """A change as it is; a product or a matrix by itself as a change from zero."""
+    """A change as it is; a product or a matrix as a change from zero."""
     if not isinstance(left, Change):
-        return Change((), _whole(left, name) if right is None else checked(left, right, name=name))
+        return Change((), _whole(left, name) if right is None else _checked(left, right, name))
     if right is not None:
         raise RankriseError("A change has no right factor: name further arguments, such as count=2.")
     return left
 
 
 def blocks(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> tuple[Factors, Factors]:
-    """The column blocks of the two factors of a change, in the weights' own type."""
+    """Column blocks of the two factors of a change, in the weights' own dtype."""
     return (kt, kt - k0), (qt - q0, q0)
 
 
@@ -116,9 +122,62 @@ def identity(matrix: Tensor) -> Tensor:
     return eye.expand(*matrix.shape[:-2], -1, -1)
 
 
+def as_tensor(given: Matrix) -> Tensor:
+    """A tensor as it is, an array in its own dtype, lists of numbers in float64."""
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, list | tuple):
+        return torch.tensor(given, dtype=torch.float64)
+    return torch.from_numpy(np.array(given))
+
+
+def refuse_quantised(weight: Tensor, what: str) -> None:
+    """Refuse integers and 8-bit floats: without their scales, such numbers are not the weights."""
+    if weight.dtype not in FLOATS:
+        raise RankriseError(
+            f"{what} has dtype {weight.dtype}: it is quantised, so dequantise the model first."
+        )
+
+
+def refuse_non_finite(bad: Tensor, name: str, numbers: Sequence[int] | None = None) -> None:
+    """Raise if any entry of `bad` [...] is set, naming the layer and its first bad head, counted from 1.
+
+    `numbers` are the heads' indices in the model, if `bad` covers only some heads.
+    """
+    if bad.any():
+        place = [int(index) for index in bad.nonzero()[0]]
+        head = [(index if numbers is None else numbers[index]) + 1 for index in place]
+        which = f", head {', '.join(map(str, head))} (counted from 1)," if head else ""
+        raise RankriseError(
+            f"{name or 'The matrix'}{which} holds nan or inf, which has no singular values: look for where "
+            "training diverged, or leave this layer out."
+        )
+
+
+def divided(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """`numerator / denominator`, and 0 where the denominator is 0."""
+    return numerator / torch.where(denominator == 0, torch.inf, denominator)
+
+
 def _weights(side: Matrix | tuple[Matrix, Matrix]) -> tuple[Tensor, ...]:
-    return checked(*cast(Factors, side)) if isinstance(side, tuple) else _whole(side)
+    return _checked(*cast(Factors, side)) if isinstance(side, tuple) else _whole(side)
 
 
 def _whole(matrix: Matrix, name: str = "") -> tuple[Tensor]:
-    return checked(matrix, matrix, name=name)[:1]
+    return _checked(matrix, matrix, name)[:1]
+
+
+def _checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
+    """Both factors without gradients, with the same leading sizes, on a device that has float64."""
+    left, right = as_tensor(left).detach(), as_tensor(right).detach()
+    what = name or "The matrix"
+    for factor in (left, right):
+        refuse_quantised(factor, what)
+    if min(left.ndim, right.ndim) < 2 or left.shape[-1] != right.shape[-1] or left.device != right.device:
+        raise RankriseError(
+            f"{what} has factors {list(left.shape)} on {left.device} and {list(right.shape)} on "
+            f"{right.device}: pass [..., m, r] and [..., n, r] on one device."
+        )
+    batch = left.shape[:-2] or right.shape[:-2]
+    left, right = (factor.expand(*batch, -1, -1) for factor in (left, right))
+    return (left.cpu(), right.cpu()) if left.device.type == "mps" else (left, right)

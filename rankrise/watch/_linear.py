@@ -15,7 +15,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._factors import refuse_quantised
+from rankrise.watch._change import refuse_quantised
 from rankrise.watch._projection import Projection, Unreadable, read_as, reading
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rankrise.record.run import ENERGY_SHARES
 from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
-from rankrise.watch._factors import Factors, divided
-from rankrise.watch._krylov import leading_values
+from rankrise.watch._change import Factors, divided
+from rankrise.watch._leading import leading_values
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
 from rankrise.watch._spectra import change_values_and_grams, difference_values, factor_values

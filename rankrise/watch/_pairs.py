@@ -16,8 +16,7 @@ from rankrise.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_na
 from rankrise.record.run_file import has_run, read_run
 from rankrise.record.tensors import read_tensors
 from rankrise.watch._ceilings import PRODUCTS
-from rankrise.watch._change import Change
-from rankrise.watch._factors import refuse_non_finite
+from rankrise.watch._change import Change, refuse_non_finite
 from rankrise.watch._families import ROLES
 from rankrise.watch._heads import Layers, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder

@@ -1,38 +1,38 @@
 """The rank measures: stable, effective and energy rank, and the rank above a threshold.
 
-A zero matrix has rank 0 by all of them. All but the stable rank are of singular values.
+A zero matrix has rank 0 by all of them. All but the stable rank are computed from singular values.
 """
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._change import Change, as_change, blocks, identity
-from rankrise.watch._factors import Matrix, as_tensor, divided, refuse_non_finite
-from rankrise.watch._leading_value import by_filter, by_squaring
-from rankrise.watch._spectra import (
-    CANCELLATION_LIMIT,
-    Blocks,
-    factor_values,
-    grams,
-    singular_values,
-    widened,
+from rankrise.watch._change import (
+    Change,
+    Matrix,
+    as_change,
+    as_tensor,
+    blocks,
+    divided,
+    identity,
+    refuse_non_finite,
 )
+from rankrise.watch._leading import by_filter, by_squaring
+from rankrise.watch._spectra import CANCELLATION_LIMIT, Blocks, factor_values, grams, singular_values
 
 Values = Matrix | Change
-"""Singular values [..., k], largest first, or a change that has some."""
+"""Singular values [..., k], largest first, or a change."""
 
 # Relative error at which the iteration for |W|_2^2 stops, and that float32 rounding may add.
 TOLERANCE = 2e-6
 # Rounding in a float32 Gram matrix of unit columns, entry by entry: about 4e-8 is seen.
 FLOAT32_NOISE = 2e-7
 # Column norms between which float32 squares neither overflow nor vanish.
-FLOAT32_RANGE = (1e-12, 1e15)
+SMALLEST, LARGEST = 1e-12, 1e15
 
 
 def effective_rank(values: Values) -> Tensor:
-    """Exponential of the entropy of the singular values, taken as shares of their sum (Roy and Vetterli
-    2007).
+    """Exponential of the entropy of the singular values, as shares of their sum (Roy and Vetterli 2007).
 
     >>> effective_rank(torch.tensor([2.0, 2.0, 0.0])), effective_rank(torch.zeros(3))
     (tensor(2.), tensor(0.))
@@ -74,13 +74,11 @@ def _singular(values: Values) -> Tensor:
 
 
 def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
-    """Stable rank `|W|_F^2 / |W|_2^2` of `W = left @ right^T`, float64 [...]; of `left` itself without
-    `right`; of a `change`. The relative error is below 1e-5.
+    """`|W|_F^2 / |W|_2^2`, float64 [...], to a relative error of 1e-5; takes what `singular_values` takes.
 
     No decomposition: with the Gram matrices A and B of the factors, `|W|_F^2 = sum(A * B)`, and `|W|_2^2` is
-    the largest eigenvalue of `A B`. Heads where float32 or the iteration is not sure of its digits are done
-    again from all their singular values. `left` is [..., m, r] and `right` [..., n, r]; `name` (the layer)
-    is for error messages.
+    the largest eigenvalue of `A B`. Heads where float32 or the iteration may lose digits are computed again
+    from all their singular values.
 
     >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)
     tensor(1.2500, dtype=torch.float64)
@@ -102,28 +100,29 @@ def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str
 
 
 def _stable_ranks(part: Change) -> Tensor:
-    """Stable ranks [heads] of a chunk; a head with nan or inf in it comes out as nan."""
-    left, right = _column_blocks(part)
-    ranks, sure = _quick_ranks(left, right)
+    """Stable ranks [heads] of a chunk; a head that holds nan or inf comes out as nan."""
+    ranks, sure = _quick_ranks(*_column_blocks(part))
     if not sure.all():
         rest = Change(*(tuple(weight[~sure] for weight in side) for side in (part.before, part.after)))
-        values = factor_values(*(rest.factors() if rest.before else rest.after))
+        values = factor_values(*rest.factors())
         energy = (values / values[:, :1]).square().sum(-1)
         ranks[~sure] = torch.where(values[:, 0] == 0, 0.0, energy)
     return ranks
 
 
 def _column_blocks(part: Change) -> tuple[Blocks, Blocks]:
-    """Both factors in the precision to compute in.
+    """Both factors in the precision to compute in: float32 if products on this CPU are float32 products.
 
     A float32 difference is rounded once, to 6e-8 of itself: no worse than float32 Gram matrices.
     """
-    narrow = _float32_serves(*part.weights)
-    if part.before and not any(weight.dtype == torch.float64 for weight in part.weights):
-        return blocks(*(weight.to(torch.float32 if narrow else torch.float64) for weight in part.weights))
-    left, right = part.factors() if part.before else part.after
-    left, right = (left.float(), right.float()) if narrow else widened(left, right)[:2]
-    return (left,), (right,)
+    precision = getattr(torch.backends.mkldnn, "matmul").fp32_precision  # noqa: B009 (not in torch's stubs)
+    double = any(weight.dtype == torch.float64 for weight in part.weights)
+    narrow = part.after[0].device.type == "cpu" and not double and precision in ("none", "ieee")
+    dtype = torch.float32 if narrow else torch.float64
+    if part.before:
+        return blocks(*(weight.to(dtype) for weight in part.weights))
+    left, right = part.after
+    return (left.to(dtype),), (right.to(dtype),)
 
 
 def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
@@ -146,17 +145,9 @@ def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
     return divided(energy, leading.value), sure
 
 
-def _float32_serves(*factors: Tensor) -> bool:
-    """Whether products of these on the CPU are float32 products: nobody has allowed narrower ones."""
-    narrow = all(factor.device.type == "cpu" and factor.dtype != torch.float64 for factor in factors)
-    precision = getattr(torch.backends.mkldnn, "matmul").fp32_precision  # noqa: B009 (not in torch's type stubs)
-    return narrow and precision in ("none", "ieee")
-
-
 def _in_range(factor: Blocks, norms: Tensor) -> Tensor:
-    """Where [heads] the squares of all columns were neither too large nor too small for float32."""
-    smallest, largest = FLOAT32_RANGE
+    """Where [heads] float32 squares of all columns neither overflowed nor vanished."""
     zero = norms == 0
     if zero.any():
-        zero = zero & (torch.cat(factor, -1) == 0).all(-2)
-    return (zero | ((norms > smallest) & (norms < largest))).all(-1)
+        zero &= (torch.cat(factor, -1) == 0).all(-2)
+    return (zero | ((norms > SMALLEST) & (norms < LARGEST))).all(-1)

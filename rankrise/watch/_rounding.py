@@ -1,9 +1,9 @@
-"""The noise floor of a change: what storing the weights in few bits puts into it.
+"""The noise floor of a change: what storing the weights in few bits adds to it.
 
 A stored weight is off by a rounding error that is uniform over the spacing s of its dtype there, with
-variance s^2 / 12. The errors before and after are taken as independent, which is right once weights have
-moved by a spacing or more. Where they have moved less, both mostly round to the same number, and this noise
-exceeds what was measured: such a change is not known.
+variance s^2 / 12. The errors before and after count as independent, which is right once weights have moved by
+a spacing or more. If they moved less, most round to the same number, and this noise exceeds the measured
+change, which is then unknown.
 """
 
 from typing import NamedTuple
@@ -11,28 +11,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankrise.watch._factors import divided
+from rankrise.watch._change import divided
 
 # Rows and columns of a float32 matrix that show whether it was narrower before.
 SAMPLE = 64
-NARROW = (torch.bfloat16, torch.float16)
-# The bits of the exponent in float32: a number without the others is its power of two.
+# The exponent bits of float32: a number without the others is its power of two.
 EXPONENT = 0x7F800000
 # Steps of the power iteration: the largest value of a Gram matrix to a few percent.
 POWER_STEPS = 12
 
 
 class Noise(NamedTuple):
-    """The largest singular value [heads] to expect of matrices of rounding errors, and the sum of squares of
-    all."""
+    """The largest singular value [heads] to expect of matrices of rounding errors, and the sum of all
+    squares."""
 
     largest: Tensor
     square: Tensor
 
 
 class Stored(NamedTuple):
-    """What the noise needs of a factor [heads, d, r]: its Gram matrix [heads, r, r], its `variances`
-    [heads, r], and d."""
+    """A rounded factor [heads, d, r]: its Gram matrix [heads, r, r], its `variances` [heads, r], and d."""
 
     gram: Tensor
     variance: Tensor
@@ -40,7 +38,7 @@ class Stored(NamedTuple):
 
 
 def spacing(weight: Tensor) -> Tensor:
-    """The distance between the numbers of the weight's dtype around each of its entries, in float32.
+    """Distance, in float32, between the numbers of the weight's dtype around each of its entries.
 
     >>> spacing(torch.tensor([1.0, 1.5, 2.0, 0.0], dtype=torch.bfloat16))
     tensor([0.0078, 0.0078, 0.0156, 0.0000])
@@ -49,18 +47,18 @@ def spacing(weight: Tensor) -> Tensor:
 
 
 def _powers(weight: Tensor) -> Tensor:
-    """The powers of two at or below the sizes of the entries, in a float32 tensor of their own."""
+    """The powers of two at or below the absolute values, in a new float32 tensor."""
     if weight.dtype == torch.bfloat16:  # the upper half of a float32
         return (weight.view(torch.int16) & (EXPONENT >> 16)).view(torch.bfloat16).float()
-    limits, wide = torch.finfo(weight.dtype), weight.float()
+    wide = weight.float()
     powers = (wide.view(torch.int32) & EXPONENT).view(torch.float32)
-    if limits.smallest_normal > torch.finfo(torch.float32).smallest_normal:
-        powers = powers.clamp_min_(limits.smallest_normal).masked_fill_(wide == 0, 0.0)
+    if weight.dtype == torch.float16:
+        powers = powers.clamp_min_(torch.finfo(torch.float16).smallest_normal).masked_fill_(wide == 0, 0.0)
     return powers
 
 
 def as_stored(weight: Tensor) -> Tensor:
-    """The weight [..., m, n] in the dtype that it was rounded to: float32 may hold what was narrower before.
+    """The weight [..., m, n] in the dtype it was rounded to: float32 may hold what was narrower before.
 
     >>> as_stored(torch.tensor([[1.0, 1 / 3]])).dtype, as_stored(torch.tensor([[1.0, 0.25]])).dtype
     (torch.float32, torch.bfloat16)
@@ -69,27 +67,26 @@ def as_stored(weight: Tensor) -> Tensor:
         weight = weight.float()
     if weight.dtype == torch.float32:
         sample = weight[..., :SAMPLE, :SAMPLE]
-        for dtype in NARROW if sample.any() else ():
+        for dtype in (torch.bfloat16, torch.float16) if sample.any() else ():
             if torch.equal(sample.to(dtype).float(), sample):
                 return weight.to(dtype)
     return weight
 
 
 def variances(factor: Tensor) -> Tensor:
-    """The sum of the rounding errors' variances in each column of a factor [heads, d, r]: [heads, r]."""
+    """Sum of the rounding errors' variances in each column of a factor [heads, d, r]: [heads, r]."""
     factor = as_stored(factor)
     return _powers(factor).square_().sum(-2).mul_(torch.finfo(factor.dtype).eps ** 2 / 12)
 
 
 def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
-    """The noise [heads] of a sum of products `left @ right^T` of rounded factors: of a change, those before
-    and those after.
+    """Noise [heads] of a sum of products `left @ right^T` of rounded factors: those before and those after.
 
     To first order it is `left E^T + D right^T` for each pair, with errors D and E of the factors. With sums v
     of the variances in the columns of E, the first term has the square `sum_j |left_j|^2 v_j`. Its largest
-    value is about `|L| sqrt(n) + |L|_F` for `L = left diag(sqrt(v / n))` (Chevet's inequality). The terms
-    with errors on the same side add up in squares; the two sides hardly meet, since each has random vectors
-    where the other has those of the weights. The square is right to a few percent, the largest to a third.
+    value is about `|L| sqrt(n) + |L|_F` for `L = left diag(sqrt(v / n))` (Chevet's inequality). Terms with
+    errors on the same side add up in squares; the two sides hardly meet, since each has random vectors where
+    the other has the weights'. The square is right to a few percent, the largest to a third.
     """
     scaled = []
     for side in (0, 1):
@@ -108,11 +105,11 @@ def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
 
 
 def matrix_noise(before: Tensor, after: Tensor) -> Noise:
-    """The noise of `after - before` [m, n]: its largest value is that of one draw, in which each entry is off
-    by its standard deviation, up or down."""
+    """Noise of `after - before` [m, n]. Its largest value is the one of a single draw, in which each entry is
+    off by its standard deviation, up or down."""
     error = spacing(before).square_().add_(spacing(after).square_()).div_(12)
     square = error.sum(1).double().sum()
-    generator = torch.Generator().manual_seed(0)  # of the processor, so that a GPU draws the same
+    generator = torch.Generator().manual_seed(0)  # on the CPU, so that a GPU draws the same
     signs = torch.empty(error.shape, dtype=torch.int8).random_(0, 2, generator=generator).mul_(2).sub_(1)
     error = divided(error.sqrt_(), square.sqrt().float()).mul_(signs.to(error.device))
     vector = torch.randn(error.shape[1], generator=generator).to(error.device)
@@ -122,9 +119,9 @@ def matrix_noise(before: Tensor, after: Tensor) -> Noise:
 
 
 def _largest(gram: Tensor) -> Tensor:
-    """The largest eigenvalue [...] of Gram matrices [..., r, r].
+    """Largest eigenvalue [...] of Gram matrices [..., r, r].
 
-    Of a matrix with trace 1 it is at least 1 / r, so that no power of these few leaves float32's range.
+    With trace 1 it is at least 1 / r, so these few powers stay in float32's range.
     """
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     unit = divided(gram, trace[..., None, None])

@@ -4,7 +4,7 @@ largest value. No d x d product is formed.
 With the Gram matrices `A = left^T left` and `B = right^T right = C C^T` (Cholesky), the squared singular
 values are the eigenvalues of `C^T A C`, which is only r x r. Squaring costs half the digits, and float64 has
 them to spare for float32 weights, unless the two factors nearly cancel in the product. That is measured, and
-such heads are done again from triangular factors (QR), which square nothing.
+such heads are computed again from triangular factors (QR), which square nothing.
 """
 
 import math
@@ -15,15 +15,13 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import batched, in_parallel, without_autocast
-from rankrise.watch._change import Change, as_change
-from rankrise.watch._factors import Matrix, divided, refuse_non_finite
+from rankrise.watch._change import Change, Matrix, as_change, divided, refuse_non_finite
 
 Blocks = tuple[Tensor, ...]
 """Column blocks of one factor: one, or two of equal size."""
 
-# |A| |B| over the largest squared singular value, for Gram matrices A and B in float64. Rounding errors are
-# about 2e-16 |A| |B|; taking the root, values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the
-# largest.
+# |A| |B| over the largest squared singular value. Rounding errors are about 2e-16 |A| |B|; taking the root,
+# values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the largest.
 CANCELLATION_LIMIT = 2e3
 EPSILON = torch.finfo(torch.float64).eps
 # Bytes of float64 rows of a whole matrix that are held at a time.
@@ -31,12 +29,11 @@ STREAM_BYTES = 2**27
 
 
 def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
-    """Singular values of `left @ right^T`, largest first, float64 [..., min(m, n, r)]; of `left` itself
-    without `right`; of a `change`.
+    """Singular values of a change, of `left @ right^T`, or of `left` alone: float64 [..., k], largest first.
 
-    `left` is [..., m, r] and `right` [..., n, r], of any floating type and scale. A change of products has
-    min(m, n, 2 r) values. A change of whole matrices is never held whole, so that a large embedding fits.
-    `name` (the layer) is for error messages.
+    `left` is [..., m, r] and `right` [..., n, r], of any floating dtype; there are min(m, n, r) values, and
+    min(m, n, 2 r) for a change of products. A change of whole matrices is read a few rows at a time, so that
+    a large embedding fits. `name` (the layer) is for error messages.
 
     >>> left, right = torch.eye(6)[:, :2] * torch.tensor([3.0, 2.0]), torch.eye(6)[:, :2]
     >>> singular_values(left, right).round(decimals=9)
@@ -59,8 +56,8 @@ def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name:
 
 
 class SingularVectors(NamedTuple):
-    """`left_vectors * values @ right_vectors^T` is the best approximation of its rank: [..., m, k], [..., k],
-    [..., n, k]."""
+    """[..., m, k], [..., k], [..., n, k]: `left_vectors * values @ right_vectors^T` is the best approximation
+    of rank k."""
 
     left_vectors: Tensor
     values: Tensor
@@ -70,8 +67,7 @@ class SingularVectors(NamedTuple):
 def leading_vectors(
     left: Matrix | Change, right: Matrix | None = None, count: int = 1, *, name: str = ""
 ) -> SingularVectors:
-    """The `count` largest singular values of `left @ right^T` with their vectors, float64; of `left` itself
-    without `right`; of a `change`.
+    """The `count` largest singular values with their vectors, float64; takes what `singular_values` takes.
 
     >>> left, right = torch.eye(6)[:, :2] * torch.tensor([3.0, 2.0]), torch.eye(6)[:, :2]
     >>> vectors = leading_vectors(left, right, count=1)
@@ -82,7 +78,7 @@ def leading_vectors(
     if not 1 <= count <= learned.highest_rank:
         raise RankriseError(f"count is {count}: pass 1 to {learned.highest_rank}, the highest possible rank.")
     rows, columns = learned.shape
-    # A head's vectors and values travel through the chunks as one matrix: m + 1 + n rows, `count` columns.
+    # Vectors and values go through the chunks as one matrix per head: m + 1 + n rows, `count` columns.
     joined = learned.in_chunks(lambda part: _decomposed(part, count))
     vectors, values, others = joined.split([rows, 1, columns], dim=-2)
     refuse_non_finite(values.isnan().any(-1)[..., 0], name)
@@ -90,24 +86,21 @@ def leading_vectors(
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Chunks of heads [heads, d, r]. A head with nan or inf in it comes out as nan.
+# Chunks of heads [heads, d, r]. A head that holds nan or inf comes out as nan.
 
 
 def factor_values(left: Tensor, right: Tensor) -> Tensor:
     """Singular values [heads, min(m, n, r)] of `left @ right^T`."""
-    left, right, scale = widened(left, right)
-    return _values((left,), (right,)) * scale.unsqueeze(-1)
+    return _values((left.double(),), (right.double(),))
 
 
 def change_values_and_grams(
     k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-    """Singular values [heads, r] of a change, and the Gram matrices of k0, q0, kt and qt where they come with
-    it (None where they do not)."""
-    if any(weight.dtype == torch.float64 for weight in (k0, q0, kt, qt)):
-        return factor_values(*Change((k0, q0), (kt, qt)).factors()), None
+    """Singular values [heads, r] of a change, and the Gram matrices of k0, q0, kt and qt if they were needed
+    for it."""
     k0, q0, kt, qt = (_double_columns(weight) for weight in (k0, q0, kt, qt))
-    # `blocks`, in the place of copies that are not needed any more: fresh memory costs time.
+    # `blocks`, in place of copies that are no longer needed: fresh memory costs time.
     left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
     if _product_is_smaller(left, right):
         return _values(left, right), None
@@ -118,26 +111,21 @@ def change_values_and_grams(
 
 
 def matrix_values(matrix: Tensor) -> Tensor:
-    """Singular values [heads, min(m, n)] of the matrices themselves."""
+    """Singular values [heads, min(m, n)] of whole matrices."""
     matrix = matrix.double()
-    scale = matrix.abs().amax((-2, -1), keepdim=True)
-    matrix = divided(matrix, scale)
-    gram = matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix
-    return _roots(gram, scale.isfinite().flatten()) * scale.flatten(1)
+    return _roots(matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix)
 
 
 def difference_values(before: Tensor, after: Tensor) -> Tensor:
     """Singular values [min(m, n)] of `after - before` [m, n], a few rows at a time."""
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
-    parts = row_parts(before, after)
     with torch.no_grad(), without_autocast(before.device.type):
-        scale = torch.stack([(new.double() - old.double()).abs().amax() for old, new in parts]).amax()
         gram = before.new_zeros((1, before.shape[1], before.shape[1]), dtype=torch.float64)
-        for old, new in parts:
-            difference = divided(new.double() - old.double(), scale)
+        for old, new in row_parts(before, after):
+            difference = new.double() - old.double()
             gram[0].addmm_(difference.mT, difference)
-        return _roots(gram, scale.isfinite().reshape(1))[0] * scale
+        return _roots(gram)[0]
 
 
 def row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -151,47 +139,26 @@ def _product_values(part: Change) -> Tensor:
 
 
 def _decomposed(part: Change, count: int) -> Tensor:
-    """Left vectors, values and right vectors, one below the other; only an r x r matrix is decomposed."""
-    left, right, scale = widened(*part.factors())
+    """Left vectors, values and right vectors, stacked; only an r x r matrix is decomposed."""
+    left, right = part.factors()
     finite = left.isfinite().all(-1).all(-1) & right.isfinite().all(-1).all(-1)
     left, right = (torch.where(finite[:, None, None], factor, 0.0) for factor in (left, right))
     (left_base, left_triangle), (right_base, right_triangle) = torch.linalg.qr(left), torch.linalg.qr(right)
     vectors, values, others = torch.linalg.svd(left_triangle @ right_triangle.mT)
-    values = torch.where(finite[:, None], values * scale[:, None], torch.nan)
+    values = torch.where(finite[:, None], values, torch.nan)
     parts = [left_base @ vectors[..., :count], values[:, None, :count], right_base @ others.mT[..., :count]]
     return torch.cat(parts, dim=-2)
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Gram matrices, scaled so that their squares neither overflow nor lose the small columns.
-
-
-def widened(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Both factors in float64, with squares in range, and the number [...] taken out of their product.
-
-    Only float64 factors can leave float64's range. They are then scaled column by column: the product is a
-    sum of `left_j right_j^T`, which stays the same when one takes what the other gives.
-    """
-    ones = left.new_ones(left.shape[:-2], dtype=torch.float64)
-    if left.dtype != torch.float64 and right.dtype != torch.float64:
-        return left.double(), right.double(), ones
-    left, right = left.double(), right.double()
-    left_size, right_size = (
-        torch.maximum(x.amax(-2, keepdim=True), -x.amin(-2, keepdim=True)) for x in (left, right)
-    )
-    if all(((size == 0) | ((size > 1e-70) & (size < 1e70))).all() for size in (left_size, right_size)):
-        return left, right, ones
-    weight = left_size.sqrt() * right_size.sqrt()
-    largest = weight.amax(-1, keepdim=True)
-    share = divided(weight, largest)
-    return divided(left, left_size) * share, divided(right, right_size) * share, largest[..., 0, 0].square()
+# Gram matrices.
 
 
 class Grams(NamedTuple):
     """Gram matrices [heads, r, r] of two factors whose columns have equal norms on both sides, at most 1.
 
-    The factors' product was `scale` [heads] times larger, and their columns had `norms` [heads, r] left and
-    right.
+    Before scaling, the product was `scale` [heads] times larger, and the columns had `norms` [heads, r] left
+    and right.
     """
 
     left: Tensor
@@ -206,8 +173,7 @@ def grams(left: Blocks, right: Blocks) -> Grams:
 
 
 def _plain_grams(left: Blocks, right: Blocks) -> Tensor:
-    """`left^T left` and `right^T right` [2, heads, r, r]; of four blocks, the two off the diagonal are one
-    product."""
+    """`left^T left` and `right^T right` [2, heads, r, r]; equal off-diagonal blocks are computed once."""
     heads, size, inner = left[0].shape[0], left[0].shape[-1], len(left) * left[0].shape[-1]
     both = left[0].new_empty((2, heads, inner, inner))
     for factor, gram in zip((left, right), both, strict=True):
@@ -232,7 +198,7 @@ def _balanced(both: Tensor) -> Grams:
 
 
 def _double_columns(weight: Tensor) -> Tensor:
-    """A factor [heads, d, r] in float64, each column in one piece, which makes Gram matrices fastest."""
+    """A copy [heads, d, r] in float64 with contiguous columns, which makes Gram matrices fastest."""
     heads, rows, columns = weight.shape
     return weight.new_empty((heads, columns, rows), dtype=torch.float64).copy_(weight.mT).mT
 
@@ -251,7 +217,7 @@ def _product_is_smaller(left: Blocks, right: Blocks) -> bool:
 
 
 def _values(left: Blocks, right: Blocks) -> Tensor:
-    """Singular values from float64 factors whose squares are in range."""
+    """Singular values from float64 factors."""
     if _product_is_smaller(left, right):
         return matrix_values(torch.cat(left, -1) @ torch.cat(right, -1).mT)
     return _values_from_grams(left, right, grams(left, right))
@@ -259,9 +225,14 @@ def _values(left: Blocks, right: Blocks) -> Tensor:
 
 def _values_from_grams(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
     size = torch.linalg.matrix_norm(gram.left) * torch.linalg.matrix_norm(gram.right)
-    root, failed = _cholesky(gram.right)
-    values = _roots(_congruent(gram.left, root), size.isfinite() & ~failed)
-    again = size.isfinite() & (failed | (size > CANCELLATION_LIMIT * values[:, 0].square()))
+    # Cholesky of the right one, shifted by the size of its rounding errors
+    diagonal = gram.right.diagonal(dim1=-2, dim2=-1)
+    most = diagonal.amax(-1, keepdim=True)
+    diagonal.add_(torch.where(most > 0, 32 * EPSILON * most, 1.0))
+    root, info = torch.linalg.cholesky_ex(gram.right)
+    failed, finite = info != 0, size.isfinite()
+    values = _roots(_congruent(gram.left, root), finite & ~failed)
+    again = finite & (failed | (size > CANCELLATION_LIMIT * values[:, 0].square()))
     values *= gram.scale.unsqueeze(-1)
     if again.any():
         values[again] = _triangular_values(torch.cat(left, -1)[again], torch.cat(right, -1)[again])
@@ -270,20 +241,11 @@ def _values_from_grams(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
 
 def _triangular_values(left: Tensor, right: Tensor) -> Tensor:
     """The same values without squaring: slower, and right even where the factors cancel to 1e-10 of their
-    size. What is below float64's resolution of the terms that were added is zero."""
+    size. What is below float64's resolution of the added terms is zero."""
     terms = torch.linalg.vector_norm(left, dim=-2) * torch.linalg.vector_norm(right, dim=-2)
     product = torch.linalg.qr(left, mode="r").R @ torch.linalg.qr(right, mode="r").R.mT
     values = torch.linalg.svdvals(product)
     return torch.where(values > 8 * EPSILON * terms.sum(-1, keepdim=True), values, 0.0)
-
-
-def _cholesky(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """A root of `gram`, and where it failed. The shift is of the size of the rounding errors in `gram`."""
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    largest = diagonal.amax(-1, keepdim=True)
-    diagonal.add_(torch.where(largest > 0, 32 * EPSILON * largest, 1.0))
-    root, info = torch.linalg.cholesky_ex(gram)
-    return root, info != 0
 
 
 def _congruent(gram: Tensor, root: Tensor) -> Tensor:
@@ -301,13 +263,14 @@ def _congruent(gram: Tensor, root: Tensor) -> Tensor:
     return product
 
 
-def _roots(squared: Tensor, finite: Tensor) -> Tensor:
+def _roots(squared: Tensor, finite: Tensor | None = None) -> Tensor:
     """Roots of the eigenvalues [heads, r], largest first, of symmetric matrices given by their upper halves;
     nan where they are not `finite`.
 
-    From an accelerator the r x r matrices go to the host: its solvers take one matrix after another, in
-    milliseconds each, and the host's cores take them side by side.
+    An accelerator's solvers take one r x r matrix after another, in milliseconds each; the host's cores take
+    them side by side.
     """
+    finite = squared.diagonal(dim1=-2, dim2=-1).isfinite().all(-1) if finite is None else finite
     if not finite.all():
         squared = torch.where(finite[:, None, None], squared, 0.0)
     if squared.device.type == "cpu":

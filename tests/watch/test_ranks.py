@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._leading_value import by_filter, by_squaring
+from rankrise.watch._leading import by_filter, by_squaring
 from rankrise.watch._ranks import _quick_ranks, rank_above
 
 HEADS, SIZE, INNER = 3, 60, 24

@@ -102,15 +102,6 @@ def test_columns_of_very_different_sizes():
     columns = torch.logspace(-15, 15, 6)
     left, right = torch.randn(10, 6) * columns, torch.randn(10, 6) / columns
     assert largest_error(watch.singular_values(left, right), exactly(left) * exactly(right).T) < 1e-7
-    wide = torch.tensor([1e-250, 1.0, 1e250], dtype=torch.float64)
-    left, right = (torch.randn(9, 3, dtype=torch.float64) for _ in range(2))
-    plain = watch.singular_values(left, right)
-    for others, factor in (
-        ((left * wide, right / wide), 1.0),
-        ((left * 1e200, right), 1e200),
-        ((left * 1e-160, right * 1e-140), 1e-300),
-    ):
-        torch.testing.assert_close(watch.singular_values(*others), plain * factor, rtol=1e-7, atol=0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -179,7 +170,7 @@ def test_the_gram_matrices_of_the_weights_come_with_the_values_of_their_change(d
     k0, q0, kt, qt = (weight.double() for weight in weights)
     expected = torch.linalg.svdvals(kt @ qt.mT - k0 @ q0.mT)[:, :16]
     torch.testing.assert_close(values, expected, rtol=0, atol=1e-6)
-    assert (found is None) == (dtype == torch.float64 or d < 16)
+    assert (found is None) == (d < 16)
     for gram, weight in zip(found or (), (k0, q0, kt, qt), strict=False):
         torch.testing.assert_close(gram, weight.mT @ weight)
 
