@@ -1,7 +1,7 @@
 """What did training change? Size and ranks of the change of every head between two checkpoints or models."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -55,7 +55,7 @@ class MatrixChange:
     rank_above: int
     """How many singular values exceed the comparison's threshold times the largest."""
     full_rank: int
-    """The most that any of these ranks could be, by the sizes and by the ranks of an adapter."""
+    """Upper bound of these ranks, from the sizes and the ranks of an adapter."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,14 +95,14 @@ def compare(
     all_matrices: bool = False,
     threshold: float = 1e-3,
     device: Device = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> ModelComparison:
     """Ranks and size of the change of every head, and with `all_matrices` of every weight as it is stored.
 
-    Each is a model, the path of a safetensors file or folder (sharded or not) with its config, a name on the
-    Hugging Face Hub, or a tracked run; `after` may be the folder of a PEFT LoRA adapter of `before`. Weights
-    are read and decomposed layer by layer, on `device` where one is given. `progress` is called with the
-    share that is done.
+    Each side is a model, the path of a safetensors file or folder (sharded or not) with its config, a name on
+    the Hugging Face Hub, or a tracked run; `after` may be the folder of a PEFT LoRA adapter of `before`.
+    Weights are read and decomposed layer by layer, on `device` if given. `progress` is called with the share
+    that is done.
 
     >>> from copy import deepcopy
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2)
@@ -115,43 +115,37 @@ def compare(
     self_attn 1 0
     """
     pairs = layer_pairs(before, after)
-    matrices = _stored_pairs(before, newest(after)) if all_matrices else []
+    matrices = _matrices(before, newest(after)) if all_matrices else {}
+    count = len(pairs) + len(matrices)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
-
-    def done(count: int) -> None:
-        if progress is not None:
-            progress(count / (len(pairs) + len(matrices)))
-
-    for index, (name, read) in enumerate(pairs.items()):
+    for done, (name, read) in enumerate(pairs.items(), start=1):
         layer = read()
-        for product in PRODUCTS:
-            rows += _head_rows(layer, product, threshold, device)
+        rows += [row for product in PRODUCTS for row in _head_rows(layer, product, threshold, device)]
         notes |= dict.fromkeys(f"{name}: {note}" for note in layer.notes)
-        done(index + 1)
-    for index, (name, old, new) in enumerate(matrices):
-        was, now = (placed(side.read(), device).flatten(1) for side in (old, new))
+        progress(done / count)
+    for done, (name, (read_old, read_new, ceiling)) in enumerate(matrices.items(), start=len(pairs) + 1):
+        old = read_old()
+        new = read_new(old)
+        if old.shape != new.shape:
+            raise different(f"{name} is {list(old.shape)}", list(new.shape))
+        was, now = (placed(weight, device).flatten(1) for weight in (old, new))
         values = singular_values(change(was, now), name=name).cpu()
-        rows.append(_row(name, "weight", None, values, _norm(was), threshold, new.ceiling))
-        done(len(pairs) + index + 1)
+        # A few rows at a time: the embedding of a vocabulary is large.
+        norm = float(torch.stack([part.double().norm() for part in was.split(4096)]).norm())
+        rows.append(_row(name, "weight", None, values, norm, threshold, ceiling))
+        progress(done / count)
     return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
 
 
-def _head_rows(layer: LayerPair, product: str, threshold: float, device: Device) -> list[MatrixChange]:
+def _head_rows(layer: LayerPair, product: str, threshold: float, device: Device) -> Iterator[MatrixChange]:
     learned = layer.change(product, device)
     values = singular_values(learned).cpu()
     left, right = (factor.double() for factor in learned.before)
     squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
     norms, ceiling = squares.clamp_min(0).sqrt().tolist(), layer.ceilings.get(product)
-    return [
-        _row(layer.name, product, head, values[place], norms[place], threshold, ceiling)
-        for place, head in enumerate(layer.heads)
-    ]
-
-
-def _norm(matrix: Tensor) -> float:
-    """Frobenius norm, a few rows in float64 at a time: a vocabulary's embedding is large."""
-    return float(torch.stack([part.double().norm() for part in matrix.split(4096)]).norm())
+    for place, head in enumerate(layer.heads):
+        yield _row(layer.name, product, head, values[place], norms[place], threshold, ceiling)
 
 
 def _row(
@@ -180,27 +174,41 @@ def _row(
     )
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """One weight with two or more axes, which are taken as two, and the highest rank of its change."""
+# ----------------------------------------------------------------------------------------------------------
+# Weights as they are stored.
 
-    shape: tuple[int, ...]
-    read: Callable[[], Tensor]
-    ceiling: int | None = None
+Reader = Callable[[], Tensor]
+Pair = tuple[Reader, Callable[[Tensor], Tensor], int | None]
+"""Reads a weight before; reads it after, given the one before; the highest rank of the change, if known."""
 
 
-def _stored_pairs(before: Source, after: Source) -> list[tuple[str, _Stored, _Stored]]:
-    """Every weight matrix of both, by the name that it is stored under."""
+def _matrices(before: Source, after: Source) -> dict[str, Pair]:
+    """Every weight with two or more axes, by the name it is stored under."""
     old = _stored(before)
-    new = _adapted(before, after, old) if is_adapter_folder(after) else _stored(after)
-    refuse_different("weight matrix", tuple(old), tuple(new))
-    for name, one in old.items():
-        if one.shape != new[name].shape:
-            raise different(f"{name} is {list(one.shape)}", list(new[name].shape))
-    return [(name, one, new[name]) for name, one in old.items()]
+    if not is_adapter_folder(after):
+        new = _stored(after)
+        refuse_different("weight matrix", tuple(old), tuple(new))
+        return {name: (read, partial(_regardless, new[name]), None) for name, read in old.items()}
+    adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
+    for module in adapted.factors:
+        if f"{module}.weight" not in old:
+            raise RankriseError(
+                f"{str(before)!r} stores {module}.weight under another name, so matrices as they are stored "
+                "cannot be compared with an adapter's: leave out all_matrices."
+            )
+    pairs: dict[str, Pair] = {}
+    for name, read in old.items():
+        module, _, leaf = name.rpartition(".")
+        ceiling = None if name in adapted.replaced else adapted.rank_of(module) if leaf == "weight" else 0
+        pairs[name] = read, partial(adapted.of, name), ceiling
+    return pairs
 
 
-def _stored(source: Source) -> dict[str, _Stored]:
+def _regardless(read: Reader, old: Tensor) -> Tensor:
+    return read()
+
+
+def _stored(source: Source) -> dict[str, Reader]:
     if is_run(source):
         raise RankriseError(
             f"{source} has the initial weights of tracked heads alone: to compare every matrix, pass a "
@@ -208,29 +216,6 @@ def _stored(source: Source) -> dict[str, _Stored]:
         )
     if isinstance(source, nn.Module):
         named = unwrap(source).named_parameters()
-        found = {name: _Stored(tuple(weight.shape), partial(Tensor.detach, weight)) for name, weight in named}
-    else:
-        checkpoint = Checkpoint.open(source)
-        found = {
-            name: _Stored(tuple(checkpoint.shape(name)), partial(checkpoint.read, name))
-            for name in checkpoint.names
-        }
-    return {name: one for name, one in found.items() if len(one.shape) >= 2}
-
-
-def _adapted(base: Source, adapter: Source, old: dict[str, _Stored]) -> dict[str, _Stored]:
-    """The base's matrices as an adapter makes them."""
-    adapted = read_adapter(str(adapter)).on(open_weights(str(base)).model)
-    for module in adapted.factors:
-        if f"{module}.weight" not in old:
-            raise RankriseError(
-                f"{str(base)!r} stores {module}.weight under another name, so matrices as they are stored "
-                "cannot be compared with an adapter's: leave out all_matrices."
-            )
-    new = {}
-    for name, one in old.items():
-        module, _, leaf = name.rpartition(".")
-        ceiling = None if name in adapted.replaced else adapted.rank_of(module) if leaf == "weight" else 0
-        read = partial(lambda name, one: adapted.of(name, one.read()), name, one)
-        new[name] = _Stored(one.shape, read, ceiling)
-    return new
+        return {name: weight.detach for name, weight in named if weight.ndim >= 2}
+    stored = Checkpoint.open(source)
+    return {name: partial(stored.read, name) for name in stored.names if len(stored.shape(name)) >= 2}

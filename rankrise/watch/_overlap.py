@@ -1,6 +1,6 @@
-"""Did two trainings learn the same directions? How far the leading spaces of their changes overlap."""
+"""Did two trainings learn the same directions? The overlap of the leading spaces of their changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class HeadOverlap:
-    """How much of the leading space of one change of a head lies in that of the other.
+    """Overlap of the leading spaces of two changes of a head.
 
     An overlap is the mean squared cosine of the principal angles: 1 for the same space, `*_by_chance` on
-    average for two random ones, None where one of the changes is zero. Left is the side of the keys or
-    values, right that of the queries or outputs.
+    average for two random ones, None if one of the changes is zero. Left is the side of the keys or values,
+    right the side of the queries or outputs.
     """
 
     layer: str
@@ -33,7 +33,7 @@ class HeadOverlap:
     head: int
     """An index from 0."""
     directions: int
-    """How many leading directions are compared: fewer than asked for where a change has fewer."""
+    """How many leading directions are compared: fewer than asked for if a change has fewer."""
     left: float | None
     right: float | None
     left_by_chance: float
@@ -79,13 +79,13 @@ def overlap(
     second_before: Source | None = None,
     directions: int = 4,
     device: Device = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> ModelOverlap:
-    """How far what `first` learned since `before` lies in the directions that `second` learned, by head.
+    """By head, the overlap of the directions that `first` and `second` learned since `before`.
 
     Each is a model, a checkpoint, a PEFT adapter of `before`, or a tracked run, as for `compare`: two
-    fine-tunings of one base, two moments of one training, or two runs, of which the second may have begun
-    elsewhere (`second_before`; of a tracked run, its own beginning is taken).
+    fine-tunings of one base, two moments of one training, or two runs. If the second began elsewhere, pass
+    `second_before`; a tracked run begins with its own initial weights.
 
     >>> from copy import deepcopy
     >>> from torch import nn
@@ -109,50 +109,43 @@ def overlap(
             "pass two trainings of one model."
         )
     rows: list[HeadOverlap] = []
-    for index, name in enumerate(one):
+    for done, name in enumerate(one, start=1):
         layers = one[name](), other[name]()
-        if list(layers[0].heads) != list(layers[1].heads):
-            numbers = [[head + 1 for head in layer.heads] for layer in layers]
+        numbers = [[head + 1 for head in layer.heads] for layer in layers]
+        if numbers[0] != numbers[1]:
             raise RankriseError(
                 f"{name} has the heads {numbers[0]} in the first and {numbers[1]} in the second: pass two "
                 "trainings of which the same heads were tracked."
             )
-        for product in PRODUCTS:
-            rows += _rows(layers, product, directions, device)
-        if progress is not None:
-            progress((index + 1) / len(one))
+        rows += [row for product in PRODUCTS for row in _rows(layers, product, directions, device)]
+        progress(done / len(one))
     return ModelOverlap(described(first), described(second), tuple(rows))
 
 
 def _rows(
     layers: tuple[LayerPair, LayerPair], product: str, directions: int, device: Device
-) -> list[HeadOverlap]:
+) -> Iterator[HeadOverlap]:
     changes = [layer.change(product, device) for layer in layers]
     most = min(changes[0].highest_rank, directions)
     found = [leading_vectors(change, count=most) for change in changes]
-    sizes = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
-    rows = []
-    for place, count in enumerate(sizes.tolist()):
+    counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0).tolist()
+    for place, (head, count) in enumerate(zip(layers[0].heads, counts, strict=True)):
         left, right = (
             principal_angles(*(getattr(vectors, side)[place, :, :count] for vectors in found)).cpu()
             for side in ("left_vectors", "right_vectors")
         )
-        by_chance = [count / size for size in changes[0].shape]
-        rows.append(
-            HeadOverlap(
-                layer=layers[0].name,
-                matrix=product,
-                head=layers[0].heads[place],
-                directions=count,
-                left=float(left.cos().square().mean()) if count else None,
-                right=float(right.cos().square().mean()) if count else None,
-                left_by_chance=by_chance[0],
-                right_by_chance=by_chance[1],
-                left_angles=tuple(left.rad2deg().tolist()),
-                right_angles=tuple(right.rad2deg().tolist()),
-            )
+        yield HeadOverlap(
+            layer=layers[0].name,
+            matrix=product,
+            head=head,
+            directions=count,
+            left=float(left.cos().square().mean()) if count else None,
+            right=float(right.cos().square().mean()) if count else None,
+            left_by_chance=count / changes[0].shape[0],
+            right_by_chance=count / changes[0].shape[1],
+            left_angles=tuple(left.rad2deg().tolist()),
+            right_angles=tuple(right.rad2deg().tolist()),
         )
-    return rows
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
