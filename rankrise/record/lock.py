@@ -1,6 +1,5 @@
 """The lock on the folder of a run: one writer at a time."""
 
-import hashlib
 import os
 import platform
 import struct
@@ -17,7 +16,6 @@ try:
 except ImportError:  # Windows: a second writer is not noticed
     fcntl = None  # type: ignore[assignment]
 
-_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:16].encode()
 _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
@@ -26,14 +24,18 @@ class Lock:
 
     The lock belongs to the open file: the system releases it when the process ends, however it ends, and a
     backup that opens and closes the same file does not. Forked workers close their share of it at once,
-    because they may outlive a process that is killed.
+    because they may outlive a killed process.
     """
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self._handle: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        _held.add(self)
         try:
-            _lock(self._handle)
+            if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: also on network file systems
+                fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _whole_file())
+            elif fcntl is not None:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             self.release()
             raise RankriseError(
@@ -41,9 +43,9 @@ class Lock:
             ) from error
         except OSError:  # a file system without locks
             return
-        _held.add(self)
         with suppress(OSError, AttributeError):  # a full disk, or Windows
-            os.pwrite(self._handle, _MACHINE, 0)
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, _machine(), 0)
 
     def release(self) -> None:
         if self._handle is not None:
@@ -52,11 +54,11 @@ class Lock:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Whether a process is writing a run's folder; None where that cannot be known: on some systems, and if
-    the lock was last taken on another machine, whose locks are not seen here."""
+    """Whether a process is writing a run's folder. None if unknown: the lock is of another machine, or the
+    system does not tell."""
     try:
         with (folder / LOCK).open("rb") as file:
-            if file.read() != _MACHINE or not hasattr(fcntl, "F_OFD_GETLK"):
+            if file.read() != _machine() or not hasattr(fcntl, "F_OFD_GETLK"):
                 return None
             found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
     except OSError:
@@ -64,17 +66,13 @@ def is_held(folder: Path) -> bool | None:
     return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
 
 
-def _lock(handle: int) -> None:
-    """Lock an open file, or raise BlockingIOError."""
-    if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: also honoured by record locks, and on network file systems
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _whole_file())
-    elif fcntl is not None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def _whole_file() -> bytes:
     """A `struct flock` for writing."""
     return struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def _machine() -> bytes:
+    return platform.node().encode()
 
 
 def _let_go_in_a_fork() -> None:

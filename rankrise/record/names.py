@@ -9,7 +9,6 @@ STEPS = "steps.jsonl"
 """Loss and metrics, one row per step."""
 RANKS = "ranks.jsonl"
 """Measured ranks, norms and leading singular values, one row per step."""
-STAGES = "stages.json"
 TRUNCATION = "truncation.json"
 """Loss and gain against rank, from `rankrise truncate RUN --out RUN`."""
 SWEEP = "sweep.json"
@@ -27,12 +26,6 @@ LOCK = ".lock"
 
 BEGUN = {INITIAL, STEPS, RANKS}
 """What a folder holds when a tracked run was killed before its run.json was written."""
-
-UNFINISHED = (
-    ".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", ".tmp??????", "spectra/.tmp??????",
-    "seed-*/.*",
-)  # fmt: skip
-"""Temporary files of a killed process: ours, and those that safetensors makes inside them."""
 
 
 def spectra_path(folder: Path, step: int | None) -> Path:
@@ -61,14 +54,14 @@ def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint of a run, even a damaged one. Unfinished ones have hidden names."""
-    found = (Path(folder) / CHECKPOINTS).glob("step-[0-9]*/*")
-    ours = (path.parent for path in found if re.fullmatch(r"step-[0-9]+", path.parent.name))
-    return max(ours, default=None)
+    """The newest checkpoint of a run, even if a file in it is damaged. Half-removed ones do not count."""
+    found = (Path(folder) / CHECKPOINTS).glob(f"step-*/{ABOUT}")
+    return max((path.parent for path in found if path.parent.name[5:].isdecimal()), default=None)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of a killed process."""
-    for pattern in UNFINISHED:
+    """Remove the temporary files of a killed process: ours, and those of safetensors."""
+    ours = (".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", "seed-*/.*")
+    for pattern in (*ours, ".tmp??????", "spectra/.tmp??????"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

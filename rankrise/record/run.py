@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy
 from numpy.typing import NDArray
@@ -14,14 +14,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.foundations.files import read_json
 from rankrise.record.lines import LEFT_OUT, RESERVED, read_lines
 from rankrise.record.lock import is_held
-from rankrise.record.names import RANKS, STEPS, spectra_path, spectra_steps, tensor_name
+from rankrise.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps, tensor_name
 from rankrise.record.run_file import read_run
 from rankrise.record.tables import ranks_table, spectra_table, steps_table
-from rankrise.record.truncation import read_truncation
 
 Array = NDArray[Any]
+Kind = Literal["stable_rank", "norm", "top", "energy_rank", "entropy_rank", "noise_share", "noise_rank"]
 
 ENERGY_SHARES = (0.9, 0.95, 0.99)
 """Shares of the energy, the sum of squared singular values, whose directions are counted."""
@@ -56,12 +57,11 @@ class TrackedRun:
     _curves: dict[tuple[str, str], Array] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
-        steps = f"{len(self.measured)} measured step{'s' * (len(self.measured) != 1)}"
-        if len(self.measured):
-            steps += f" up to {self.measured[-1]}"
-        layers = f"{len(self.layers)} layer{'s' * (len(self.layers) != 1)}"
-        state = "finished" if self.finished else "unfinished"
-        about = f"{self.folder}: {self.info['model']}, {layers}, {steps}, {state}"
+        layers, steps = len(self.layers), len(self.measured)
+        about = f"{self.folder}: {self.info['model']}, {layers} layer{'s' * (layers != 1)}, "
+        about += f"{steps} measured step{'s' * (steps != 1)}"
+        about += f" up to {self.measured[-1]}" if steps else ""
+        about += ", finished" if self.finished else ", unfinished"
         return f"TrackedRun({'; '.join([about, *self.notes])})"
 
     # What was tracked.
@@ -93,7 +93,7 @@ class TrackedRun:
 
     @property
     def going_on(self) -> bool | None:
-        """Whether a process is writing it now; None where that cannot be known, as for a copy."""
+        """Whether a process is writing it now; None if unknown, as for a copy."""
         return is_held(self.folder)
 
     # What the run's maker left in `extra`. `rankrise train` leaves all of it.
@@ -111,69 +111,70 @@ class TrackedRun:
     @property
     def scale(self) -> float:
         """The initialisation scale, 1 if unknown."""
-        return float(_number(self.recipe, "initialisation_scale", 1.0))
+        return float(self.recipe.get("initialisation_scale", 1.0))
 
     @property
     def seed(self) -> int:
         """The seed, 0 if unknown."""
-        return int(_number(self.recipe, "seed"))
+        return int(self.recipe.get("seed", 0))
 
     @property
     def data(self) -> str | None:
         """The name of the data set."""
-        return _text(self.extra.get("data") or self.recipe.get("data"))
+        return self.extra.get("data") or self.recipe.get("data") or None
 
     @property
     def base(self) -> str | None:
         """The model that a fine-tuning or an adapter began from."""
-        return _text(self.extra.get("base"))
+        return self.extra.get("base") or None
 
     @property
     def since(self) -> str | None:
-        """The checkpoint that a history's changes are measured against; None if since initialisation."""
-        history = self.extra.get("history")
-        return _text(history.get("since")) if isinstance(history, dict) else None
+        """The checkpoint that a history's changes are measured against; None for the initialisation."""
+        return self.extra.get("history", {}).get("since") or None
 
     @property
     def adapter_rank(self) -> int | None:
         """The rank of the adapter, if one was trained."""
-        return int(_number(self.extra, "adapter_rank")) or None
+        return self.extra.get("adapter_rank")
 
     @property
     def ceilings(self) -> dict[str, int]:
-        """The highest rank that an adapter's change can have: of a "matrix", and of a head's products."""
-        most = int(_number(self.extra, "change_rank")) or self.adapter_rank
-        return {"matrix": most} | of_products(self.info, most) if most else {}
+        """The highest rank that an adapter's change can have: of a "matrix", and of a head's products.
+
+        Both factors of a product may change: without a recorded ceiling it is twice that of a matrix.
+        """
+        most: int = self.extra.get("change_rank") or self.adapter_rank or 0
+        found = {"matrix": most} if most else {}
+        for product in self.products:
+            for layer in self.layers if most else ():
+                here = layer.get("ceilings", {}).get(product, min(2 * most, 2 * layer["d_head"]))
+                found[product] = max(found.get(product, 0), here)
+        return found
 
     @property
     def epoch_steps(self) -> int | None:
         """Steps in an epoch."""
-        return int(_number(self.extra, "epoch_steps")) or None
+        return self.extra.get("epoch_steps")
 
     @property
     def total_steps(self) -> int | None:
         """The steps that training was to take."""
-        return int(_number(self.extra, "total_steps")) or None
+        return self.extra.get("total_steps")
 
     @property
     def warm_up_steps(self) -> float:
-        """The steps of the warm-up; 0 if there is none, or it is unknown."""
-        return (self.epoch_steps or 0) * float(_number(self.recipe, "warm_up_epochs"))
+        """The steps of the warm-up; 0 if unknown."""
+        return float((self.epoch_steps or 0) * self.recipe.get("warm_up_epochs", 0))
 
     @property
     def batch_size(self) -> int:
         """Examples per step; 0 if unknown."""
-        return int(_number(self.recipe, "batch_size"))
-
-    @property
-    def left_notes(self) -> list[str]:
-        """Notes from the run's maker."""
-        notes = self.extra.get("notes") or []
-        return [str(note) for note in (notes if isinstance(notes, list) else [notes])]
+        return int(self.recipe.get("batch_size", 0))
 
     @property
     def clock(self) -> str:
-        """The unit of training time: "epoch", or "step" where an epoch is one step or unknown."""
+        """The unit of training time: "epoch", or "step" if an epoch is one step or unknown."""
         return "epoch" if (self.epoch_steps or 1) > 1 else "step"
 
     def at(self, steps: Any) -> Array:
@@ -185,7 +186,7 @@ class TrackedRun:
     @cached_property
     def measured(self) -> Array:
         """The measured steps, int64 [n]."""
-        return numpy.array([row["step"] for row in self._ranks], numpy.int64)
+        return numpy.array([row["step"] for row in self._rank_rows], numpy.int64)
 
     @cached_property
     def finite(self) -> NDArray[numpy.bool_]:
@@ -206,22 +207,20 @@ class TrackedRun:
     @property
     def last_step(self) -> int:
         """The last step with a loss or a finite measurement; 0 before the first."""
-        recorded = (self.finite_steps, self.steps()["step"])
-        return max((int(steps.max()) for steps in recorded if len(steps)), default=0)
+        return int(max([0, *self.finite_steps[-1:], *self.steps()["step"][-1:]]))
 
     @cached_property
     def clear(self) -> NDArray[numpy.bool_]:
         """Which of `finite_steps` are above rounding noise, bool [k]: for every product, at least half of the
-        heads are (of the matrices, where no heads are tracked)."""
+        heads are; without heads, at least half of the matrices."""
         count = sum(len(layer["tracked_heads"]) for layer in self.layers)
-        below = [self.below_noise(which)[self.finite] for which in self.products]
+        below = [self.below_noise(which)[self.finite].sum(axis=(1, 2)) for which in self.products]
         if not below and self.matrices:
             count = len(self.matrices)
-            below = [numpy.stack([self.below_noise(which)[self.finite] for which in self.matrices], axis=1)]
-        clear = numpy.ones(len(self.finite_steps), bool)
-        for one in below:
-            clear &= 2 * one.sum(axis=tuple(range(1, one.ndim))) <= count
-        return clear
+            below = [sum(self.below_noise(which)[self.finite].astype(int) for which in self.matrices)]
+        return numpy.logical_and.reduce(
+            [numpy.ones(len(self.finite_steps)), *(2 * n <= count for n in below)]
+        )
 
     @property
     def noisy_steps(self) -> Array:
@@ -248,48 +247,64 @@ class TrackedRun:
 
     def stable_rank(self, which: str) -> Array:
         """Stable rank of the change since initialisation, 0 where nothing has changed."""
-        return self._curve(which, "stable_rank")
+        return self.curve(which, "stable_rank")
 
     def norm(self, which: str) -> Array:
         """Frobenius norm of the change."""
-        return self._curve(which, "norm")
+        return self.curve(which, "norm")
 
     def top(self, which: str) -> Array:
         """The leading singular values of the change, largest first, in a further dimension: as many as were
         asked for, or as the largest change has."""
-        with self._naming_damage():
-            recorded = max(1, _longest(self._recorded(which, "top")))
-        return self._curve(which, "top", min(self.info["settings"]["top"], recorded))
+        return self.curve(which, "top")
 
     def energy_rank(self, which: str) -> Array:
         """How many directions hold 90, 95 and 99 % of the change's energy, in a further dimension; nan for a
         large matrix between its full spectra, and in old records."""
-        return self._curve(which, "energy_rank", len(ENERGY_SHARES))
+        return self.curve(which, "energy_rank")
 
     def entropy_rank(self, which: str) -> Array:
         """Exponential of the entropy of the change's singular values; nan where the energy rank is."""
-        return self._curve(which, "entropy_rank")
+        return self.curve(which, "entropy_rank")
 
     def noise_share(self, which: str) -> Array:
-        """The share of the change's square that rounding of the stored weights explains, 0 to 1. A history
-        has it; nan in other records."""
-        return self._curve(which, "noise_share")
-
-    def mean_noise_share(self, product: str) -> Array:
-        """Its mean over the heads of each layer, [measured steps, layers]."""
-        return _mean_over_heads(self.noise_share(product))
+        """The share of the change's square that rounding of the stored weights explains, 0 to 1: in a
+        history; nan in other records."""
+        return self.curve(which, "noise_share")
 
     def noise_rank(self, which: str) -> Array:
         """The stable rank that rounding alone would give; nan where `noise_share` is."""
-        return self._curve(which, "noise_rank")
+        return self.curve(which, "noise_rank")
+
+    def mean_noise_share(self, product: str) -> Array:
+        """The mean of `noise_share` over the heads of each layer, [measured steps, layers]."""
+        return _mean_over_heads(self.noise_share(product))
 
     def mean_noise_rank(self, product: str) -> Array:
-        """Its mean over the heads of each layer, [measured steps, layers]."""
+        """The mean of `noise_rank` over the heads of each layer, [measured steps, layers]."""
         return _mean_over_heads(self.noise_rank(product))
 
     def below_noise(self, which: str) -> NDArray[numpy.bool_]:
         """Where rounding explains at least half of the change's square: its ranks are those of noise."""
         return self.noise_share(which) >= NOISE_LIMIT
+
+    def curve(self, which: str, kind: Kind) -> Array:
+        """One kind of number at every measured step; nan where there is none."""
+        if (which, kind) not in self._curves:
+            self._refuse_unknown(which)
+            with self._naming_damage(RANKS):
+                heads = which in self.products
+                rows = self._rank_rows if heads else [row["matrices"] for row in self._rank_rows]
+                values = [row[which].get(kind) for row in rows]
+                shape = [len(values)]
+                if heads:
+                    shape += [len(self.layers), max(len(layer["tracked_heads"]) for layer in self.layers)]
+                if kind == "energy_rank":
+                    shape.append(len(ENERGY_SHARES))
+                elif kind == "top":
+                    shape.append(max(1, min(self.info["settings"]["top"], _longest(values))))
+                self._curves[which, kind] = _array(values, shape)
+        return self._curves[which, kind].copy()
 
     def spectrum(self, which: str, step: int | None = None) -> Any:
         """All singular values of the change at a step; without a step, those of the initial weights.
@@ -297,13 +312,21 @@ class TrackedRun:
         For a product a list with an array [heads, r] per layer; for a matrix one array [r].
         """
         self._refuse_unknown(which)
-        tensors = self._spectra_of(step)
+        path = spectra_path(self.folder, step)
+        if step not in self._spectra:
+            if not path.is_file():
+                raise NotRecorded(f"{path} is missing: pass a step of spectra_steps, or restore the file.")
+            try:
+                self._spectra[step] = load_file(path)
+            except (SafetensorError, OSError) as error:
+                raise RankriseError(f"{path} is damaged ({error}): restore or delete it.") from error
+        tensors = self._spectra[step]
         if which not in self.products:
             return tensors.get(which, numpy.full(0, numpy.nan, numpy.float32))
         names = [tensor_name(layer["name"], which) for layer in self.layers]
-        missing = next((name for name in names if name not in tensors), None)
-        if missing is not None:
-            raise NotRecorded(f"{spectra_path(self.folder, step)} has no {missing}: take another step.")
+        for name in names:
+            if name not in tensors:  # its weights could not be read at that step
+                raise NotRecorded(f"{path} has no {name}: take another step.")
         return [tensors[name] for name in names]
 
     def steps(self) -> dict[str, Array]:
@@ -312,7 +335,7 @@ class TrackedRun:
 
     @cached_property
     def truncation(self) -> dict[str, Any] | None:
-        """What `rankrise truncate` measured and left in the folder, if it did."""
+        """Loss and gain against rank, if `rankrise truncate` has measured them."""
         return read_truncation(self.folder)
 
     def table(self) -> Any:
@@ -332,34 +355,31 @@ class TrackedRun:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know: what is missing or noisy, notes from the run's maker, and notes on how
-        layers were read, each once with the layers it is on."""
+        """What a reader has to know: missing or noisy numbers, notes of the run's maker, and how layers were
+        read, each once with the layers it concerns."""
+        left = self.extra.get("notes") or []
+        notes = [*self._missing_numbers, *self.missing_ranks, *([left] if isinstance(left, str) else left)]
+        if len(noisy := self.noisy_steps):
+            where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
+            which = "heads" if self.products else "matrices"
+            notes.append(f"at {where}, the change of most {which} is rounding noise")
         layers: dict[str, list[str]] = {}
         for layer in self.layers:
             for note in layer.get("notes", ()):
                 layers.setdefault(note, []).append(layer["name"] or "the model")
-        of_layers = [
-            f"{note} ({names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)})"
-            for note, names in layers.items()
-        ]
-        return [
-            *self._missing_numbers,
-            *self.missing_ranks,
-            *self.left_notes,
-            *self._noise_note,
-            *of_layers,
-        ]
+        for note, (first, *others) in layers.items():
+            notes.append(f"{note} ({first}{f' and {len(others)} more' if others else ''})")
+        return notes
 
     @property
     def missing_ranks(self) -> list[str]:
         """At which measured steps a head or another matrix has no rank, as a sentence; empty if at none."""
-        known = self._heads_known.copy()
-        for matrix in self.matrices:
-            known &= numpy.isfinite(self.stable_rank(matrix))
+        matrices = [numpy.isfinite(self.stable_rank(matrix)) for matrix in self.matrices]
+        known = numpy.logical_and.reduce([self._heads_known, *matrices])
         steps = self.measured[~known].tolist()
         if not steps:
             return []
-        to_the_end = steps == self.measured[len(known) - len(steps) :].tolist()
+        to_the_end = not known[-len(steps) :].any()
         where = f"from step {steps[0]} on" if to_the_end else _at(steps)
         return [f"ranks are nan {where}, since weights are not finite"]
 
@@ -374,34 +394,22 @@ class TrackedRun:
                     steps.setdefault(name, []).append(row["step"])
                     reasons.setdefault(name, why)
         notes = [f"{name} was left out {_at(steps[name])} ({why})" for name, why in reasons.items()]
-        diverged = [
-            row["step"] for row in self._step_rows if "loss" in row and not math.isfinite(float(row["loss"]))
-        ]
+        losses = [(row["step"], float(row["loss"])) for row in self._step_rows if "loss" in row]
+        diverged = [step for step, loss in losses if not math.isfinite(loss)]
         return notes + ([f"loss is not finite {_at(diverged)}"] if diverged else [])
-
-    @property
-    def _noise_note(self) -> list[str]:
-        noisy = self.noisy_steps
-        if not len(noisy):
-            return []
-        where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
-        which = "heads" if self.products else "matrices"
-        return [f"at {where}, the change of most {which} is rounding noise"]
 
     # Reading.
 
     @cached_property
     def _heads_known(self) -> NDArray[numpy.bool_]:
         """At which measured steps every tracked head has a stable rank."""
-        counts = [len(layer["tracked_heads"]) for layer in self.layers]
-        real = numpy.arange(max(counts, default=0)) < numpy.array(counts, int)[:, None]
-        known = numpy.ones(len(self.measured), bool)
-        for product in self.products:
-            known &= numpy.isfinite(self.stable_rank(product)[:, real]).all(axis=1)
-        return known
+        counts = numpy.array([len(layer["tracked_heads"]) for layer in self.layers], int)
+        real = numpy.arange(max(counts, default=0)) < counts[:, None]
+        known = [numpy.isfinite(self.stable_rank(which)[:, real]).all(axis=1) for which in self.products]
+        return numpy.logical_and.reduce([numpy.ones(len(self.measured)), *known])
 
     @cached_property
-    def _ranks(self) -> list[dict[str, Any]]:
+    def _rank_rows(self) -> list[dict[str, Any]]:
         return _one_per_step(read_lines(self.folder / RANKS))
 
     @cached_property
@@ -411,56 +419,17 @@ class TrackedRun:
     @cached_property
     def _steps(self) -> dict[str, Array]:
         rows = self._step_rows
-        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
-        names.pop(LEFT_OUT, None)
+        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row if name != LEFT_OUT)])
         with self._naming_damage(STEPS):
             found = {name: numpy.array([row.get(name) for row in rows], float) for name in names}
         return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
 
-    def _spectra_of(self, step: int | None) -> dict[str, Array]:
-        path = spectra_path(self.folder, step)
-        if step not in self._spectra:
-            if not path.is_file():
-                raise NotRecorded(
-                    f"{self.folder} has no full spectra of step {step}: pass one of spectra_steps."
-                    if step is not None
-                    else f"{path} is missing: the run has only just begun, or was copied without it."
-                )
-            try:
-                self._spectra[step] = load_file(path)
-            except (SafetensorError, OSError) as error:
-                raise RankriseError(f"{path} is damaged ({error}): restore or delete it.") from error
-        return self._spectra[step]
-
-    def _curve(self, which: str, name: str, depth: int | None = None) -> Array:
-        if (which, name) not in self._curves:
-            values = self._recorded(which, name)
-            shape = [len(values)]
-            if which in self.products:
-                shape += [
-                    len(self.layers),
-                    max((len(layer["tracked_heads"]) for layer in self.layers), default=0),
-                ]
-            shape += [] if depth is None else [depth]
-            with self._naming_damage():
-                self._curves[which, name] = _array(values, shape)
-        return self._curves[which, name].copy()
-
-    def _recorded(self, which: str, name: str) -> list[Any]:
-        """What each row has of it; None where it has nothing."""
-        self._refuse_unknown(which)
-        with self._naming_damage():
-            rows = self._ranks if which in self.products else [row["matrices"] for row in self._ranks]
-            return [row[which].get(name) for row in rows]
-
     @contextmanager
-    def _naming_damage(self, file: str = RANKS) -> Iterator[None]:
-        """A row that lacks something, or has something else in its place, is damaged."""
+    def _naming_damage(self, file: str) -> Iterator[None]:
+        """Name the file whose rows lack something, or hold something else in its place."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, RankriseError):
-                raise
             raise RankriseError(f"{self.folder / file} is damaged ({error!r}): restore it.") from error
 
     def _refuse_unknown(self, which: str) -> None:
@@ -469,29 +438,11 @@ class TrackedRun:
             raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
 
 
-def of_products(info: dict[str, Any], most: int) -> dict[str, int]:
-    """By product, the highest rank that a head's change can have if matrices change by rank `most` at most:
-    as recorded, or else twice that, since both factors may change."""
-    ceilings: dict[str, int] = {}
-    for layer in info["layers"]:
-        for product in info["settings"]["products"]:
-            here = layer.get("ceilings", {}).get(product, min(2 * most, 2 * layer["d_head"]))
-            ceilings[product] = max(ceilings.get(product, 0), here)
-    return ceilings
-
-
-def _number(where: dict[str, Any], name: str, default: float = 0) -> float:
-    """A number from `extra` or the recipe."""
-    value = where.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RankriseError(f"the run has {name} {value!r} in its extra: record a number.")
-    return value
-
-
-def _text(value: Any) -> str | None:
-    return str(value) if value else None
+def read_truncation(folder: Path) -> dict[str, Any] | None:
+    """The curves of truncation.json; None if nothing was measured."""
+    path = folder / TRUNCATION
+    advice = "delete it, and measure again with 'rankrise truncate'"
+    return read_json(path, advice) if path.exists() else None
 
 
 def _one_per_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -537,8 +488,7 @@ def _longest(values: Any) -> int:
 def _mean_over_heads(values: Array) -> Array:
     """The mean over the last axis of what is finite, nan where nothing is."""
     known = numpy.isfinite(values)
-    counts = known.sum(axis=-1)
-    sums = numpy.where(known, values, 0).sum(axis=-1)
+    counts, sums = known.sum(axis=-1), numpy.where(known, values, 0).sum(axis=-1)
     return numpy.divide(sums, counts, out=numpy.full(counts.shape, numpy.nan), where=counts > 0)
 
 

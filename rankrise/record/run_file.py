@@ -8,10 +8,7 @@ from rankrise.foundations.files import read_json, write_json
 from rankrise.record.names import RUN
 
 FORMAT = "rankrise-run/2"
-_MAKERS = {
-    "toy": ["'rankrise toy'"],
-    "tracked": ["'rankrise train'", "'rankrise history'", "watch.RankTracker"],
-}
+MAKERS = {"toy": "'rankrise toy'", "tracked": "'rankrise train', 'rankrise history' or watch.RankTracker"}
 
 
 def has_run(folder: str | Path) -> bool:
@@ -26,30 +23,20 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
     Traceback (most recent call last):
     rankrise.RankriseError: no/such/folder does not exist: pass a folder written by 'rankrise toy'.
     """
-    kinds = kinds or tuple(_MAKERS)
-    path = Path(folder) / RUN
-    *others, last = (maker for kind in kinds for maker in _MAKERS[kind])
-    makers = " or ".join(filter(None, (", ".join(others), last)))
+    path, kinds = Path(folder) / RUN, kinds or tuple(MAKERS)
+    advice = f"pass a folder written by {' or '.join(MAKERS[kind] for kind in kinds)}"
     if not path.is_file():
-        if not Path(folder).exists():
-            raise RankriseError(f"{folder} does not exist: pass a folder written by {makers}.")
-        if Path(folder).is_file():
-            where = f"the folder that it is in, {Path(folder).parent}" if has_run(Path(folder).parent) else ""
-            raise RankriseError(f"{folder} is a file: pass {where or f'a folder written by {makers}'}.")
-        raise RankriseError(f"{folder} is not a run: it has no {RUN}; pass a folder written by {makers}.")
+        why = "is a file" if Path(folder).is_file() else f"is not a run: it has no {RUN}"
+        raise RankriseError(f"{folder} {why if Path(folder).exists() else 'does not exist'}: {advice}.")
     info = read_json(path)
-    if info.get("format") != FORMAT or info.get("kind") not in _MAKERS:
+    if info.get("format") != FORMAT or info.get("kind") not in MAKERS:
         raise RankriseError(
-            f"{path} is of format {info.get('format')!r} and kind {info.get('kind')!r}, which this version "
-            f"does not read: pass a folder written by {makers}."
+            f"{path} has format {info.get('format')!r} and kind {info.get('kind')!r}, which this version "
+            f"does not read: {advice}."
         )
     if info["kind"] not in kinds:
         raise RankriseError(f"{folder} is a {info['kind']} run, not a {kinds[0]} one: pass another folder.")
     return info
-
-
-def has_checksums(info: dict[str, Any]) -> bool:
-    return False
 
 
 def write_run(folder: Path, kind: str, about: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Tidy pandas tables of a tracked run."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy
 
@@ -12,49 +13,36 @@ if TYPE_CHECKING:
 
 def ranks_table(run: "TrackedRun") -> Any:
     """All recorded ranks: a row per measured step, layer, product and head."""
-    pandas = require("pandas", extra="tables", purpose="A table of a run")
-    steps, tables = run.measured, []
-    curves = {
-        name: {which: getattr(run, name)(which) for which in (*run.products, *run.matrices)}
-        for name in ("stable_rank", "norm", "top", "energy_rank", "entropy_rank", "noise_share", "noise_rank")
-    }
-    recorded = [name for name, of in curves.items() if any(not numpy.isnan(one).all() for one in of.values())]
-    for which, place, layer, product, heads in _parts(run):
-        columns = {
-            "step": numpy.repeat(steps, len(heads)),
-            "layer": layer,
-            "product": product,
-            "head": numpy.tile(heads, len(steps)),
-        }
-        for name in ("stable_rank", "norm", *recorded):
-            curve = curves[name][which]
-            values = curve[:, None] if place is None else curve[:, place, : len(heads)]
-            if name == "top":
-                values = values.reshape(-1, values.shape[-1])
-                columns |= {f"top_{index + 1}": values[:, index] for index in range(values.shape[1])}
-            elif name == "energy_rank":
-                values = values.reshape(-1, values.shape[-1])
-                columns |= {
-                    f"energy_rank_{100 * share:.0f}": values[:, index]
-                    for index, share in enumerate(run.energy_shares)
-                }
-            else:
-                columns[name] = values.reshape(-1)
-        tables.append(pandas.DataFrame(columns))
-    return pandas.concat(tables, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
+    from rankrise.record.run import Kind
+
+    pandas, steps, tables = _pandas(), run.measured, []
+    names = {"top": [f"top_{place + 1}" for place in range(run.info["settings"]["top"])]}
+    names["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in run.energy_shares]
+    for place, layer, which, product, heads in _parts(run):
+        columns = {"layer": layer, "product": product, "head": numpy.tile(heads, len(steps))}
+        for kind in get_args(Kind):
+            curve = run.curve(which, kind)
+            curve = curve[:, None] if place is None else curve[:, place, : len(heads)]
+            columns |= zip(
+                names.get(kind, [kind]), curve.reshape(len(steps) * len(heads), -1).T, strict=False
+            )
+        tables.append(pandas.DataFrame({"step": numpy.repeat(steps, len(heads))} | columns))
+    table = pandas.concat(tables, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
+    empty = [name for name in table if name not in ("stable_rank", "norm") and table[name].isna().all()]
+    return table.drop(columns=empty)
 
 
 def steps_table(run: "TrackedRun") -> Any:
     """A row per step that has a loss or metrics."""
-    return require("pandas", extra="tables", purpose="A table of a run").DataFrame(run.steps())
+    return _pandas().DataFrame(run.steps())
 
 
 def spectra_table(run: "TrackedRun") -> Any:
     """A row per singular value of each full spectrum; `index` counts from 1, the largest."""
-    pandas = require("pandas", extra="tables", purpose="A table of a run")
+    pandas = _pandas()
     tables = [pandas.DataFrame(columns=["step", "layer", "product", "head", "index", "singular_value"])]
     for step in run.spectra_steps.tolist():
-        for which, place, layer, product, heads in _parts(run):
+        for place, layer, which, product, heads in _parts(run):
             spectrum = run.spectrum(which, step)
             values = spectrum[None] if place is None else spectrum[place]
             columns = {
@@ -69,11 +57,14 @@ def spectra_table(run: "TrackedRun") -> Any:
     return pandas.concat(tables[1:] or tables, ignore_index=True)
 
 
-def _parts(run: "TrackedRun") -> list[tuple[str, int | None, str, str, list[int]]]:
-    """Per product of a layer, and per other matrix: `which`, the layer's place, the names and the heads."""
-    layers = [
-        (product, place, layer["name"], product, layer["tracked_heads"])
-        for product in run.products
-        for place, layer in enumerate(run.layers)
-    ]
-    return [*layers, *((name, None, name, "matrix", [-1]) for name in run.matrices)]
+def _pandas() -> Any:
+    return require("pandas", extra="tables", purpose="A table of a run")
+
+
+def _parts(run: "TrackedRun") -> Iterator[tuple[int | None, str, str, str, list[int]]]:
+    """Place and name of each layer with each product, then the other matrices; and the heads."""
+    for product in run.products:
+        for place, layer in enumerate(run.layers):
+            yield place, layer["name"], product, product, layer["tracked_heads"]
+    for name in run.matrices:
+        yield None, name, name, "matrix", [-1]

@@ -1,4 +1,4 @@
-"""Tensors of a run in safetensors files, each whole or not there."""
+"""Tensors in safetensors files, each whole or absent."""
 
 import hashlib
 import os
@@ -23,22 +23,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], texts: dict[str, st
 
 
 def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = None) -> None:
-    """safetensors' `save_file`, with an OSError where the file cannot be written, and the usual permissions
-    (its own are private)."""
+    """safetensors' `save_file` with the usual permissions (its own are private) and the system's OSError."""
+    path.touch()
+    rights = path.stat().st_mode
     try:
-        path.touch()
-        rights = path.stat().st_mode
         save_file(tensors, path, metadata=texts)
-        path.chmod(rights)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    path.chmod(rights)
 
 
-def read_tensors(path: Path, advice: str, checked: object = None) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a file, and its metadata; `advice` says what to do if it is damaged.
+def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a file and its metadata; `advice` says what to do if it is damaged.
 
     The tensors are copies: safetensors maps its own from the file, and they would change with it.
     """

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.record.names import INITIAL, spectra_path
+from rankrise.record.names import INITIAL
 from rankrise.record.run_file import has_run
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -17,26 +17,23 @@ SHOWN = 4
 def weights_in(folder: Path) -> list[Path]:
     """The files with weights in a folder, without the initial weights of a run."""
     own = {INITIAL} if has_run(folder) else set()
-    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file()]
+    files = (path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
     return sorted(path for path in files if not path.name.startswith(".") and path.name not in own)
 
 
 def folders_with_weights(folder: Path) -> list[Path]:
     """The folders in a folder that have weights, in the order of the numbers in their names."""
-    skipped = spectra_path(folder, None).parent.name
-    inside = [path for path in _folders_in(folder) if not path.name.startswith(".") and path.name != skipped]
-    return [path for path in inside if weights_in(path)]
+    inside = (path for path in folder.iterdir() if path.is_dir() and path.name != "spectra")
+    found = (path for path in inside if not path.name.startswith(".") and weights_in(path))
+    return sorted(found, key=lambda path: by_numbers(path.name))
 
 
 def checkpoints_below(folder: Path) -> list[Path]:
-    """The folders with weights one level below a folder, or if there are none, two levels below it."""
+    """The folders with weights one level below a folder, or else two levels below it."""
     if not folder.is_dir():
         return []
-    try:
-        found = folders_with_weights(folder)
-        return found or [path for one in _folders_in(folder) for path in folders_with_weights(one)]
-    except OSError:  # an unreadable folder: this is only for advice in error messages
-        return []
+    found = folders_with_weights(folder)
+    return found or [path for one in sorted(folder.glob("*/")) for path in folders_with_weights(one)]
 
 
 def advice_below(folder: Path) -> str:
@@ -53,12 +50,6 @@ def named(folder: Path, found: Sequence[Path]) -> str:
     """
     shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:SHOWN])
     return shown + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    return sorted(
-        (path for path in folder.iterdir() if path.is_dir()), key=lambda path: by_numbers(path.name)
-    )
 
 
 def by_numbers(name: str) -> list[tuple[int, int, str]]:

@@ -13,7 +13,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import check_share
 from rankrise.record.names import TRUNCATION
-from rankrise.record.truncation import read_truncation
+from rankrise.record.run import read_truncation
 from rankrise.use._adapter import kept_gain
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._groups import GROUPS, PRODUCTS, Part, group, group_names, parts_of

@@ -13,7 +13,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.provenance import command_line, machine, now, versions
 from rankrise.record.lines import read_lines
-from rankrise.record.names import INITIAL, RANKS, RUN, STAGES, STEPS, spectra_path, spectra_steps
+from rankrise.record.names import INITIAL, RANKS, RUN, STEPS, spectra_path, spectra_steps
 from rankrise.record.run_file import has_run, read_run, write_run
 from rankrise.record.tensors import checksum, read_tensors, sha256, write_tensors
 from rankrise.watch._ceilings import change_rank, trains_more
@@ -147,7 +147,7 @@ def _remove(folder: Path) -> None:
         read_run(folder, "tracked")
         log.warning("Tracking: the run in %s is removed, to start over.", folder)
     spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
-    for path in (*spectra, *(folder / name for name in (STEPS, RANKS, STAGES, INITIAL, RUN))):
+    for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
         path.unlink(missing_ok=True)
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.lines import MOST
 
 
 def _whole(number: Any, name: str, least: int) -> int:
@@ -99,7 +98,7 @@ def step_number(step: object) -> int:
         number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if not 0 <= number < MOST:
+    if not 0 <= number < 2**63:
         raise RankriseError(
             f"step is {step!r:.40}: pass a whole number of 0 or more that counts on over epochs."
         )

@@ -251,8 +251,7 @@ class RankTracker:
             info = self._beginning.info | {"finished": now() if finished and not stopped else None}
             info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._last_weights}
             info |= {"stopped": stopped} if stopped else {}
-            if self._record.folder_in_place:
-                self._attempt(f"writing {RUN}", partial(self._record.write_about, info))
+            self._attempt(f"writing {RUN}", partial(self._record.write_about, info))
         self._attempt("closing", self._record.close)
         self._lock.release()
         self._streams.close()  # last: whatever becomes of them, the record is whole
