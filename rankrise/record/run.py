@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ class TrackedRun:
     """What run.json holds."""
     energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
     """The shares of a change's energy whose directions `energy_rank` counts."""
+    kinds: ClassVar[tuple[Kind, ...]] = get_args(Kind)
+    """What `curve` reads."""
     _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
     _curves: dict[tuple[str, str], Array] = field(default_factory=dict, init=False)
 

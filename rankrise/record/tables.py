@@ -1,7 +1,7 @@
 """Tidy pandas tables of a tracked run."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
 def ranks_table(run: "TrackedRun") -> Any:
     """All recorded ranks: a row per measured step, layer, product and head."""
-    from rankrise.record.run import Kind
-
     pandas, steps, tables = _pandas(), run.measured, []
     names = {"top": [f"top_{place + 1}" for place in range(run.info["settings"]["top"])]}
     names["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in run.energy_shares]
     for place, layer, which, product, heads in _parts(run):
         columns = {"layer": layer, "product": product, "head": numpy.tile(heads, len(steps))}
-        for kind in get_args(Kind):
+        for kind in run.kinds:
             curve = run.curve(which, kind)
             curve = curve[:, None] if place is None else curve[:, place, : len(heads)]
             columns |= zip(
