@@ -113,8 +113,7 @@ def history(
 def _show(about: dict[str, Any], against: str, console: "Console") -> None:
     from rich.table import Table
 
-    from rankrise.show.quantities import size
-    from rankrise.show.table import Fitting
+    from rankrise.show.console import Fitting, size
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("step", "gap", "checkpoint"):

@@ -18,7 +18,7 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
     from rankrise import runs as recorded
     from rankrise.commands.records import place_for
     from rankrise.foundations.files import to_json
-    from rankrise.show.quantities import size
+    from rankrise.show.console import size
     from rankrise.show.report import write_pages
 
     pages = write_pages(recorded.open(runs), out or place_for(runs) / "report.html", judge)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from rankrise.show.table import Fitting
+    from rankrise.show.console import Fitting
     from rankrise.train.sweep import SweepPlan, SweepRun
 
 
@@ -201,7 +201,7 @@ def _table(runs: "Sequence[SweepRun]") -> "Fitting":
     from rich.table import Table
     from rich.text import Text
 
-    from rankrise.show.table import Fitting
+    from rankrise.show.console import Fitting
 
     table = Table(box=None, padding=(0, 1, 0, 0))
     for title in ("run", "state", "reason"):

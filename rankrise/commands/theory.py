@@ -116,8 +116,7 @@ def tell(
 ) -> None:
     """Write a result and its picture to `out` if given; print it as JSON, or its stages as a table."""
     from rankrise.foundations.files import to_json, write_json
-    from rankrise.show.stage_table import print_stages
-    from rankrise.show.staircase import save_stages
+    from rankrise.show.stages import print_stages, save_stages
 
     paths = []
     if out is not None:

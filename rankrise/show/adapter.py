@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import safe_console
-from rankrise.show.table import Fitting, table_of
+from rankrise.show.console import Fitting, safe_console, table_of
 
 if TYPE_CHECKING:
     from rankrise.use import Adapter

@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from rankrise.foundations.files import write_json, write_text
-from rankrise.show.console import safe_console
-from rankrise.show.csv_text import csv_text
-from rankrise.show.pictures import save_picture
-from rankrise.show.table import Fitting, table_of
+from rankrise.show.console import Fitting, safe_console, table_of
+from rankrise.show.pictures import csv_text, save_picture
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 ROWS_SHOWN = 48

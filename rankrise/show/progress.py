@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a bar on a terminal, else a line now and then."""
+"""Progress of long work on standard error: a bar on a terminal, otherwise a line now and then."""
 
 import sys
 import time
@@ -9,12 +9,10 @@ from typing import Protocol, TextIO
 
 FIRST, LONGEST = 5.0, 300.0
 """Seconds to the first line, and the most between two; in between, a tenth of what has passed."""
-CENTURY = 100 * 365 * 24 * 3600
 
 
 class Move(Protocol):
-    """Move to a place of the total, and change description or total; `tell` prints a line where there is no
-    terminal."""
+    """Move to a place of the total; `tell` prints a line at once if there is no terminal."""
 
     def __call__(
         self, done: float, description: str | None = None, total: float | None = None, tell: bool = False
@@ -23,7 +21,7 @@ class Move(Protocol):
 
 @contextmanager
 def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
-    """Show progress, with its rate if there is a `unit`; give the function that moves it.
+    """Show progress, with its rate if there is a `unit`; yields the function that moves it.
 
     >>> with bar("counting", total=10) as move_to:
     ...     move_to(10)
@@ -31,24 +29,22 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     if not sys.stderr.isatty():
         yield ProgressLines(description, total, unit)
         return
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.text import Text
 
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
+    class Rate(rich_progress.ProgressColumn):
+        def render(self, task: rich_progress.Task) -> Text:
             return Text(rate(task.speed or 0.0, unit), style="progress.data.speed")
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), Rate())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+    columns = (
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        rich_progress.TaskProgressColumn(),
+        Rate(),
+        rich_progress.TimeRemainingColumn(),
+    )
+    with rich_progress.Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total)
 
         def move_to(
@@ -89,20 +85,17 @@ class ProgressLines:
         self.description = description or self.description
         self.total = total or self.total
         now = self.clock()
-        # The rate counts from the first call, since a resumed run has done some before.
-        self.origin = self.origin or (now, done)
-        if tell or now - self.last >= min(max(FIRST, (now - self.begun) / 10), LONGEST):
-            self.last = now
-            since, before = self.origin
-            speed = (done - before) / (now - since) if now > since else 0.0
-            parts = [f"{100 * done / self.total:.0f} %", rate(speed, self.unit), self._left(done, speed)]
-            print(f"{self.description}: {', '.join(filter(None, parts))}", file=self.out, flush=True)
-
-    def _left(self, done: float, speed: float) -> str:
-        if speed <= 0 or self.total <= done:
-            return ""
-        seconds = (self.total - done) / speed
-        return f"{timedelta(seconds=round(seconds)) if seconds < CENTURY else 'more than 100 years'} left"
+        self.origin = self.origin or (now, done)  # a resumed run has done some before the first call
+        if not tell and now - self.last < min(max(FIRST, (now - self.begun) / 10), LONGEST):
+            return
+        self.last = now
+        since, before = self.origin
+        speed = (done - before) / (now - since) if now > since else 0.0
+        parts = [f"{100 * done / self.total:.0f} %", rate(speed, self.unit)]
+        if speed > 0 and self.total > done:
+            seconds = min((self.total - done) / speed, 1e10)
+            parts.append(f"{timedelta(seconds=round(seconds))} left")
+        print(f"{self.description}: {', '.join(filter(None, parts))}", file=self.out, flush=True)
 
 
 def rate(speed: float, unit: str) -> str:

@@ -1,21 +1,17 @@
-"""A tracked run in the terminal: stable ranks layer by layer, loss, pace and stages, as they stand."""
+"""A tracked run in the terminal, live: its ranks layer by layer, loss, pace and stages."""
 
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankrise.foundations.counted import counted
 from rankrise.foundations.errors import RankriseError
 from rankrise.show.ceilings import ceiling_words
-from rankrise.show.layer_names import fitted_names, short_names
-from rankrise.show.quantities import duration
-from rankrise.show.rank_kinds import BOUND
-from rankrise.show.searched import searched
-from rankrise.show.table import Fitting
+from rankrise.show.console import Fitting, duration
+from rankrise.show.tracked_words import searched, short_names
 from rankrise.watch import StagesFound, TrackedRun
 
 if TYPE_CHECKING:
@@ -26,30 +22,27 @@ BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 GAP = 2
 NARROWEST, WIDEST = 6, 40
 """Bars in a row, as the console has room."""
+SHORTEST = 12
+"""Characters of a layer's name that are shown at least."""
 PACE_ROWS = 50
-"""How many of the last rows the pace is taken from."""
+"""Last rows from which to take the pace."""
 MATRIX = "matrix"
-"""What the product of a matrix that belongs to no head is called."""
+"""The product of a matrix that belongs to no head."""
 ENERGY = "95"
-"""The share of the energy, in per cent, whose rank has a column where there is room for it."""
-ENERGY_TITLE = f"{ENERGY} %\nenergy"
-TITLES = {
-    "stable": "stable rank",
-    "entropy": "entropy rank",
-    **{share: f"{share} % energy rank" for share in ("90", "95", "99")},
+"""The energy rank with a column of its own, in per cent, if the console has room for it."""
+TITLES = {"stable": "stable rank", "entropy": "entropy rank"} | {
+    share: f"{share} % energy rank" for share in ("90", "95", "99")
 }
-"""What a frame can show over time, by the names that `rankrise watch --rank` takes."""
+"""The ranks of `rankrise watch --rank`."""
 PROCESS_ENDED = "no process is writing it, and the same command resumes it"
-"""What is said of a run that was killed."""
 PATIENCE = 60.0
-"""A run that is not finished and whose last line is older, in seconds, is said to be silent."""
+"""Seconds without a new line after which an unfinished run counts as silent."""
 
 
 @dataclass(frozen=True)
 class LayerRanks:
-    """Ranks of the change of one product in a layer, over heads, at the measured steps: mean and std of the
-    stable rank, means of the energy ranks by their share in per cent and of the entropy rank. Another matrix
-    is a layer whose product is "matrix"; its stds are 0. What a record does not have is nan."""
+    """Ranks of one product's change in a layer at the measured steps: means over heads, and the std of the
+    stable rank. For other matrices the product is "matrix". Unrecorded values are nan."""
 
     layer: str
     product: str
@@ -58,16 +51,28 @@ class LayerRanks:
     energy_rank: dict[str, list[float]]
     entropy_rank: list[float]
     noise_share: list[float] | None = None
-    """Of the change that rounding explains, mean over heads; None where the run was tracked."""
+    """Share of the change that rounding explains; None if the run was tracked."""
     noise_rank: list[float] | None = None
-    """The stable rank that rounding alone would give, mean over heads; None where the share is."""
+    """Stable rank that rounding alone would give; None if the run was tracked."""
+
+    def course(self, rank: str) -> list[float]:
+        """One of the ranks in `TITLES` over the measured steps."""
+        if rank in self.energy_rank:
+            return self.energy_rank[rank]
+        return self.entropy_rank if rank == "entropy" else self.means
+
+    def last(self, rank: str) -> float:
+        """The last known value; nan if the weights are nan now."""
+        if not np.isfinite(self.stds[-1:]).all():
+            return np.nan
+        return next((one for one in reversed(self.course(rank)) if np.isfinite(one)), np.nan)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The numbers of a frame. `stopped` is what broke the run off, None where it did not say; `age` is that
-    of the last line in seconds, and `going_on` whether a process is writing, None where that cannot be told;
-    `pace` is in steps per second; `heads` are those of the largest layer."""
+    """The numbers of a frame. `age` is that of the last line in seconds, `pace` is in steps per second,
+    `going_on` says whether a process writes the run (None if unknown), and `heads` counts those of the
+    largest layer."""
 
     folder: str
     model: str
@@ -90,7 +95,7 @@ class Snapshot:
 
     @property
     def last_step(self) -> int | None:
-        """The last step with a line of its own, None before the first."""
+        """The last recorded step, None before the first."""
         return max([*self.loss_steps[-1:], *self.measured[-1:]], default=None)
 
     @property
@@ -109,16 +114,18 @@ class Snapshot:
         return f"being written, {last}" if self.age < PATIENCE else f"silent: {last}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """All numbers, for JSON."""
         stages = None if self.stages is None else self.stages.to_dict()
         return asdict(self) | {"last_step": self.last_step, "state": self.state, "stages": stages}
 
 
 def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
-    """What a run has recorded by now. `stages` is None where they have not been looked for."""
+    """What a run has recorded by now; `stages` is None before they have been searched for."""
     recorded = run.steps()
     steps, losses = recorded["step"], recorded.get("loss", np.zeros(0))
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
+    pace_steps, times = steps[-PACE_ROWS:], recorded.get("time", np.zeros(0))[-PACE_ROWS:]
+    moving = len(times) > 1 and times[-1] > times[0]
     return Snapshot(
         folder=str(run.folder),
         model=run.info["model"],
@@ -130,7 +137,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
         stopped=run.info.get("stopped"),
         age=max(0.0, time.time() - max(touched)) if touched else None,
         going_on=run.going_on,
-        pace=_pace(steps, recorded.get("time", np.zeros(0))),
+        pace=float((pace_steps[-1] - pace_steps[0]) / (times[-1] - times[0])) if moving else None,
         loss_steps=steps[: len(losses)].tolist(),
         losses=losses.tolist(),
         measured=run.measured.tolist(),
@@ -142,180 +149,151 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
 
 
 def _ranks(run: TrackedRun) -> list[LayerRanks]:
-    """Those of every product, layer by layer, then of every other matrix."""
-    names = [(layer["name"], product) for product in run.products for layer in run.layers]
-    names += [(name, MATRIX) for name in run.matrices]
-    # What each reader gives, as [lines, steps, heads, ...]: a matrix has one head.
-    stable, energy, entropy, *noise = (
-        [
-            *(curves for product in run.products for curves in np.moveaxis(read(product), 1, 0)),
-            *(read(matrix)[:, None] for matrix in run.matrices),
-        ]
-        for read in (run.stable_rank, run.energy_rank, run.entropy_rank, run.noise_share, run.noise_rank)
-    )
+    """A line per product and layer, then one per other matrix."""
     lines = []
-    for place, (layer, product) in enumerate(names):
-        means = _mean(stable[place])
-        stds = np.sqrt(_mean((stable[place] - means[:, None]) ** 2))
-        shares = {
-            f"{100 * share:.0f}": _mean(energy[place][..., at]).tolist()
-            for at, share in enumerate(run.energy_shares)
-        }
-        lines.append(
-            LayerRanks(
-                layer,
-                product,
-                means.tolist(),
-                stds.tolist(),
-                shares,
-                _mean(entropy[place]).tolist(),
-                *(_mean(one[place]).tolist() if np.isfinite(one[place]).any() else None for one in noise),
-            )
-        )
+    for which in (*run.products, *run.matrices):
+        readers = (run.stable_rank, run.energy_rank, run.entropy_rank, run.noise_share, run.noise_rank)
+        curves = [read(which) for read in readers]
+        if which in run.products:
+            for place, layer in enumerate(run.layers):
+                lines.append(_line(run, layer["name"], which, [curve[:, place] for curve in curves]))
+        else:
+            lines.append(_line(run, which, MATRIX, [curve[:, None] for curve in curves]))
     return lines
 
 
+def _line(run: TrackedRun, layer: str, product: str, curves: Sequence[np.ndarray]) -> LayerRanks:
+    """A line from curves [steps, heads, ...]."""
+    stable, energy, entropy, *noise = curves
+    means = _mean(stable)
+    stds = np.sqrt(_mean((stable - means[:, None]) ** 2))
+    shares = [f"{100 * share:.0f}" for share in run.energy_shares]
+    energy_ranks = {share: _mean(energy[..., at]).tolist() for at, share in enumerate(shares)}
+    known = (_mean(one).tolist() if np.isfinite(one).any() else None for one in noise)
+    return LayerRanks(
+        layer, product, means.tolist(), stds.tolist(), energy_ranks, _mean(entropy).tolist(), *known
+    )
+
+
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Over heads, the second axis, of those that a layer has; nan where it has none."""
+    """Over heads, the second axis, ignoring nan."""
     counts = np.isfinite(values).sum(1).astype(float)
     counts[counts == 0] = np.nan
     return np.nansum(values, axis=1) / counts
 
 
 def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
-    """A frame of the live table, as wide as a console, of one of the ranks in `TITLES`."""
+    """A frame of the live view, as wide as the console, of one of the ranks in `TITLES`."""
     from rich.console import Group
     from rich.text import Text
 
-    if rank != "stable":
-        shot = replace(shot, ranks=[replace(line, means=_course(line, rank)) for line in shot.ranks])
-        if shot.measured and not any(np.isfinite(line.means).any() for line in shot.ranks):
-            raise RankriseError(
-                f"{shot.folder} was recorded without the {TITLES[rank]}: track the run again."
-            )
-    bars = PLAIN_BARS if console.options.ascii_only else BARS
-    plus_minus = "+-" if console.options.ascii_only else "±"
-    spread = f" {plus_minus} " if shot.heads > 1 and rank == "stable" else ""
-    over = f", mean{spread and f'{spread}std'} over heads" if shot.heads > 1 else ""
-    beside = ENERGY if rank != ENERGY else ""
+    unknown = shot.measured and not any(np.isfinite(line.course(rank)).any() for line in shot.ranks)
+    if rank != "stable" and unknown:
+        raise RankriseError(f"{shot.folder} was recorded without the {TITLES[rank]}: track the run again.")
+    width, ascii_only = console.width, console.options.ascii_only
+    bars = PLAIN_BARS if ascii_only else BARS
+    spread = f" {'+-' if ascii_only else '±'} " if shot.heads > 1 and rank == "stable" else ""
     of_heads = [line for line in shot.ranks if line.product != MATRIX]
     of_matrices = [line for line in shot.ranks if line.product == MATRIX]
     layers = list(dict.fromkeys(line.layer for line in of_heads))
     numbered = enumerate(zip(layers, short_names(layers), strict=True), start=1)
-    names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
-    tables = []
+    blocks: list[tuple[str, list[LayerRanks], dict[str, str], str]] = []
     if of_heads or not of_matrices:
-        tables.append(_table("layer", of_heads, names, console.width, bars, beside, spread))
+        blocks.append(
+            ("layer", of_heads, {layer: f"{number} ({short})" for number, (layer, short) in numbered}, spread)
+        )
     if of_matrices:
-        matrices = {line.layer: line.layer for line in of_matrices}
-        tables.append(_table("matrix", of_matrices, matrices, console.width, bars, beside))
-    since = "" if shot.since is None else f" since {shot.since}"
+        blocks.append(("matrix", of_matrices, {line.layer: line.layer for line in of_matrices}, ""))
+    tables = [_table(*block, width, bars, rank, energy=rank != ENERGY) for block in blocks]
+
+    base = f" {shot.base}" if shot.base is not None else ""
+    beginning = base and f", fine-tuned from{base}"
+    if shot.adapter_rank is not None:
+        on = base and f" on{base}"
+        beginning = f", adapter of rank {shot.adapter_rank} ({ceiling_words(shot.ceilings)}){on}"
+    losses, measurements = len(shot.losses), len(shot.measured)
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
     loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
     about = [
-        f"{shot.folder}  {shot.model}{_beginning(shot)}  {shot.state}",
+        f"{shot.folder}  {shot.model}{beginning}  {shot.state}",
         f"step {'none' if shot.last_step is None else shot.last_step}"
         + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
-        + f"  {counted(len(shot.losses), 'loss', 'losses')} and {counted(len(shot.measured), 'measurement')}",
-        loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss))), bars),
-        *(["ranks are over measured steps, the loss over all steps"] if shot.losses else []),
-        f"{TITLES[rank]} of the change{since}{over}"
-        + _announced_energy([_shows_energy(table) for table in tables]),
-        *(
-            [f"(how many directions hold {ENERGY} % of its energy: {BOUND})"]
-            if _shows_energy(tables[0])
-            else []
-        ),
+        + f"  {losses} loss{'es' * (losses != 1)} and {measurements} measurement{'s' * (measurements != 1)}",
+        loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, width - len(loss))), bars),
     ]
+    if losses:
+        about.append("ranks are over measured steps, the loss over all steps")
+    since = "" if shot.since is None else f" since {shot.since}"
+    over = f", mean{spread and f'{spread}std'} over heads" if shot.heads > 1 else ""
+    beside = f", and its {ENERGY} % energy rank" if any(energy for _, energy in tables) else ""
+    about.append(f"{TITLES[rank]} of the change{since}{over}{beside}:")
+    if tables[0][1]:
+        about.append(
+            f"(how many directions hold {ENERGY} % of its energy: up to twice the head size, "
+            "since a head's change is a difference of two products)"
+        )
     below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
-    indented = (textwrap.fill(line, console.width, subsequent_indent="    ") for line in below)
-    return Group(*map(Text, about), *map(Fitting, tables), *map(Text, indented))
-
-
-def _course(line: LayerRanks, rank: str) -> list[float]:
-    return line.entropy_rank if rank == "entropy" else line.energy_rank[rank]
+    indented = (textwrap.fill(line, width, subsequent_indent="    ") for line in below)
+    return Group(*map(Text, about), *(Fitting(table) for table, _ in tables), *map(Text, indented))
 
 
 def _table(
     title: str,
     lines: Sequence[LayerRanks],
     names: Mapping[str, str],
+    spread: str,
     room: int,
     bars: str,
-    beside: str,
-    spread: str = "",
-) -> "Table":
-    """A row per layer or matrix, by its name; per product the rank as bars and as it is now, after `spread`
-    its std over heads, and `beside` it the energy rank where it is recorded and there is room for it."""
+    rank: str,
+    energy: bool,
+) -> "tuple[Table, bool]":
+    """A row per layer or matrix: per product the rank as bars and as it is now; with `energy`, also the
+    energy rank, if it is recorded and there is room. The second value says whether it is shown."""
     from rich.table import Table
     from rich.text import Text
 
     products = list(dict.fromkeys(line.product for line in lines))
     found = {(line.layer, line.product): line for line in lines}
-    now = {place: _now(line, spread) for place, line in found.items()}
-    energy = {place: f"{_last(line, line.energy_rank[ENERGY]):.1f}" for place, line in found.items()}
+    now = {place: _now(line, rank, spread) for place, line in found.items()}
+    energies = {place: f"{line.last(ENERGY):.1f}" for place, line in found.items()}
     taken = GAP + len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
-    more = len(products) * (max(map(len, ["energy", *energy.values()])) + GAP)
-    left = room - taken - more - len(products) * NARROWEST
-    short = fitted_names(names, left, bars == PLAIN_BARS) if beside and _has_energy(lines) else None
-    has_energy = short is not None
-    names = names if short is None else short
-    taken += max(map(len, [title, *names.values()])) + (more if has_energy else 0)
+    more = len(products) * (max(map(len, ["energy", *energies.values()])) + GAP)
+    energy = energy and any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
+    most = room - taken - more - len(products) * NARROWEST  # characters left for names beside it
+    longest = max(map(len, [title, *names.values()]))
+    energy = energy and (longest <= most or most >= SHORTEST)
+    if energy and longest > most:
+        dots, half = "~" if bars == PLAIN_BARS else "…", (most - 1) // 2
+        names = {
+            layer: name if len(name) <= most else f"{name[: most - 1 - half]}{dots}{name[-half:]}"
+            for layer, name in names.items()
+        }
+        longest = most
+    taken += longest + (more if energy else 0)
     width = max(NARROWEST, min(WIDEST, (room - taken) // max(1, len(products))))
     table = Table(box=None, padding=(0, GAP, 0, 0))
     table.add_column(title, no_wrap=True)
     for product in products:
         table.add_column("rank" if product == MATRIX else product, no_wrap=True)
         table.add_column("now", justify="right", no_wrap=True)
-        if has_energy:
-            table.add_column(ENERGY_TITLE, justify="right", no_wrap=True)
+        if energy:
+            table.add_column(f"{ENERGY} %\nenergy", justify="right", no_wrap=True)
     for layer, name in names.items():
         cells = []
         for product in products:
-            cells += [sparkline(_changes(found[layer, product].means), width, bars), now[layer, product]]
-            cells += [energy[layer, product]] if has_energy else []
+            course = found[layer, product].course(rank)
+            begin = next((at for at, one in enumerate(course) if one != 0), 0)  # no rank before any change
+            cells += [sparkline(course[begin:], width, bars), now[layer, product]]
+            cells += [energies[layer, product]] if energy else []
         table.add_row(Text(name), *cells)
-    return table
+    return table, energy
 
 
-def _now(line: LayerRanks, spread: str) -> str:
+def _now(line: LayerRanks, rank: str, spread: str) -> str:
     if not line.means:
         return ""
-    now = _last(line, line.means)
+    now = line.last(rank)
     return f"{now:.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread and np.isfinite(now) else "")
-
-
-def _last(line: LayerRanks, values: Sequence[float]) -> float:
-    """The last that is known: of a large matrix, its last full spectrum's; nan where the weights are nan now,
-    which the stable rank tells."""
-    if not np.isfinite(line.stds[-1:]).all():
-        return np.nan
-    return next((value for value in reversed(values) if np.isfinite(value)), np.nan)
-
-
-def _has_energy(lines: Sequence[LayerRanks]) -> bool:
-    return any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
-
-
-def _announced_energy(shown: Sequence[bool]) -> str:
-    """The end of the sentence above the tables, of which some may have no room for the energy rank."""
-    if not any(shown):
-        return ":"
-    return f", and {'' if all(shown) else 'where there is room '}its {ENERGY} % energy rank:"
-
-
-def _shows_energy(table: "Table") -> bool:
-    return any(column.header == ENERGY_TITLE for column in table.columns)
-
-
-def _changes(means: Sequence[float]) -> Sequence[float]:
-    """The ranks from the first change on: at the beginning itself there is none, and no rank to rise from.
-
-    >>> _changes([0.0, 2.5, 1.2])
-    [2.5, 1.2]
-    """
-    first = next((place for place, mean in enumerate(means) if mean != 0), 0)
-    return means[first:]
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
@@ -328,10 +306,10 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     """
     if not len(values):
         return ""
-    parts = [
-        part[np.isfinite(part)] for part in np.array_split(np.asarray(values, float), min(width, len(values)))
-    ]
-    means = np.array([part.mean() if len(part) else np.nan for part in parts])
+    parts = np.array_split(np.asarray(values, float), min(width, len(values)))
+    means = np.array(
+        [part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts]
+    )
     if np.isnan(means).all():
         return " " * len(means)
     low, high = np.nanmin(means), np.nanmax(means)
@@ -339,46 +317,18 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     return "".join(" " if np.isnan(height) else bars[round(height)] for height in heights)
 
 
-def _beginning(shot: Snapshot) -> str:
-    """What a fine-tuning or an adapter began from."""
-    base = "" if shot.base is None else f" {shot.base}"
-    if shot.adapter_rank is not None:
-        return (
-            f", adapter of rank {shot.adapter_rank} ({ceiling_words(shot.ceilings)}){base and f' on{base}'}"
-        )
-    return base and f", fine-tuned from{base}"
-
-
 def _stage_lines(shot: Snapshot) -> list[str]:
     if shot.stages is None:
         return ["stages: looking for them"]
-    part = searched(shot.stages, shot.losses, len(shot.measured), shot.heads)
-    if not part.what:
-        return [f"stages: cannot be told, since {part.because}"]
-    where = part.alone and f" in the {part.what}, which {part.alone}"
-    if not len(shot.stages):
-        return [f"stages: none by step {shot.stages.until}{where}"]
-    lines = [f"stages: {len(shot.stages)} by step {shot.stages.until}{where}"]
+    what, because = searched(shot.stages, shot.losses, len(shot.measured), shot.heads)
+    if not what:
+        return [f"stages: cannot be told, since {because}"]
+    where = because and f" in the {what}; {because}"
+    lines = [f"stages: {len(shot.stages) or 'none'} by step {shot.stages.until}{where}"]
     for stage in shot.stages:
         first, *others = stage.curves
         when = "step {} ({} to {})".format(stage.step, *stage.interval)
-        more = f" and {counted(len(others), 'more curve')}" if others else ""
-        lines.append(f"  {when}, {_sure(stage.probability)} sure: {first}{more}")
+        sure = "> 99 %" if stage.probability > 0.99 else f"{100 * stage.probability:.0f} %"
+        more = f" and {len(others)} more curve{'s' * (len(others) > 1)}" if others else ""
+        lines.append(f"  {when}, {sure} sure: {first}{more}")
     return lines
-
-
-def _sure(probability: float) -> str:
-    """A probability that was counted in a hundred draws: not more than that.
-
-    >>> _sure(0.934), _sure(1.0)
-    ('93 %', '> 99 %')
-    """
-    return "> 99 %" if probability > 0.99 else f"{100 * probability:.0f} %"
-
-
-def _pace(steps: np.ndarray, times: np.ndarray) -> float | None:
-    """Steps per second over the last rows; None where the clock does not tell."""
-    steps, times = steps[-PACE_ROWS:], times[-PACE_ROWS:]
-    if len(times) < 2 or not times[-1] > times[0]:
-        return None
-    return float((steps[-1] - steps[0]) / (times[-1] - times[0]))

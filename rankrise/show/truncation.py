@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankrise.show.console import safe_console
-from rankrise.show.table import Fitting, table_of
+from rankrise.show.console import Fitting, safe_console, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +21,8 @@ FALLS = 0.02
 
 def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
     """Write truncation.csv, .png and .svg, and return their paths."""
-    from rankrise.show.figures.saving import save, table
     from rankrise.show.figures.style import paper_style
+    from rankrise.show.pictures import save_with_data
 
     header = ("group", "method", "rank", "parameters", "kept", "loss", "gain")
     rows = [
@@ -33,7 +32,7 @@ def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
     ]
     title = "What remains of training when its change is cut to few directions"
     with paper_style():
-        return save(_figure(truncation), table(header, rows), title, folder / "truncation")
+        return save_with_data(_figure(truncation), header, rows, title, folder / "truncation")
 
 
 def _figure(truncation: "Truncation") -> "Figure":

@@ -28,7 +28,7 @@ NAMED = 2
 
 def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
     """Print the verdicts by subject and source, then what is not judged and which runs are left out."""
-    from rankrise.show.table import Fitting
+    from rankrise.show.console import Fitting
 
     for subject in dict.fromkeys(claim.data or claim.runs[0] for claim in claims):
         ours = [claim for claim in claims if (claim.data or claim.runs[0]) == subject]
@@ -52,7 +52,7 @@ def print_measures(console: "Console", claims: Sequence[Claim], why: bool = Fals
     """Print each claim, then on each subject its verdict, what would turn it, its effects and its numbers."""
     from rich.padding import Padding
 
-    from rankrise.show.table import Fitting
+    from rankrise.show.console import Fitting
 
     for _, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)

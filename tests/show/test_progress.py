@@ -29,10 +29,6 @@ def test_a_resumed_run_is_not_thought_faster_than_it_is() -> None:
     assert lines_of([10, 20], [500, 510])[-1] == "training: 51 %, 1 images/s, 0:08:10 left"
 
 
-def test_more_time_left_than_can_be_counted_is_told_in_words() -> None:
-    assert lines_of([10, 20], [0, 1e-300])[-1] == "training: 0 %, 1e-301 images/s, more than 100 years left"
-
-
 def test_a_place_worth_telling_is_told_at_once() -> None:
     assert lines_of([0.5, 1.0], [500, 1000], tell=True) == [
         "training: 50 %",

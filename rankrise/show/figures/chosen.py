@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rankrise.runs import NotRecorded, TrackedRun, found_stages
 from rankrise.show.figures.style import FAINT, mark_stages, new_figure, plain
-from rankrise.show.layer_names import layer_titles
+from rankrise.show.tracked_words import layer_titles
 
 PRODUCTS = {"KQ": r"$W_K W_Q^\top$", "VO": r"$W_V W_O^\top$"}
 CHANGES = {"KQ": r"$\Delta W_K W_Q^\top$", "VO": r"$\Delta W_V W_O^\top$"}
@@ -91,7 +91,7 @@ def head_number(member: TrackedRun, layer: int, head: int) -> int:
 
 def layer_title(member: TrackedRun, layer: int) -> str:
     """A layer's number from 1, with its name if that says more."""
-    return plain(layer_titles([one["name"] for one in member.layers])[layer])
+    return plain(layer_titles(member)[layer])
 
 
 def epochs_of(member: TrackedRun) -> list[float] | list[str]:

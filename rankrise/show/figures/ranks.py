@@ -39,7 +39,7 @@ from rankrise.show.figures.style import (
     shades,
 )
 from rankrise.show.moments import length
-from rankrise.show.rank_kinds import STABLE, product_rank_kinds, rank_kinds
+from rankrise.show.tracked_words import STABLE, rank_kinds
 
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
 ENERGY_SHARE = "95 % energy"
@@ -145,7 +145,7 @@ def _stable_rank_rows(study: Study) -> Rows:
 def draw_energy_rank(study: Study) -> Drawn:
     """Directions with 90, 95 and 99 % of the change's energy, and the entropy rank, a panel per layer."""
     member = measured(study.main[0])
-    ranks = product_rank_kinds(member)
+    ranks = {name: rank_kinds(member, name) for name in member.products}
     kinds = [kind for kind in next(iter(ranks.values()), {}) if kind != STABLE]
     if not kinds:
         raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them.")

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_text
-from rankrise.show.csv_text import csv_text
+from rankrise.show.pictures import csv_text
 
 DPI = 200
 

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
-from rankrise.show.layer_names import layer_titles
-from rankrise.show.rank_kinds import product_rank_kinds, rank_kinds
 from rankrise.show.report.arrays import packed
 from rankrise.show.report.tracked_story import stage_sentences
+from rankrise.show.tracked_words import layer_titles, rank_kinds
 from rankrise.watch.types import FoundStage
 
 # Numbers of all runs together. One takes 5.3 bytes of the page, which is to stay below 5 MB.
@@ -40,7 +39,7 @@ def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
 def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
     """The data of a run, in a share of the page's room."""
     heads = sum(_head_counts(run)) * max(1, len(run.products))
-    products = product_rank_kinds(run)
+    products = {name: rank_kinds(run, name) for name in run.products}
     matrices = {name: rank_kinds(run, name) for name in run.matrices}
     kinds = list(dict.fromkeys(kind for one in (products or matrices).values() for kind in one))
     room = share * RANK_NUMBERS / max(1, len(kinds) * (heads + len(matrices)))
@@ -58,9 +57,7 @@ def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
         "products": run.products,
         "layers": [
             {"name": layer["name"], "title": title, "heads": layer["tracked_heads"], "size": layer["d_head"]}
-            for layer, title in zip(
-                run.layers, layer_titles([one["name"] for one in run.layers]), strict=True
-            )
+            for layer, title in zip(run.layers, layer_titles(run), strict=True)
         ],
         "steps": run.finite_steps[moments].tolist(),
         "noise": _noise(run, moments),

@@ -9,10 +9,9 @@ import numpy as np
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.ceilings import ceiling_words
 from rankrise.show.moments import moment
-from rankrise.show.rank_kinds import rank_kinds
 from rankrise.show.report.kind import Chapter
-from rankrise.show.searched import searched
 from rankrise.show.terminal import PROCESS_ENDED
+from rankrise.show.tracked_words import head_count, rank_kinds, searched
 from rankrise.watch import StagesFound
 
 ENERGY = "95 % energy"
@@ -65,13 +64,12 @@ def stage_sentences(run: TrackedRun) -> list[str]:
         return ["At all measured steps, the change is rounding noise."]
     found = found_stages(run)
     losses = run.steps().get("loss", np.zeros(0))
-    part = searched(found, losses.tolist(), len(run.measured), _head_count(run))
-    if not part.what:
-        return [f"We cannot tell whether there are stages: {part.because}."]
-    shown = f"{_many(len(found), 'stage')}{_when(found)}" if len(found) else "no stage"
-    what = f"the {part.what}" if part.alone else part.what
-    alone = f"; the {part.what} {part.alone}" if part.alone else ""
-    return [f"{_capitalised(what)} {part.verb} {shown}{alone}."]
+    what, because = searched(found, losses.tolist(), len(run.measured), head_count(run))
+    if not what:
+        return [f"We cannot tell whether there are stages: {because}."]
+    stages = _many(len(found), "stage") if len(found) else "no stage"
+    when, because = _when(found) if len(found) else "", because and f"; {because}"
+    return [f"We found {stages} in the {what}{when}{because}."]
 
 
 def _when(found: StagesFound) -> str:
@@ -147,7 +145,7 @@ def _came_out(study: Study) -> list[str]:
     if not run.last_finite_step or not run.clear.any():
         return []
     sentences = [f"Of {escape(run.name)}:"] if len(study.members) > 1 else []
-    several = _head_count(run) > 1
+    several = head_count(run) > 1
     for name in run.products:
         product = "".join(f"W<sub>{letter}</sub>" for letter in name)
         course = np.nanmean(run.ranks[name], axis=(1, 2))
@@ -189,10 +187,6 @@ def _course(run: TrackedRun, subject: str, course: np.ndarray, over: str) -> str
     places = [f"{values[turn]:.2f} ({moment(run, int(steps[turn]))})" for turn in sorted(turns)]
     via = f" via {' and '.join(places)}" if places else ""
     return f"{learned} goes from {ends[0]:.2f}{via} to {ends[1]:.2f}{over}{last}."
-
-
-def _head_count(run: TrackedRun) -> int:
-    return sum(len(layer["tracked_heads"]) for layer in run.layers)
 
 
 def _capitalised(text: str) -> str:

@@ -101,10 +101,10 @@ def test_the_story_names_the_turning_points_of_a_rank(
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ((), "Loss and ranks show no stage."),
-        ((40,), "1 stage, at step 40."),
-        ((10, 40, 90), "3 stages, at steps 10, 40 and 90."),
-        (range(10, 80, 10), "7 stages, from step 10 to step 70."),
+        ((), "We found no stage in the loss and ranks."),
+        ((40,), "1 stage in the loss and ranks, at step 40."),
+        ((10, 40, 90), "3 stages in the loss and ranks, at steps 10, 40 and 90."),
+        (range(10, 80, 10), "7 stages in the loss and ranks, from step 10 to step 70."),
     ],
 )
 def test_the_story_begins_with_the_stages(

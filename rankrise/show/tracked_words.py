@@ -1,0 +1,70 @@
+"""What terminal, page and figures call a tracked run's layers and ranks, and where stages were searched."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankrise.watch import StagesFound, TrackedRun
+
+STABLE = "stable"
+LOSS = "loss"
+
+
+def rank_kinds(run: TrackedRun, which: str) -> dict[str, np.ndarray]:
+    """Recorded ranks of a product or matrix by name: "stable", "90 % energy" and so on, "entropy"."""
+    energy = run.energy_rank(which)
+    kinds = {f"{100 * share:.0f} % energy": energy[..., at] for at, share in enumerate(run.energy_shares)}
+    kinds = {STABLE: run.stable_rank(which)} | kinds | {"entropy": run.entropy_rank(which)}
+    return {kind: curve for kind, curve in kinds.items() if kind == STABLE or np.isfinite(curve).any()}
+
+
+def head_count(run: TrackedRun) -> int:
+    """How many heads were tracked, in all layers."""
+    return sum(len(layer["tracked_heads"]) for layer in run.layers)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Layer names without what all begin with (but for its last part) and end with.
+
+    >>> short_names(["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"])
+    ['layers.0', 'layers.1']
+    >>> short_names(["attention"])
+    ['attention']
+    """
+    parts = [name.split(".") for name in names]
+    if len(parts) < 2:
+        return list(names)
+    shortest = min(map(len, parts))
+    begin = next((at for at in range(shortest) if len({one[at] for one in parts}) > 1), shortest - 1)
+    end = next((at for at in range(shortest - begin) if len({one[-1 - at] for one in parts}) > 1), 0)
+    return [".".join(one[max(0, begin - 1) : len(one) - end]) for one in parts]
+
+
+def layer_titles(run: TrackedRun) -> list[str]:
+    """Each layer's number from 1, with its short name unless all layers are of one stack."""
+    names = [layer["name"] for layer in run.layers]
+    alike = len({re.sub(r"\d+", "", name) for name in names}) == 1
+    return [
+        f"layer {number}" if alike else f"layer {number} ({short})"
+        for number, short in enumerate(short_names(names), start=1)
+    ]
+
+
+def searched(found: StagesFound, losses: Sequence[float], measured: int, heads: int) -> tuple[str, str]:
+    """Where stages were searched ("loss and ranks", "loss", "ranks" or ""), and why not everywhere.
+
+    >>> searched(StagesFound((), (), 400), [], measured=5, heads=12)
+    ('', 'no loss was recorded, and 5 measurements are too few, or too far apart, to show one')
+    >>> searched(StagesFound((), ("loss",), 400), [2.0] * 400, measured=400, heads=0)
+    ('loss', 'no heads were tracked')
+    """
+    usable = int(np.sum(np.isfinite(losses) & (np.asarray(losses) > 0)))
+    few = "{} are too few, or too far apart, to show one".format
+    why_not = {
+        LOSS: few(f"{usable} losses") if len(losses) else "no loss was recorded",
+        "ranks": few(f"{measured} measurements") if heads else "no heads were tracked",
+    }
+    have = {LOSS: LOSS in found.searched, "ranks": bool({*found.searched} - {LOSS})}
+    what = " and ".join(name for name, known in have.items() if known)
+    return what, ", and ".join(why_not[name] for name, known in have.items() if not known)
