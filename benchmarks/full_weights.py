@@ -102,8 +102,8 @@ def draw(rows: list[Row], stem: Path) -> None:
     """Predicted against measured times, and the relative error against the scale; the data beside it."""
     from matplotlib.ticker import NullFormatter
 
-    from rankrise.show.figures.saving import save, table
     from rankrise.show.figures.style import FAINT, GREY, INK, new_figure, paper_style, shades
+    from rankrise.show.pictures import save_with_data
 
     count = len({row["seed"] for row in rows})
     title = f"Stages of {count} softmax heads with full weights, d = 3: predicted and measured"
@@ -131,7 +131,7 @@ def draw(rows: list[Row], stem: Path) -> None:
         for panel in (left, right):
             panel.legend()
         figure.suptitle(title)
-        save(figure, table(list(rows[0]), [list(row.values()) for row in rows]), title, stem)
+        save_with_data(figure, list(rows[0]), [list(row.values()) for row in rows], title, stem)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from rankrise.claims import Claim, Measure, check_claims
 from rankrise.runs import choices_of, open, studies
-from rankrise.show.figures.saving import Drawn, save, table
+from rankrise.show.figures.scaffold import Drawn
 from rankrise.show.figures.style import new_figure, paper_style
+from rankrise.show.pictures import save_with_data
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -71,8 +72,8 @@ HEADER = (
 
 def main() -> None:
     with paper_style():
-        figure, data = draw()
-        save(figure, data, "Every claim on every data set", PICTURE)
+        drawn = draw()
+        save_with_data(*drawn, "Every claim on every data set", PICTURE)
     PICTURE.with_suffix(".svg").unlink()
 
 
@@ -104,7 +105,7 @@ def draw() -> Drawn:
         panel.text(-0.35, middle, text, ha="right", va="center", fontsize=6)
     handles = [Patch(facecolor=colour, label=verdict) for verdict, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-    return figure, table(HEADER, rows(cells) + rows(choices()))
+    return Drawn(figure, HEADER, rows(cells) + rows(choices()))
 
 
 def judged() -> Iterator[tuple[str, Claim]]:

@@ -9,29 +9,34 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
-from rankrise.show.figures.chosen import (
+from rankrise.show.figures.scaffold import (
     CHANGES,
+    Drawn,
+    Rows,
     epochs_of,
+    figure,
     grid,
+    layer_panels,
     layer_title,
     legend_below,
     mark_found_stages,
     mean_and_std,
     measured,
     noise_note,
-    noisy_heads,
-    paper_layers,
+    rows_of,
     shade_noise,
+    shade_noisy_heads,
     shown_layers,
     stage_note,
+    three_layers,
     tidy,
 )
-from rankrise.show.figures.saving import Drawn, table
 from rankrise.show.figures.style import (
     BLUE,
     DASHES,
     GREEN,
     GREY,
+    LOOKS,
     STYLES,
     VERMILION,
     new_figure,
@@ -41,78 +46,77 @@ from rankrise.show.figures.style import (
 from rankrise.show.moments import length
 from rankrise.show.tracked_words import STABLE, rank_kinds
 
-LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
-ENERGY_SHARE = "95 % energy"
+STABLE_RANK_HEADER = (
+    *("data", "scale", "seed", "product", "layer", "step", "epoch"),
+    *("mean_over_heads", "std_over_heads", "noise_share", "noise_rank"),
+)
 MOST_MATRIX_PANELS = 9
 
-Rows = list[tuple[object, ...]]
 
-
+@figure("stable-rank", "studies", {"cifar10": "12", "cifar100": "14", "imagenet": "16"}, later="4")
 def draw_stable_rank(study: Study) -> Drawn:
-    """Figures 12, 14 and 16: mean and standard deviation over heads, a panel per layer."""
-    member = measured(study.main[0])
-    layers = shown_layers(len(member.layers))
-    figure, all_panels = grid(len(layers), "stable rank")
-    panels = tidy(all_panels, len(layers), member.clock)
+    """Stable rank of the change throughout training."""
+    run = measured(study.main[0])
+    picture, panels, layers = layer_panels(run, "stable rank")
     for panel, layer in zip(panels, layers, strict=True):
         _draw_layer(panel, study, layer)
-        panel.set_title(layer_title(member, layer))
     panels[0].set_ylim(bottom=0)
-    legend_below(figure, panels[0], 2)
-    heads = member.layers[0]["heads"]
-    figure.suptitle(
+    legend_below(picture, panels[0], 2)
+    heads = run.layers[0]["heads"]
+    picture.suptitle(
         f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} "
-        f"head{'' if heads == 1 else 's'} per layer{_seed_note([study])}{stage_note(member)}"
-        f"{noise_note(member)}"
+        f"head{'' if heads == 1 else 's'} per layer{_seed_note([study])}{stage_note(run)}{noise_note(run)}"
     )
-    return figure, table(STABLE_RANK_HEADER, _stable_rank_rows(study))
+    return Drawn(picture, STABLE_RANK_HEADER, _stable_rank_rows(study))
 
 
+@figure("later-4", "side_by_side")
 def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
-    """A column per study: a middle layer throughout training, and every layer at the end."""
-    members = [measured(study.main[0]) for study in studies]
-    figure = new_figure(4.2)
-    panels = figure.subplots(2, len(studies), sharey="row", squeeze=False)
-    for upper, lower, study, member in zip(*panels, studies, members, strict=True):
-        layer = len(member.layers) // 2
+    """Stable rank throughout training, side by side (Figure 4 of the paper's later version)."""
+    runs = [measured(study.main[0]) for study in studies]
+    picture = new_figure(4.2)
+    panels = picture.subplots(2, len(studies), sharey="row", squeeze=False)
+    for upper, lower, study, run in zip(*panels, studies, runs, strict=True):
+        layer = len(run.layers) // 2
         _draw_layer(upper, study, layer)
-        upper.set_title(f"{plain(study.main_label)}\n{layer_title(member, layer)}")
-        upper.set_xlabel(member.clock)
-        for offset, name in zip((-0.12, 0.12), member.products, strict=False):
-            mean, std = mean_and_std(member.ranks[name][-1])
+        upper.set_title(f"{plain(study.main_label)}\n{layer_title(run, layer)}")
+        upper.set_xlabel(run.clock)
+        for offset, name in zip((-0.12, 0.12), run.products, strict=False):
+            mean, std = mean_and_std(run.ranks[name][-1])
             places, marker = np.arange(1, len(mean) + 1) + offset, "o" if name == "KQ" else "s"
             look = {"fmt": marker, "color": LOOKS[name][0], "markersize": 3}
             lower.errorbar(places, mean, std, elinewidth=0.8, capsize=1.5, **look)
         lower.set_xlabel("layer")
-        lower.set_xticks([number + 1 for number in shown_layers(len(member.layers))])
-        lower.set_title(f"at the end, seed {member.seed}" if _further_seeds(study) else "at the end")
+        lower.set_xticks([number + 1 for number in shown_layers(run)])
+        lower.set_title(f"at the end, seed {run.seed}" if _further_seeds(study) else "at the end")
     for line in panels:
         line[0].set_ylim(bottom=0)
         line[0].set_ylabel("stable rank")
-    legend_below(figure, panels[0, 0], 2)
-    figure.suptitle(
+    legend_below(picture, panels[0, 0], 2)
+    picture.suptitle(
         f"Stable rank of the change throughout training, mean and std over heads"
-        f"{_seed_note(studies)}{stage_note(*members)}{noise_note(*members)}"
+        f"{_seed_note(studies)}{stage_note(*runs)}{noise_note(*runs)}"
     )
-    return figure, table(STABLE_RANK_HEADER, [row for study in studies for row in _stable_rank_rows(study)])
+    return Drawn(picture, STABLE_RANK_HEADER, [row for study in studies for row in _stable_rank_rows(study)])
 
 
 def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
-    member, others = study.main[0], _further_seeds(study)
+    """Mean and std over heads of the main run, and thin lines for further seeds."""
+    run, others = study.main[0], _further_seeds(study)
     for other in others:
         for name in other.products:
             colour, style = LOOKS[name]
             mean, _ = mean_and_std(other.ranks[name][:, layer])
             panel.plot(other.at(other.finite_steps), mean, color=colour, linestyle=style, linewidth=0.6)
-    moments = member.at(member.finite_steps)
-    for name in member.products:
+    moments = run.at(run.finite_steps)
+    for name in run.products:
         colour, style = LOOKS[name]
-        mean, std = mean_and_std(member.ranks[name][:, layer])
+        mean, std = mean_and_std(run.ranks[name][:, layer])
         panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
         panel.plot(moments, mean, color=colour, linestyle=style, label=CHANGES[name])
-    mark_found_stages(panel, member)
-    shade_noise(panel, member, noisy_heads(member, layer))
-    panel.set_xlim(0, max(float(drawn.at(drawn.finite_steps)[-1]) for drawn in (member, *others)))
+    mark_found_stages(panel, run)
+    shade_noisy_heads(panel, run, layer)
+    panel.set_xlim(0, max(float(drawn.at(drawn.finite_steps)[-1]) for drawn in (run, *others)))
 
 
 def _further_seeds(study: Study) -> list[TrackedRun]:
@@ -123,68 +127,57 @@ def _seed_note(studies: Sequence[Study]) -> str:
     return "; thin: further seeds" if any(map(_further_seeds, studies)) else ""
 
 
-STABLE_RANK_HEADER = (
-    *("data", "scale", "seed", "product", "layer", "step", "epoch"),
-    *("mean_over_heads", "std_over_heads", "noise_share", "noise_rank"),
-)
-
-
 def _stable_rank_rows(study: Study) -> Rows:
     rows: Rows = []
-    for member, name in pairs(study.main, study.main[0].products):
-        means, stds = mean_and_std(member.ranks[name])
-        noise = [member.mean_noise_share(name)[member.finite], member.mean_noise_rank(name)[member.finite]]
+    for run, name in pairs(study.main, study.main[0].products):
+        means, stds = mean_and_std(run.ranks[name])
+        noise = [run.mean_noise_share(name)[run.finite], run.mean_noise_rank(name)[run.finite]]
         for layer in range(means.shape[1]):
-            curves = [means[:, layer].tolist(), stds[:, layer].tolist()]
-            curves += [["" if np.isnan(one) else float(one) for one in curve[:, layer]] for curve in noise]
-            moments = zip(member.finite_steps.tolist(), epochs_of(member), *curves, strict=True)
-            rows += [(study.label, member.scale, member.seed, name, layer + 1, *line) for line in moments]
+            noises = [["" if np.isnan(one) else float(one) for one in curve[:, layer]] for curve in noise]
+            where = (study.label, run.scale, run.seed, name, layer + 1)
+            moments = run.finite_steps, epochs_of(run)
+            rows += rows_of(where, *moments, means[:, layer], stds[:, layer], *noises)
     return rows
 
 
+@figure("energy-rank", "studies")
 def draw_energy_rank(study: Study) -> Drawn:
-    """Directions with 90, 95 and 99 % of the change's energy, and the entropy rank, a panel per layer."""
-    member = measured(study.main[0])
-    ranks = {name: rank_kinds(member, name) for name in member.products}
+    """Directions that hold 90, 95 and 99 % of the change's energy, and entropy rank, throughout training."""
+    run = measured(study.main[0])
+    ranks = {name: rank_kinds(run, name) for name in run.products}
     kinds = [kind for kind in next(iter(ranks.values()), {}) if kind != STABLE]
     if not kinds:
-        raise NotRecorded(f"{member.folder} was recorded without energy ranks: track the run again for them.")
-    layers = shown_layers(len(member.layers))
-    figure, all_panels = grid(len(layers), "directions")
-    panels = tidy(all_panels, len(layers), member.clock)
-    moments = member.at(member.finite_steps)
+        raise NotRecorded(f"{run.folder} was recorded without energy ranks: track the run again for them.")
+    picture, panels, layers = layer_panels(run, "directions")
+    moments = run.at(run.finite_steps)
     looks = ((STYLES[0], 0.8), ("-", 1.2), (DASHES, 0.8), (STYLES[2], 0.8))
     for panel, layer in zip(panels, layers, strict=True):
-        for (kind, (style, width)), name in pairs(zip(kinds, looks, strict=False), member.products):
-            mean, _ = mean_and_std(ranks[name][kind][member.finite][:, layer])
+        for (kind, (style, width)), name in pairs(zip(kinds, looks, strict=False), run.products):
+            mean, _ = mean_and_std(ranks[name][kind][run.finite][:, layer])
             label = f"{CHANGES[name]}, {kind.removesuffix(' energy')}"
             panel.plot(moments, mean, color=LOOKS[name][0], linestyle=style, linewidth=width, label=label)
-        panel.set_title(layer_title(member, layer))
         panel.set_xlim(0, float(moments[-1]))
     panels[0].set_ylim(bottom=0)
-    legend_below(figure, panels[0], max(2, len(kinds)))
-    figure.suptitle(
+    legend_below(picture, panels[0], max(2, len(kinds)))
+    picture.suptitle(
         f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
         "and its entropy rank; mean over heads (at most twice the head size)"
     )
-    steps, epochs = member.finite_steps.tolist(), epochs_of(member)
     rows: Rows = []
     for name, of_kind in ranks.items():
         for kind, curves in of_kind.items():
-            means, stds = (each.T.tolist() for each in mean_and_std(curves[member.finite]))
-            for layer, mean_std in enumerate(zip(means, stds, strict=True)):
-                where = (study.label, member.name, name, layer + 1, member.layers[layer]["name"])
-                lines = zip(steps, epochs, *mean_std, strict=True)
-                rows += [(*where, step, epoch, kind, *ends) for step, epoch, *ends in lines]
-    header = (
-        *("data", "run", "product", "layer", "name", "step", "epoch", "rank"),
-        *("mean_over_heads", "std_over_heads"),
-    )
-    return figure, table(header, rows)
+            means, stds = mean_and_std(curves[run.finite])
+            for number, about in enumerate(run.layers):
+                where = (study.label, run.name, name, number + 1, about["name"])
+                columns = [kind] * len(means), means[:, number], stds[:, number]
+                rows += rows_of(where, run.finite_steps, epochs_of(run), *columns)
+    header = ("data", "run", "product", "layer", "name", "step", "epoch", "rank")
+    return Drawn(picture, (*header, "mean_over_heads", "std_over_heads"), rows)
 
 
+@figure("scales", "studies", {"cifar10": "4"}, later="7")
 def draw_rank_by_scale(study: Study) -> Drawn:
-    """Figure 4: the stable rank after training against the initialisation scale, heads of all seeds."""
+    """Stable rank of the change after training against the initialisation scale."""
     scales = study.scales
     if len(scales) < 2:
         raise NotRecorded(
@@ -192,16 +185,17 @@ def draw_rank_by_scale(study: Study) -> Drawn:
         )
     first = next(iter(scales.values()))[0]
     looks = ((BLUE, "o", STYLES[5]), (VERMILION, "s", STYLES[3]), (GREEN, "^", STYLES[0]))
-    figure = new_figure(2.9)
-    panels = figure.subplots(1, len(first.products), sharey=True, squeeze=False)[0]
+    picture = new_figure(2.9)
+    panels = picture.subplots(1, len(first.products), sharey=True, squeeze=False)[0]
     rows: Rows = []
     for panel, name in zip(panels, first.products, strict=True):
         ends = {}  # by scale and layer, the finite ranks of the heads of all seeds
-        for scale, members in scales.items():
-            heads = np.concatenate([one.ranks[name][-1] for one in members], axis=1)
+        for scale, runs in scales.items():
+            heads = np.concatenate([run.ranks[name][-1] for run in runs], axis=1)
             ends[scale] = [layer[np.isfinite(layer)] for layer in heads]
-        shown = zip(paper_layers(len(first.layers)), looks, strict=False)
-        for place, (layer, (colour, marker, style)) in enumerate(shown):
+        for place, (layer, (colour, marker, style)) in enumerate(
+            zip(three_layers(first), looks, strict=False)
+        ):
             panel.errorbar(
                 [scale * 1.03 ** (place - 1) for scale in scales],
                 [float(np.mean(ends[scale][layer])) for scale in scales],
@@ -219,57 +213,55 @@ def draw_rank_by_scale(study: Study) -> Drawn:
         panel.minorticks_off()
         panel.set_xlabel("initialisation scale (1: default)")
         panel.set_title(CHANGES[name])
-        for scale, members in scales.items():
-            for layer, heads in enumerate(ends[scale], start=1):
-                numbers = float(np.mean(heads)), float(np.std(heads))
-                rows.append((name, scale, layer, len(members), len(heads), *numbers))
+        for scale, runs in scales.items():
+            for number, layer_heads in enumerate(ends[scale], start=1):
+                numbers = float(np.mean(layer_heads)), float(np.std(layer_heads))
+                rows.append((name, scale, number, len(runs), len(layer_heads), *numbers))
     panels[0].set_ylim(bottom=0)
-    lengths = {length(one) for members in scales.values() for one in members}
+    lengths = {length(run) for runs in scales.values() for run in runs}
     panels[0].set_ylabel(f"stable rank after {lengths.pop() if len(lengths) == 1 else 'training'}")
     panels[-1].legend(loc="upper left")
-    figure.suptitle(f"{plain(study.title)}: stable rank of the change, mean and std over heads, by scale")
+    picture.suptitle(f"{plain(study.title)}: stable rank of the change, mean and std over heads, by scale")
     header = ("product", "scale", "layer", "seeds", "heads", "mean_over_heads", "std_over_heads")
-    return figure, table(header, rows)
+    return Drawn(picture, header, rows)
 
 
+@figure("matrices", "with_matrices")
 def draw_matrices(study: Study) -> Drawn:
-    """Other weight matrices, a panel per kind: stable rank, and dashed the directions with 95 % energy."""
-    member = measured(study.main[0])
-    ranks = {name: rank_kinds(member, name) for name in member.matrices}
-    kinds = matrix_kinds(member.matrices)
+    """Ranks of the change of other weight matrices throughout training."""
+    run = measured(study.main[0])
+    ranks = {name: rank_kinds(run, name) for name in run.matrices}
+    kinds = matrix_kinds(run.matrices)
     shown = dict(list(kinds.items())[:MOST_MATRIX_PANELS])
-    figure, all_panels = grid(len(shown), "rank", sharey=False)
-    panels = tidy(all_panels, len(shown), member.clock)
-    moments = member.at(member.finite_steps)
-    for panel, (kind, names) in zip(panels, shown.items(), strict=True):
+    picture, panels = grid(len(shown), (0.9, 1.7), sharex=True)
+    moments = run.at(run.finite_steps)
+    for panel, (kind, names) in zip(tidy(panels, len(shown), run.clock, "rank"), shown.items(), strict=True):
         for name, colour in zip(names, shades(len(names)), strict=True):
-            panel.plot(moments, ranks[name][STABLE][member.finite], color=colour)
-            if ENERGY_SHARE in ranks[name]:
-                curve = ranks[name][ENERGY_SHARE][member.finite]
+            panel.plot(moments, ranks[name][STABLE][run.finite], color=colour)
+            if "95 % energy" in ranks[name]:
+                curve = ranks[name]["95 % energy"][run.finite]
                 known = np.isfinite(curve)  # a large matrix has it at its full spectra only
                 panel.plot(moments[known], curve[known], color=colour, linestyle=DASHES, linewidth=0.8)
-        below = [member.below_noise(name)[member.finite] for name in names]
-        shade_noise(panel, member, np.stack(below, axis=1))
+        shade_noise(panel, run, np.stack([run.below_noise(name)[run.finite] for name in names], axis=1))
         panel.set_title(plain(kind))
         panel.set_ylim(bottom=0)
         panel.set_xlim(0, float(moments[-1]))
     styles = [Line2D([], [], color=GREY), Line2D([], [], color=GREY, linestyle=DASHES)]
     labels = ["stable rank", "directions with 95 % of the energy"]
-    figure.legend(styles, labels, loc="outside lower center", ncols=2)
+    picture.legend(styles, labels, loc="outside lower center", ncols=2)
     left_out = f"; {len(kinds) - len(shown)} kinds more in the table" if len(kinds) > len(shown) else ""
-    figure.suptitle(
+    picture.suptitle(
         f"{plain(study.main_label)}: ranks of the change of other matrices, the later ones darker{left_out}"
-        f"{'' if member.products else noise_note(member)}"
+        f"{'' if run.products else noise_note(run)}"
     )
-    steps, epochs = member.finite_steps.tolist(), epochs_of(member)
     rows: Rows = []
     for name, of_kind in ranks.items():
-        noise = {"noise share": member.noise_share(name), "noise rank": member.noise_rank(name)}
-        known_noise = {kind: curve for kind, curve in noise.items() if np.isfinite(curve).any()}
-        for kind, curve in (of_kind | known_noise).items():
-            lines = zip(steps, epochs, curve[member.finite].tolist(), strict=True)
-            rows += [(study.label, member.name, name, step, epoch, kind, one) for step, epoch, one in lines]
-    return figure, table(("data", "run", "matrix", "step", "epoch", "rank", "value"), rows)
+        noise = {"noise share": run.noise_share(name), "noise rank": run.noise_rank(name)}
+        of_kind |= {kind: curve for kind, curve in noise.items() if np.isfinite(curve).any()}
+        for kind, curve in of_kind.items():
+            columns = epochs_of(run), [kind] * len(moments), curve[run.finite]
+            rows += rows_of((study.label, run.name, name), run.finite_steps, *columns)
+    return Drawn(picture, ("data", "run", "matrix", "step", "epoch", "rank", "value"), rows)
 
 
 def matrix_kinds(names: Sequence[str]) -> dict[str, list[str]]:

@@ -26,6 +26,7 @@ STYLES: tuple[Any, ...] = (
 )
 DASHES: Any = (0, (2, 1.5))
 GREY, FAINT = "#666666", "#C8C8C8"
+LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
 
 _SETTINGS: Any = {
     "font.size": 8,

@@ -19,7 +19,7 @@ from rankrise.recipes.scale import log10_of
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 from rankrise.runs.toy.pieces import pieces_of
-from rankrise.show.figures.saving import Drawn, table
+from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, rows_of
 from rankrise.show.figures.style import (
     BLUE,
     DASHES,
@@ -36,7 +36,6 @@ from rankrise.show.figures.style import (
 )
 
 NAMES = {"KQ": r"$\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)$", "VO": r"$\mathrm{diag}(w_V)\,\mathrm{diag}(w_O)$"}
-FULL_NAMES = {"VO": "$W_V W_O^T$", "KQ": "$W_K W_Q^T$"}
 RESCALED = r"rescaled time $t\,/\,\log(1/\alpha)$"
 POINTS = 401
 PERTURBATIONS = 5
@@ -81,11 +80,6 @@ class ToySeed:
         return self.run.stages(self.seed)
 
     @cached_property
-    def times(self) -> list[float]:
-        """The stage times."""
-        return [stage.time for stage in self.stages]
-
-    @cached_property
     def labels(self) -> list[str]:
         """The coordinates' names."""
         return self.run.labels(self.seed)
@@ -103,9 +97,10 @@ class ToySeed:
         """Algorithm 1 as a curve with two points at each jump: times (n,), a (n, p), losses (n,)."""
         points = [torch.zeros(len(self.labels), dtype=torch.float64), *(stage.point for stage in self.stages)]
         losses = [self.stages.initial_loss, *(stage.loss for stage in self.stages)]
-        edges = [0.0, *self.times, max(self.until, *self.times) if self.times else self.until]
-        times = np.array([edge for pair in pairwise(edges) for edge in pair])
-        return times, torch.stack(points).repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
+        times = [stage.time for stage in self.stages]
+        edges = [0.0, *times, max(self.until, *times) if times else self.until]
+        jumps = np.array([edge for pair in pairwise(edges) for edge in pair])
+        return jumps, torch.stack(points).repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
 
     def flow(self, alpha: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The exact flow at a scale: times (n,), a (n, p), losses (n,)."""
@@ -114,114 +109,25 @@ class ToySeed:
         losses = np.exp(np.interp(times.numpy(), flow.times.numpy(), flow.losses.log().numpy()))
         return times.numpy(), flow.at(times).numpy(), losses
 
-
-def draw_loss(source: ToySeed) -> Drawn:
-    """Figure 6: the loss by scale, on a linear and on a logarithmic axis, with Algorithm 1's staircase."""
-    alphas = source.run.settings.alphas
-    curves = {alpha: source.flow(alpha) for alpha in alphas}
-    times, _, losses = source.staircase
-    figure = new_figure(3.0)
-    panels = figure.subplots(1, 2)
-    for panel, scale in zip(panels, ("linear", "log"), strict=True):
-        for number, (alpha, colour) in enumerate(zip(alphas, shades(len(alphas)), strict=True)):
-            style = STYLES[-1 - (len(alphas) - 1 - number) % len(STYLES)]
-            moments, _, curve = curves[alpha]
-            panel.plot(moments, curve, color=colour, linestyle=style, label=rf"$\alpha$ = {alpha}")
-        panel.plot(times, losses, color=INK, linewidth=0.6, label="Algorithm 1")
-        panel.set_yscale(scale)
-        _over_rescaled_time(panel, source)
-    panels[0].set_ylim(bottom=0)
-    panels[0].set_ylabel("loss")
-    panels[1].set_ylabel("loss (log)")
-    panels[0].legend(loc="upper right")
-    figure.suptitle(r"Loss of a diagonal attention head, exact flow, as $\alpha \to 0$ (numbers: stage)")
-    drawn = [*((alpha, t, loss) for alpha, (t, _, loss) in curves.items()), ("Algorithm 1", times, losses)]
-    rows = [(name, *row) for name, t, loss in drawn for row in _pairs(t, loss)]
-    return figure, table(("alpha", "rescaled_time", "loss"), rows)
+    def flows_and_staircase(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The flow at each scale, and last the staircase as "Algorithm 1"."""
+        return {alpha: self.flow(alpha) for alpha in self.run.settings.alphas} | {
+            "Algorithm 1": self.staircase
+        }
 
 
-def draw_entries(source: ToySeed, kind: str) -> Drawn:
-    """Figures 7 and 8: every entry in the exact flow under Algorithm 1's staircase, a panel per scale."""
-    alphas = source.run.settings.alphas
-    chosen = source.coordinates(kind)
-    curves = {alpha: source.flow(alpha) for alpha in alphas}
-    times, points, _ = source.staircase
-    columns = min(3, len(alphas))
-    lines = -(-len(alphas) // columns)
-    figure = new_figure(0.8 + (1.8 if len(chosen) <= 20 else 2.4) * lines)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for panel in panels.flat[len(alphas) :]:
-        panel.set_axis_off()
-    for panel, alpha in zip(panels.flat, alphas, strict=False):
-        _plot_entries(panel, curves[alpha][0], curves[alpha][1][:, chosen])
-        _plot_staircase(panel, times, points[:, chosen])
-        panel.set_title(rf"$\alpha$ = {alpha}", pad=11)
-        _over_rescaled_time(panel, source, "")
-    for panel in panels[-1]:
-        panel.set_xlabel(RESCALED)
-    for line in panels:
-        line[0].set_ylabel("entry")
-    figure.suptitle(f"Entries of {NAMES[kind]}, exact flow (numbers: stage)")
-    flow = Line2D([], [], color=sequence()(0.4))
-    limit = Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES)
-    labels = ["flow, dark to light in Algorithm 1's order", "Algorithm 1"]
-    figure.legend([flow, limit], labels, loc="outside lower center", ncols=2)
-    drawn = [*((alpha, t, a) for alpha, (t, a, _) in curves.items()), ("Algorithm 1", times, points)]
-    rows = [(name, time, *row) for name, t, a in drawn for time, row in _pairs(t, a[:, chosen])]
-    return figure, table(("alpha", "rescaled_time", *(source.labels[c] for c in chosen)), rows)
-
-
-def draw_descent(source: ToySeed) -> Drawn:
-    """Gradient descent beside the exact flow: the loss, and how late each coordinate comes by descent."""
-    run, seed, alpha = source.run, source.seed, source.descent_alpha
-    descents = [run.descent(seed, alpha, step) for step in (None, *run.settings.other_steps)]
-    descents.sort(key=lambda descent: descent.step, reverse=True)
-    flow_times, _, flow_losses = source.flow(alpha)
-    activation = run.flow(seed, alpha).activation_times(ACTIVE).numpy()
-    figure = new_figure(3.0)
-    left, right = figure.subplots(1, 2)
-    left.plot(flow_times, flow_losses, color=INK, linewidth=1.2, label="exact flow")
-    rows: list[tuple[object, ...]] = [("loss", "flow", *row) for row in _pairs(flow_times, flow_losses)]
-    for number, descent in enumerate(descents):
-        colour, marker = (VERMILION, BLUE, SKY, GREEN)[number % 4], ("o", "s", "^", "D")[number % 4]
-        name, style = f"step {descent.step:g}", STYLES[number % len(STYLES)]
-        times, losses = descent.times.numpy(), descent.losses.numpy()
-        left.plot(times, losses, color=colour, linestyle=style, label=f"descent, {name}")
-        reached = descent.activation_times.numpy()
-        both = np.isfinite(reached) & np.isfinite(activation) & (activation > 0)
-        late = 100 * (reached[both] / activation[both] - 1)
-        label = f"{name}: median {median(late.tolist()):.1f} %" if late.size else f"{name}: none active"
-        look: Any = {"markersize": 3, "color": colour, "markerfacecolor": "none"}
-        right.plot(activation[both], late, marker, label=label, **look)
-        rows += [("loss", name, *row) for row in _pairs(times, losses)]
-        rows += [("percent late", name, *row) for row in _pairs(activation[both], late)]
-    left.set_yscale("log")
-    left.set_ylabel("loss (log)")
-    left.legend(loc="lower left")
-    right.axhline(0, color=INK, linewidth=0.6)
-    right.set_ylabel("% later than in the flow")
-    low, high = right.get_ylim()
-    right.set_ylim(min(0.0, low), high + 0.3 * (high - low))
-    right.legend(loc="upper left", handlelength=1.0)
-    left.set_title(rf"loss, $\alpha$ = {alpha}", pad=11)
-    right.set_title("when each coordinate becomes active", pad=11)
-    for panel in (left, right):
-        _over_rescaled_time(panel, source)
-    figure.suptitle("Gradient descent beside the exact flow")
-    return figure, table(("quantity", "curve", "rescaled_time", "value"), rows)
-
-
+@figure("diagonal-and-full", "seeds", "3")
 def draw_diagonal_and_full(source: ToySeed) -> Drawn:
-    """Figure 3: gradient descent on diagonal weights above, on full weights below, each with its loss."""
+    """Diagonal and full weights trained by gradient descent."""
     alpha = source.descent_alpha
     descent, full = source.run.descent(source.seed, alpha), source.run.full(source.seed)
     times, points, losses = source.staircase
-    figure = new_figure(4.4)
-    panels = figure.subplots(2, 3)
     diagonal, rescaled = descent.times.numpy(), full.rescaled_times.numpy()
     singular = {"VO": full.singular_values_vo.numpy(), "KQ": full.singular_values_kq.numpy()}
     predicted = {"VO": full.predicted_vo.tolist(), "KQ": full.predicted_kq.tolist()}
-    for column, kind in enumerate(("VO", "KQ")):
+    picture = new_figure(4.4)
+    panels = picture.subplots(2, 3)
+    for column, (kind, title) in enumerate({"VO": "$W_V W_O^T$", "KQ": "$W_K W_Q^T$"}.items()):
         chosen = source.coordinates(kind)
         upper, lower = panels[:, column]
         _plot_entries(upper, diagonal, descent.values.numpy()[:, chosen])
@@ -229,7 +135,7 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
         upper.set_title(f"({'ab'[column]}) {NAMES[kind]}", pad=11)
         _plot_entries(lower, rescaled, singular[kind])
         _mark_predicted(lower, predicted[kind])
-        lower.set_title(f"({'de'[column]}) singular values of {FULL_NAMES[kind]}")
+        lower.set_title(f"({'de'[column]}) singular values of {title}")
     panels[0, 0].set_ylabel(f"diagonal weights, $\\alpha$ = {alpha}\nentry")
     panels[0, 2].plot(diagonal, descent.losses, color=BLUE, label="gradient descent")
     panels[0, 2].plot(times, losses, color=INK, linewidth=0.6, linestyle=DASHES, label="Algorithm 1")
@@ -246,40 +152,121 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     for panel in panels[1]:
         panel.set_xlim(0, float(rescaled[-1]))
         panel.set_xlabel(r"$t\,/\,\log(1/\mathrm{std})$")
-    figure.suptitle(f"Attention head trained by gradient descent, step {descent.step:g} (numbers: stage)")
-    return figure, _diagonal_and_full_data(source, descent, full)
+    picture.suptitle(f"Attention head trained by gradient descent, step {descent.step:g} (numbers: stage)")
+    names = [f"singular value {at} of {kind}" for kind in singular for at in range(singular[kind].shape[1])]
+    blank = [[""] * len(source.labels)] * len(rescaled)
+    curves = zip(descent.losses.tolist(), descent.values.tolist(), strict=True)
+    rows: Rows = [
+        ("diagonal", time, loss, *entries)
+        for time, (loss, entries) in zip(diagonal.tolist(), curves, strict=True)
+    ]
+    columns = full.losses.tolist(), blank, singular["VO"].tolist(), singular["KQ"].tolist()
+    for time, loss, *values in zip(rescaled.tolist(), *columns, strict=True):
+        rows.append(("full", time, loss, *(cell for part in values for cell in part)))
+    for kind in ("KQ", "VO"):
+        ranks = enumerate(predicted[kind], start=1)
+        rows += [(f"full, predicted rank {rank} of {kind}", time) for rank, time in ranks]
+    return Drawn(picture, ("weights", "rescaled_time", "loss", *source.labels, *names), rows)
 
 
-def _diagonal_and_full_data(source: ToySeed, descent: Any, full: Any) -> str:
-    """A row per moment: entries of diagonal weights, singular values of full ones."""
-    singular = {"VO": full.singular_values_vo.tolist(), "KQ": full.singular_values_kq.tolist()}
-    names = [f"singular value {at} of {kind}" for kind in singular for at in range(len(singular[kind][0]))]
-    diagonal = zip(descent.times.tolist(), descent.losses.tolist(), descent.values.tolist(), strict=True)
-    rows: list[tuple[object, ...]] = [("diagonal", time, loss, *entries) for time, loss, entries in diagonal]
-    blank = [""] * len(source.labels)
-    moments = zip(full.rescaled_times.tolist(), full.losses.tolist(), *singular.values(), strict=True)
-    rows += [("full", time, loss, *blank, *vo, *kq) for time, loss, vo, kq in moments]
-    for kind, times in (("VO", full.predicted_vo.tolist()), ("KQ", full.predicted_kq.tolist())):
-        rows += [(f"full, predicted rank {rank} of {kind}", time) for rank, time in enumerate(times, start=1)]
-    return table(("weights", "rescaled_time", "loss", *source.labels, *names), rows)
+@figure("loss", "seeds", "6", later="2")
+def draw_loss(source: ToySeed) -> Drawn:
+    """Loss against rescaled time for each initialisation scale."""
+    curves = source.flows_and_staircase()
+    alphas = source.run.settings.alphas
+    picture = new_figure(3.0)
+    panels = picture.subplots(1, 2)
+    for panel, scale in zip(panels, ("linear", "log"), strict=True):
+        for number, (alpha, colour) in enumerate(zip(alphas, shades(len(alphas)), strict=True)):
+            style = STYLES[-1 - (len(alphas) - 1 - number) % len(STYLES)]
+            times, _, losses = curves[alpha]
+            panel.plot(times, losses, color=colour, linestyle=style, label=rf"$\alpha$ = {alpha}")
+        times, _, losses = source.staircase
+        panel.plot(times, losses, color=INK, linewidth=0.6, label="Algorithm 1")
+        panel.set_yscale(scale)
+        _over_rescaled_time(panel, source)
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylabel("loss")
+    panels[1].set_ylabel("loss (log)")
+    panels[0].legend(loc="upper right")
+    picture.suptitle(r"Loss of a diagonal attention head, exact flow, as $\alpha \to 0$ (numbers: stage)")
+    rows = [row for name, (times, _, losses) in curves.items() for row in rows_of((name,), times, losses)]
+    return Drawn(picture, ("alpha", "rescaled_time", "loss"), rows)
 
 
-def draw_perturbations(source: ToySeed, kind: str) -> Drawn:
-    """Figures 9 and 10: up to five perturbations, entry by entry, and how far all are from the original."""
+@figure("entries-kq", "seeds", "7", later="2")
+def draw_entries_kq(source: ToySeed) -> Drawn:
+    """Entries of w_K*w_Q for each initialisation scale."""
+    return _draw_entries(source, "KQ")
+
+
+@figure("entries-vo", "seeds", "8", later="2")
+def draw_entries_vo(source: ToySeed) -> Drawn:
+    """Entries of w_V*w_O for each initialisation scale."""
+    return _draw_entries(source, "VO")
+
+
+def _draw_entries(source: ToySeed, kind: str) -> Drawn:
+    """Every entry in the exact flow under Algorithm 1's staircase, a panel per scale."""
+    alphas = source.run.settings.alphas
+    chosen = source.coordinates(kind)
+    curves = source.flows_and_staircase()
+    times, points, _ = source.staircase
+    heights = (0.8, 1.8 if len(chosen) <= 20 else 2.4)
+    picture, panels = grid(len(alphas), heights, min(3, len(alphas)), sharex=True, sharey=True)
+    for panel in panels.flat[len(alphas) :]:
+        panel.set_axis_off()
+    for panel, alpha in zip(panels.flat, alphas, strict=False):
+        _plot_entries(panel, curves[alpha][0], curves[alpha][1][:, chosen])
+        _plot_staircase(panel, times, points[:, chosen])
+        panel.set_title(rf"$\alpha$ = {alpha}", pad=11)
+        _over_rescaled_time(panel, source, "")
+    for panel in panels[-1]:
+        panel.set_xlabel(RESCALED)
+    for line in panels:
+        line[0].set_ylabel("entry")
+    picture.suptitle(f"Entries of {NAMES[kind]}, exact flow (numbers: stage)")
+    flow = Line2D([], [], color=sequence()(0.4))
+    limit = Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES)
+    labels = ["flow, dark to light in Algorithm 1's order", "Algorithm 1"]
+    picture.legend([flow, limit], labels, loc="outside lower center", ncols=2)
+    rows: Rows = []
+    for name, (moments, values, _) in curves.items():
+        rows += rows_of((name,), moments, *values[:, chosen].T)
+    return Drawn(picture, ("alpha", "rescaled_time", *(source.labels[c] for c in chosen)), rows)
+
+
+@figure("strict-minima", "seeds", "9", later="3")
+def draw_strict_minima(source: ToySeed) -> Drawn:
+    """Noise at random times."""
+    std = source.run.settings.strict_minima_std
+    return _draw_perturbations(source, "strict-minima", std, "at random times")
+
+
+@figure("noise-robustness", "seeds", "10", later="3")
+def draw_noise_robustness(source: ToySeed) -> Drawn:
+    """Noise when a coordinate wakes."""
     settings = source.run.settings
+    crossed = f"{settings.threshold:g}".replace("e-0", "e-")
+    when = f"when a coordinate has just crossed {crossed}"
+    return _draw_perturbations(source, "noise-robustness", settings.noise_robustness_std, when)
+
+
+def _draw_perturbations(source: ToySeed, kind: str, std: float, when: str) -> Drawn:
+    """Up to five perturbations, entry by entry, and how far all are from the original."""
     curves = source.run.perturbations(source.seed, kind)
-    std = settings.strict_minima_std if kind == "strict-minima" else settings.noise_robustness_std
     count = min(PERTURBATIONS, len(curves))
     shown = [round(part * (len(curves) - 1) / max(1, count - 1)) for part in range(count)]
-    figure = new_figure(4.4)
-    panels = figure.subplots(2, 3)
+    distances = [(curve.perturbed - curve.original).abs().amax(1) for curve in curves]
+    picture = new_figure(4.4)
+    panels = picture.subplots(2, 3)
     for panel in panels.flat[len(shown) : PERTURBATIONS]:
         panel.set_axis_off()
     for panel, number in zip(panels.flat, shown, strict=False):
         _draw_perturbation(panel, curves[number], source)
     last = panels.flat[-1]
-    for curve, colour in zip(curves, shades(len(curves)), strict=True):
-        last.plot(curve.times, _distances(curve).clamp(min=1e-8), color=colour, linewidth=0.9)
+    for curve, apart, colour in zip(curves, distances, shades(len(curves)), strict=True):
+        last.plot(curve.times, apart.clamp(min=1e-8), color=colour, linewidth=0.9)
     last.set_yscale("log")
     last.set_xlim(left=0)
     last.set_title(f"largest distance, all {len(curves)}")
@@ -287,25 +274,22 @@ def draw_perturbations(source: ToySeed, kind: str) -> Drawn:
         line[0].set_ylabel("entry of $a = u \\odot v$")
     for panel in panels[1]:
         panel.set_xlabel("rescaled time since the noise")
-    crossed = f"{settings.threshold:g}".replace("e-0", "e-")
-    times = "at random times" if kind == "strict-minima" else f"when a coordinate has just crossed {crossed}"
-    figure.suptitle(
-        rf"Noise of std {std:g} on nonnegligible weights, {times} ($\alpha$ = {settings.smallest_alpha})"
-    )
+    alpha = source.run.settings.smallest_alpha
+    picture.suptitle(rf"Noise of std {std:g} on nonnegligible weights, {when} ($\alpha$ = {alpha})")
     crowded = bool(curves) and curves[0].original.shape[1] > MOST_MOVED
     noisy = Line2D([], [], color=sequence()(0.4), linewidth=1.1)
     without = Line2D([], [], color=INK, linewidth=0.7, linestyle=DASHES)
     labels = [f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}", "without"]
-    figure.legend([noisy, without], labels, loc="outside lower center", ncols=2)
+    picture.legend([noisy, without], labels, loc="outside lower center", ncols=2)
+    rows: Rows = []
+    for number, (curve, apart) in enumerate(zip(curves, distances, strict=True)):
+        where, moments = (number, curve.start), list(zip(curve.times.tolist(), apart.tolist(), strict=True))
+        drawn = {"perturbed": curve.perturbed.tolist(), "original": curve.original.tolist()}
+        for name, values in (drawn if number in shown else {"distance": [[]] * len(moments)}).items():
+            for (time, distance), entries in zip(moments, values, strict=True):
+                rows.append((*where, time, name, distance, *entries))
     header = ("experiment", "start", "rescaled_time_since", "curve", "largest_distance", *source.labels)
-    rows: list[tuple[object, ...]] = []
-    for number, curve in enumerate(curves):
-        distances = _distances(curve).tolist()
-        pairs = (("perturbed", curve.perturbed.tolist()), ("original", curve.original.tolist()))
-        for name, values in pairs if number in shown else (("distance", [[]] * len(distances)),):
-            moments = zip(curve.times.tolist(), distances, values, strict=True)
-            rows += [(number, curve.start, time, name, apart, *entries) for time, apart, entries in moments]
-    return figure, table(header, rows)
+    return Drawn(picture, header, rows)
 
 
 def _draw_perturbation(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> None:
@@ -319,7 +303,7 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> N
     for coordinate, colour in zip(most, shades(len(most))[::-1], strict=True):
         panel.plot(moments, curve.perturbed[:, coordinate], color=colour, linewidth=1.1)
     panel.plot(moments, curve.original[:, most], color=INK, linewidth=0.7, linestyle=DASHES)
-    since = [time - curve.start for time in source.times]
+    since = [stage.time - curve.start for stage in source.stages]
     mark_stages(panel, [time for time in since if 0 <= time <= moments[-1]], source.until, number=False)
     panel.set_xscale("symlog", linthresh=1e-3, linscale=0.4)  # shows the quick return and the later stages
     panel.set_xlim(0, moments[-1])
@@ -329,8 +313,45 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> N
     panel.set_title(f"from {curve.start:.3f}, {int((curve.original[0].abs() > VISIBLE).sum())} active")
 
 
-def _distances(curve: PerturbedCurve) -> torch.Tensor:
-    return (curve.perturbed - curve.original).abs().amax(1)
+@figure("descent", "seeds")
+def draw_descent(source: ToySeed) -> Drawn:
+    """Gradient descent beside the exact flow."""
+    run, seed, alpha = source.run, source.seed, source.descent_alpha
+    descents = [run.descent(seed, alpha, step) for step in (None, *run.settings.other_steps)]
+    descents.sort(key=lambda descent: descent.step, reverse=True)
+    flow_times, _, flow_losses = source.flow(alpha)
+    activation = run.flow(seed, alpha).activation_times(ACTIVE).numpy()
+    picture = new_figure(3.0)
+    left, right = picture.subplots(1, 2)
+    left.plot(flow_times, flow_losses, color=INK, linewidth=1.2, label="exact flow")
+    rows = rows_of(("loss", "flow"), flow_times, flow_losses)
+    for number, descent in enumerate(descents):
+        colour, marker = (VERMILION, BLUE, SKY, GREEN)[number % 4], ("o", "s", "^", "D")[number % 4]
+        name, style = f"step {descent.step:g}", STYLES[number % len(STYLES)]
+        times, losses = descent.times.numpy(), descent.losses.numpy()
+        left.plot(times, losses, color=colour, linestyle=style, label=f"descent, {name}")
+        reached = descent.activation_times.numpy()
+        both = np.isfinite(reached) & np.isfinite(activation) & (activation > 0)
+        late = 100 * (reached[both] / activation[both] - 1)
+        label = f"{name}: median {median(late.tolist()):.1f} %" if late.size else f"{name}: none active"
+        look: Any = {"markersize": 3, "color": colour, "markerfacecolor": "none"}
+        right.plot(activation[both], late, marker, label=label, **look)
+        rows += rows_of(("loss", name), times, losses)
+        rows += rows_of(("percent late", name), activation[both], late)
+    left.set_yscale("log")
+    left.set_ylabel("loss (log)")
+    left.legend(loc="lower left")
+    right.axhline(0, color=INK, linewidth=0.6)
+    right.set_ylabel("% later than in the flow")
+    low, high = right.get_ylim()
+    right.set_ylim(min(0.0, low), high + 0.3 * (high - low))
+    right.legend(loc="upper left", handlelength=1.0)
+    left.set_title(rf"loss, $\alpha$ = {alpha}", pad=11)
+    right.set_title("when each coordinate becomes active", pad=11)
+    for panel in (left, right):
+        _over_rescaled_time(panel, source)
+    picture.suptitle("Gradient descent beside the exact flow")
+    return Drawn(picture, ("quantity", "curve", "rescaled_time", "value"), rows)
 
 
 def _plot_entries(panel: Axes, times: np.ndarray, values: np.ndarray) -> None:
@@ -356,10 +377,6 @@ def _mark_predicted(panel: Axes, times: Sequence[float]) -> None:
 
 
 def _over_rescaled_time(panel: Axes, source: ToySeed, label: str = RESCALED) -> None:
-    mark_stages(panel, source.times, source.until)
+    mark_stages(panel, [stage.time for stage in source.stages], source.until)
     panel.set_xlim(0, source.until)
     panel.set_xlabel(label)
-
-
-def _pairs(times: np.ndarray, values: np.ndarray) -> list[tuple[Any, ...]]:
-    return list(zip(times.tolist(), values.tolist(), strict=True))

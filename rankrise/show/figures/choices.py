@@ -1,0 +1,154 @@
+"""Figures of runs that differ from a base in one choice."""
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rankrise.claims import Effect, Estimate, effects, learned
+from rankrise.runs import Choice, Study, TrackedRun, at_their_best, choices_of
+from rankrise.show.figures.scaffold import (
+    CHANGES,
+    Drawn,
+    Rows,
+    figure,
+    grid,
+    measured,
+    recorded,
+    rows_of,
+    tidy,
+)
+from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
+from rankrise.show.moments import length
+
+HEADER = (
+    *("choice", "run", "seeds", "best_rate", "accuracy", "training_loss", "validation_loss"),
+    *("product", "layer"),
+    *(f"{name}{bound}" for name in ("growth", "stable_rank", "over_base") for bound in ("", "_low", "_high")),
+)
+MEASURES = {"growth": "growth since\nepoch 1", "final": "stable rank\nat the end"}
+
+
+@figure("choices", "with_choices")
+def draw_choices(study: Study) -> Drawn:
+    """Which choice decides: growth and end of the stable rank, by changes from a base."""
+    choices = choices_of(study)
+    base = choices[0]
+    found = [effects(choice, base) for choice in choices]
+    scores = [learned(choice.runs) for choice in choices]
+    best = at_their_best(choices, [one.score for one in scores])
+    products = base.runs[0].products
+    picture = new_figure(1.5 + 0.17 * len(choices))
+    panels = picture.subplots(1, 2 * len(products), sharey=True, squeeze=False)[0]
+    kinds = [(kind, name) for kind in MEASURES for name in products]
+    for panel, (kind, name) in zip(panels, kinds, strict=True):
+        _draw_effects(panel, [[one for one in each if one.product == name] for each in found], kind, best)
+        panel.set_title(CHANGES[name])
+        panel.set_xlabel(MEASURES[kind])
+    labels = [
+        choice.label + (f", {100 * score.accuracy:.1f} %" if np.isfinite(score.accuracy) else "")
+        for choice, score in zip(choices, scores, strict=True)
+    ]
+    panels[0].set_yticks(range(len(choices)), list(map(plain, labels)))
+    panels[0].set_ylim(len(choices) - 0.4, -0.6)
+    for text, shown in zip(panels[0].get_yticklabels(), best, strict=True):
+        text.set_color(INK if shown else GREY)
+    count = len(base.runs[0].layers)
+    marks = [panels[0].plot([], [], linestyle="", marker="|", color=colour)[0] for colour in shades(count)]
+    labels = [f"layer {layer}" for layer in range(1, count + 1)]
+    picture.legend(marks, labels, loc="outside lower center", ncols=min(6, count), handlelength=1.0)
+    others = "" if all(best) else ", and rates that are not the best"
+    picture.suptitle(
+        f"{plain(study.title)}, {length(base.runs[0])}: changes from the base, and their accuracy. "
+        f"Dots: mean over layers with 90 % interval; grey: the base{others}"
+    )
+    bounds = ("value", "low", "high")
+    rows = [
+        (
+            *(choice.label, choice.runs[0].name, len(choice.runs), "yes" if is_best else "no"),
+            *(score.accuracy, score.loss, score.validation_loss, one.product, one.layer or "all"),
+            *(getattr(part, bound) for part in (one.growth, one.final, one.against_base) for bound in bounds),
+        )
+        for choice, each, score, is_best in zip(choices, found, scores, best, strict=True)
+        for one in each
+    ]
+    return Drawn(picture, HEADER, rows)
+
+
+def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str, best: Sequence[bool]) -> None:
+    """One measure of one product, a line per choice, on the interval of the base in grey."""
+    usual: Estimate = getattr(found[0][0], kind)
+    panel.axvspan(usual.low, usual.high, color=FAINT, alpha=0.6, linewidth=0)
+    if kind == "growth":
+        panel.axvline(1.0, color=GREY, linestyle=DASHES, linewidth=0.6)
+    colours = shades(len(found[0]) - 1)
+    for place, ((whole, *layers), shown) in enumerate(zip(found, best, strict=True)):
+        for one in layers:
+            look: Any = {"color": colours[(one.layer or 1) - 1], "alpha": 1.0 if shown else 0.35}
+            panel.plot(getattr(one, kind).value, place, marker="|", markersize=5, **look)
+        mean: Estimate = getattr(whole, kind)
+        error = [[mean.value - mean.low], [mean.high - mean.value]]
+        look = {"color": INK if shown else GREY, "marker": "o", "markersize": 3}
+        panel.errorbar(mean.value, place, xerr=error, elinewidth=0.9, **look)
+    panel.set_xscale("log")
+    low, high = panel.get_xlim()
+    possible = (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150)
+    ticks = [tick for tick in possible if low <= tick <= high]
+    ticks = ticks[:: max(1, -(-len(ticks) // 4))]  # there is room for four
+    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panel.minorticks_off()
+    panel.grid(axis="y", color=FAINT, linewidth=0.3)
+
+
+@figure("choice-courses", "with_choices")
+def draw_choice_courses(study: Study) -> Drawn:
+    """Stable rank and training loss throughout training, by changes from a base."""
+    choices, columns = choices_of(study), 4
+    picture, panels = grid(len(choices), (0.8, 1.35), columns, sharex=True, sharey=True)
+    shown = tidy(panels, len(choices), choices[0].runs[0].clock, "stable rank")
+    others = [panel.twinx() for panel in shown]
+    losses = [recorded(run, "loss")[1] for choice in choices for run in choice.runs]
+    highest = max((float(one.max()) for one in losses if len(one)), default=1.0)
+    rows: Rows = []
+    for place, (choice, panel, other) in enumerate(zip(choices, shown, others, strict=True)):
+        for run in choice.runs:
+            rows += _draw_run(panel, other, choice, measured(run))
+        panel.set_title(fill(plain(choice.label), 24), fontsize=7)
+        other.set_ylim(0, 1.05 * highest)
+        other.spines["right"].set_visible(True)
+        last = place == len(choices) - 1 or place % columns == columns - 1
+        other.tick_params(colors=GREY, labelright=last)
+        if last:
+            other.set_ylabel("loss", color=GREY)
+    shown[0].set_yscale("log")
+    low, high = shown[0].get_ylim()
+    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
+    shown[0].set_yticks(ticks, [f"{tick}" for tick in ticks])
+    shown[0].minorticks_off()
+    shown[0].set_xlim(left=0)
+    handles, labels = shown[0].get_legend_handles_labels()
+    named = dict(zip([*labels, "training loss"], [*handles, others[0].get_lines()[0]], strict=True))
+    picture.legend(named.values(), named.keys(), loc="outside lower center", ncols=len(named))
+    seeds = "; thin: further seeds" if any(len(choice.runs) > 1 for choice in choices) else ""
+    picture.suptitle(f"{plain(study.title)}: changes from the base, mean over all heads{seeds}")
+    return Drawn(picture, ("choice", "run", "seed", "quantity", "step", "epoch", "value"), rows)
+
+
+def _draw_run(panel: Axes, other: Axes, choice: Choice, run: TrackedRun) -> Rows:
+    """Ranks on one axis, the loss on the other."""
+    first = run is choice.runs[0]
+    curves = {name: (run.finite_steps, run.ranks[name].mean(axis=(1, 2))) for name in run.products}
+    curves["training loss"] = recorded(run, "loss")
+    rows: Rows = []
+    for name, (steps, values) in curves.items():
+        moments = run.at(steps)
+        if name in LOOKS:
+            (colour, style), label = LOOKS[name], CHANGES[name] if first else None
+            width = 1.0 if first else 0.5
+            panel.plot(moments, values, color=colour, linestyle=style, linewidth=width, label=label)
+        else:
+            other.plot(moments, values, color=GREY, linewidth=0.6)
+        rows += rows_of((choice.label, run.name, run.seed, name), steps.astype(int), moments, values)
+    return rows

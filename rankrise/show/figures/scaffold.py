@@ -1,0 +1,244 @@
+"""What figures share: how each is declared, what it can be drawn of, its panels, and the rows of its data."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rankrise.runs import NotRecorded, Study, TrackedRun, choices_of, found_stages
+from rankrise.show.figures.style import FAINT, mark_stages, new_figure, plain
+from rankrise.show.tracked_words import layer_titles
+
+PRODUCTS = {"KQ": r"$W_K W_Q^\top$", "VO": r"$W_V W_O^\top$"}
+CHANGES = {"KQ": r"$\Delta W_K W_Q^\top$", "VO": r"$\Delta W_V W_O^\top$"}
+
+Rows = list[tuple[object, ...]]
+
+
+class Drawn(NamedTuple):
+    """A picture and its data as a table."""
+
+    figure: Figure
+    header: Sequence[str]
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What opened runs have to draw: seeds of toy runs, and studies of tracked runs."""
+
+    seeds: Sequence[Any]
+    studies: Sequence[Study]
+    with_matrices: Sequence[Study] = ()
+    """Studies of runs that tracked other matrices than heads, perhaps only those."""
+
+    @cached_property
+    def with_several_runs(self) -> Sequence[Study]:
+        """Studies of at least two runs."""
+        return [study for study in self.studies if len(study.members) > 1]
+
+    @cached_property
+    def with_choices(self) -> Sequence[Study]:
+        """Studies of a base and runs that differ from it in a choice."""
+        return [study for study in self.studies if len(choices_of(study)) > 1]
+
+    @cached_property
+    def cifar10_and_imagenet(self) -> Sequence[Sequence[Study]]:
+        """The studies on CIFAR-10 and ImageNet together, if any."""
+        found = [study for study in self.studies if study.family in ("cifar10", "imagenet")]
+        return [found] if found else []
+
+    @cached_property
+    def side_by_side(self) -> Sequence[Sequence[Study]]:
+        """All studies together, if there are several."""
+        return [self.studies] if len(self.studies) > 1 else []
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure that some runs have. `of` names the attribute of `Shown` with what it is drawn of, one by one.
+
+    `number` is the paper's, or a mapping from the data set to it, and `later` that of its later version; on
+    other data the figure goes by its name.
+    """
+
+    name: str
+    of: str
+    number: str | Mapping[str, str]
+    later: str
+    draw: Callable[[Any], Drawn]
+
+    @property
+    def caption(self) -> str:
+        """The first line of the drawing function's docstring."""
+        return (self.draw.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    def number_of(self, subject: object) -> str:
+        """The paper's number of the figure of a subject, or ""."""
+        if isinstance(self.number, str):
+            return self.number
+        return self.number.get(subject.family or "", "") if isinstance(subject, Study) else ""
+
+
+FIGURES: list[FigureKind] = []
+"""Every figure, as `figure` lists them."""
+
+
+def figure(
+    name: str, of: str, number: str | Mapping[str, str] = "", later: str = ""
+) -> Callable[[Callable[[Any], Drawn]], Callable[[Any], Drawn]]:
+    """List a drawing function as a figure; see `FigureKind`."""
+
+    def listed(draw: Callable[[Any], Drawn]) -> Callable[[Any], Drawn]:
+        FIGURES.append(FigureKind(name, of, number, later, draw))
+        return draw
+
+    return listed
+
+
+# Data.
+
+
+def rows_of(where: Sequence[object], *columns: Iterable[object] | np.ndarray) -> Rows:
+    """A row per entry of the columns, each after the same leading cells.
+
+    >>> rows_of(("KQ", 1), np.array([1, 2]), [0.5, 0.25])
+    [('KQ', 1, 1, 0.5), ('KQ', 1, 2, 0.25)]
+    """
+    cells = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
+    return [(*where, *row) for row in zip(*cells, strict=True)]
+
+
+def measured(run: TrackedRun) -> TrackedRun:
+    """The run, if it has been measured at all."""
+    if not len(run.finite_steps):
+        raise NotRecorded(f"{run.folder} has no measured step with finite weights yet.")
+    return run
+
+
+def recorded(run: TrackedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The steps at which a metric was recorded and is finite, and its values."""
+    record = run.steps()
+    if name not in record:
+        return np.empty(0), np.empty(0)
+    known = np.isfinite(record[name])
+    return record["step"][known], record[name][known]
+
+
+def epochs_of(run: TrackedRun) -> list[float] | list[str]:
+    """The epoch of each finite step, blank if epochs are not known."""
+    steps = run.finite_steps
+    return run.at(steps).tolist() if run.epoch_steps else [""] * len(steps)
+
+
+def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation over heads, the last axis, ignoring nan."""
+    return np.nanmean(values, axis=-1), np.nanstd(values, axis=-1)
+
+
+# Layers and heads. Both count from 0 here, and from 1 where they are shown.
+
+
+def shown_layers(run: TrackedRun, most: int = 6) -> list[int]:
+    """All layers, or so many from the first to the last."""
+    count = len(run.layers)
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
+
+
+def three_layers(run: TrackedRun) -> list[int]:
+    """The paper's layers 1, 3 and 5 of 6; otherwise three from first to last."""
+    return [0, 2, 4] if 5 <= len(run.layers) <= 6 else shown_layers(run, 3)
+
+
+def layer_title(run: TrackedRun, layer: int) -> str:
+    """A layer's number, with its name if that says more."""
+    return plain(layer_titles(run)[layer])
+
+
+def middle_head(run: TrackedRun, product: str, layer: int) -> int:
+    """The head whose change has the layer's median stable rank at the end."""
+    ranks = measured(run).ranks[product][-1, layer]
+    known = np.flatnonzero(np.isfinite(ranks))
+    return int(known[np.argsort(ranks[known], kind="stable")[(len(known) - 1) // 2]])
+
+
+def head_number(run: TrackedRun, layer: int, head: int) -> int:
+    """The head's number in the model; not every head need be tracked."""
+    return int(run.layers[layer]["tracked_heads"][head]) + 1
+
+
+# Panels.
+
+
+def grid(
+    count: int, heights: tuple[float, float], columns: int = 0, **sharing: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure with room for `count` panels, of a height for the frame and one for each line of panels."""
+    columns = columns or (count if count in (1, 2, 4) else 3)
+    lines = -(-count // columns)
+    picture = new_figure(heights[0] + heights[1] * lines)
+    return picture, picture.subplots(lines, columns, squeeze=False, **sharing)
+
+
+def tidy(panels: np.ndarray, used: int, xlabel: str = "", ylabel: str = "") -> list[Axes]:
+    """The first `used` panels of a grid, with labels at its left and lower edge; the others are hidden."""
+    columns = panels.shape[1]
+    for place, panel in enumerate(panels.flat):
+        panel.set_visible(place < used)
+        if place % columns == 0:
+            panel.set_ylabel(ylabel)
+        if used - columns <= place < used:
+            panel.tick_params(labelbottom=True)
+            panel.set_xlabel(xlabel)
+    return list(panels.flat[:used])
+
+
+def layer_panels(run: TrackedRun, ylabel: str) -> tuple[Figure, list[Axes], list[int]]:
+    """A panel per layer over training, the rank from 0 on."""
+    layers = shown_layers(run)
+    picture, panels = grid(len(layers), (0.9, 1.7), sharex=True, sharey=True)
+    shown = tidy(panels, len(layers), run.clock, ylabel)
+    for panel, layer in zip(shown, layers, strict=True):
+        panel.set_title(layer_title(run, layer))
+    return picture, shown, layers
+
+
+def legend_below(picture: Figure, panel: Axes, columns: int | None = None) -> None:
+    """One legend for all panels, from one of them."""
+    handles, labels = panel.get_legend_handles_labels()
+    picture.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
+
+
+def mark_found_stages(panel: Axes, run: TrackedRun) -> None:
+    """Thin vertical lines at the run's stages."""
+    steps = [stage.step for stage in found_stages(run)]
+    mark_stages(panel, run.at(steps).tolist(), 0.0, number=False)
+
+
+def shade_noise(panel: Axes, run: TrackedRun, below: np.ndarray) -> None:
+    """Grey at the finite steps, the first axis of `below`, at which most changes are rounding noise."""
+    moments = run.at(run.finite_steps)
+    edges = np.concatenate([[0.0], (moments[1:] + moments[:-1]) / 2, moments[-1:]])
+    for place in np.flatnonzero(below.mean(axis=1) > 0.5):
+        panel.axvspan(edges[place], edges[place + 1], color=FAINT, alpha=0.5, linewidth=0, zorder=-1)
+
+
+def shade_noisy_heads(panel: Axes, run: TrackedRun, layer: int, heads: Sequence[int] | None = None) -> None:
+    """`shade_noise` for some heads of a layer, or all, in all products."""
+    places = slice(None) if heads is None else list(heads)
+    below = [run.below_noise(name)[run.finite, layer][:, places] for name in run.products]
+    shade_noise(panel, run, np.concatenate(below, axis=1))
+
+
+def stage_note(*runs: TrackedRun) -> str:
+    """What the lines of `mark_found_stages` are, for a heading."""
+    return " (upright lines: stages)" if any(map(found_stages, runs)) else ""
+
+
+def noise_note(*runs: TrackedRun) -> str:
+    """What the grey of `shade_noise` is, for a heading."""
+    return "; grey: rounding noise" if any(len(run.noisy_steps) for run in runs) else ""

@@ -1,0 +1,242 @@
+"""Figures of tracked runs: in three files, with the record's numbers beside the picture."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from known_stages import know
+from tracked_runs import changed, train, write_rows
+
+from rankrise import RankriseError, watch
+from rankrise.claims import check_claims
+from rankrise.commands import main
+from rankrise.record.lines import read_lines
+from rankrise.runs import NotRecorded, ToyRun, open, studies
+from rankrise.show.figures import FIGURES, draw_figures
+from rankrise.show.terminal import snapshot
+from rankrise.watch.types import FoundStage
+
+DRAW = {figure.name: figure.draw for figure in FIGURES}
+PAPER = ["1", "11", "2", "5", "12", "4", "14", "13"]
+
+
+@pytest.fixture(scope="module")
+def drawn(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Every figure of runs on two data sets, one of them at two scales."""
+    opened = open([tracked[name] for name in ("unit", "small", "again", "hard")])
+    drawn, skipped = draw_figures(opened, tmp_path_factory.mktemp("figures"))
+    assert set(skipped) == {"scales-CIFAR-100", "stages-to-smooth-CIFAR-10"}
+    return drawn
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def column(table: list[dict[str, str]], value: str, **where: object) -> list[float]:
+    return [float(row[value]) for row in table if all(row[one] == str(of) for one, of in where.items())]
+
+
+def test_every_figure_has_the_paper_s_number_or_its_name_and_says_what_it_is(drawn) -> None:
+    assert {name for name in drawn if name.isdigit()} == {*PAPER}
+    others = [f"{name}-CIFAR-100" for name in ("energy-rank", "singular-values", "final-spectra", "training")]
+    assert set(drawn) - {*PAPER} == {*others, "energy-rank-CIFAR-10", "training-CIFAR-10", "later-4"}
+    for png, svg, data in drawn.values():
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in svg.read_text()
+        assert len(rows(data)) >= 12
+    title = "Stable rank of the change throughout training (Figure 12 of the paper, 4 of the later version)"
+    assert title in drawn["12"][1].read_text()
+    assert title.encode() in drawn["12"][0].read_bytes()
+
+
+def test_ranks_are_the_record_s(tracked: dict[str, Path], drawn) -> None:
+    """Figure 12 by seed, Figure 4 over all seeds, the energy ranks from the full spectra."""
+    table = rows(drawn["12"][2])
+    for name, seed in (("unit", 0), ("again", 1)):
+        run = watch.load(tracked[name])
+        ranks = run.stable_rank("VO")[:, 1]
+        where = {"data": "CIFAR-10", "seed": seed, "product": "VO", "layer": 2}
+        assert column(table, "step", **where) == run.measured.tolist()
+        assert column(table, "epoch", **where) == pytest.approx((run.measured / 10).tolist())
+        assert column(table, "mean_over_heads", **where) == pytest.approx(ranks.mean(1).tolist(), rel=1e-5)
+        assert column(table, "std_over_heads", **where) == pytest.approx(ranks.std(1).tolist(), abs=1e-5)
+
+    ends = np.concatenate([watch.load(tracked[name]).stable_rank("VO")[-1, 0] for name in ("unit", "again")])
+    where = {"product": "VO", "scale": "1", "layer": 1, "seeds": 2, "heads": 4}
+    assert column(rows(drawn["4"][2]), "mean_over_heads", **where) == pytest.approx([ends.mean()], rel=1e-5)
+    assert column(rows(drawn["4"][2]), "std_over_heads", **where) == pytest.approx([ends.std()], rel=1e-4)
+
+    run = watch.load(tracked["unit"])
+    last = int(run.finite_spectra_steps[-1])
+    energies = run.spectrum("VO", last)[1].astype(float) ** 2
+    parts = np.cumsum(energies, axis=1) / energies.sum(axis=1, keepdims=True)
+    for share in (0.9, 0.95, 0.99):
+        where = {"product": "VO", "layer": 2, "step": last, "rank": f"{100 * share:.0f} % energy"}
+        counts = 1 + (parts < share).sum(axis=1)
+        shown = column(rows(drawn["energy-rank-CIFAR-10"][2]), "mean_over_heads", **where)
+        assert shown == pytest.approx([counts.mean()])
+
+
+def test_spectra_are_the_record_s(tracked: dict[str, Path], drawn) -> None:
+    """Figures 11, 1, 2 and 5, and the losses."""
+    run = watch.load(tracked["unit"])
+    where = {"product": "VO", "layer": 3, "heads": "all 2"}
+    for step, spectrum in ((0, run.spectrum("VO")), (120, run.spectrum("VO", 120))):
+        values = spectrum[2] / spectrum[2][:, :1]
+        for name, over in {"mean_over_heads": values.mean(0), "least": values.min(0)}.items():
+            shown = column(rows(drawn["11"][2]), name, step=step, **where)
+            assert shown == pytest.approx(over.tolist(), rel=1e-4, abs=1e-6)
+
+    ends = run.stable_rank("KQ")[-1, 1]
+    shown = {(row["layer"], row["heads"]) for row in rows(drawn["1"][2]) if row["product"] == "KQ"}
+    assert shown == {("2", str(int(np.argsort(ends)[0]) + 1))}
+
+    for name, scale in (("unit", "1"), ("small", "0.1")):
+        run, table = watch.load(tracked[name]), rows(drawn["2"][2])
+        head = int(next(row["head"] for row in table if row["product"] == "KQ")) - 1
+        shown = column(table, "singular_value", product="KQ", scale=scale, step=120)
+        assert shown == pytest.approx(run.spectrum("KQ", 120)[1][head].tolist(), rel=1e-3, abs=1e-6)
+        leading = column(table, "singular_value", product="KQ", scale=scale, index=1)
+        assert leading == pytest.approx([0.0, *run.top("KQ")[:, 1, head, 0]], rel=1e-4)
+
+    where = {"product": "KQ", "layer": 1, "head": 1, "spectrum": "initial"}
+    run = watch.load(tracked["unit"])
+    shown = column(rows(drawn["5"][2]), "singular_value", **where)
+    assert shown == pytest.approx(run.spectrum("KQ")[0][0].tolist(), rel=1e-5)
+    losses = column(rows(drawn["training-CIFAR-10"][2]), "value", run="unit", quantity="loss")
+    assert losses == pytest.approx(run.steps()["loss"].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("products", [("KQ", "VO"), ()])
+def test_other_matrices_have_a_panel_per_kind(tmp_path: Path, products: tuple[str, ...]) -> None:
+    folder = train(tmp_path / "run", layers=2, steps=30, products=products, matrices=["*.linear?.weight"])
+    drawn, _ = draw_figures(open(folder), tmp_path / "drawn")
+    assert ("energy-rank" in drawn) == bool(products)
+    run, last = watch.load(folder), watch.load(folder).last_finite_step
+    for matrix in run.matrices:
+        for rank, value in (
+            ("stable", run.stable_rank(matrix)[-1]),
+            ("95 % energy", run.energy_rank(matrix)[-1, 1]),
+        ):
+            found = column(rows(drawn["matrices"][2]), "value", matrix=matrix, step=last, rank=rank)
+            assert found == pytest.approx([value], rel=1e-5)
+    picture = DRAW["matrices"](studies([run], of_heads=False)[0]).figure
+    titles = [panel.get_title() for panel in picture.axes if panel.get_visible()]
+    assert titles == ["encoder.layers.*.linear1.weight", "encoder.layers.*.linear2.weight"]
+
+
+def test_further_seeds_are_thin_and_go_to_their_own_end(tracked: dict[str, Path], tmp_path: Path) -> None:
+    begun = changed(train(tmp_path / "2", seed=2, steps=0, close=False), tmp_path / "begun", {"epochs": 12})
+    longer = changed(train(tmp_path / "1", seed=1, steps=140), tmp_path / "longer", {"epochs": 12})
+    (study,) = studies(open([tracked["unit"], longer, begun]))
+    picture = DRAW["stable-rank"](study).figure
+    assert "thin: further seeds" in picture.get_suptitle()
+    for panel in picture.axes:
+        drawn = [line for line in panel.lines if len(line.get_xdata()) > 2]
+        assert [line.get_linewidth() < 1 for line in drawn] == [True, True, False, False]
+        assert [line.get_xdata()[-1] for line in drawn] == [14, 14, 12, 12]
+
+
+def test_a_run_of_one_s_own_has_plain_names_and_titles(tracked: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(tracked["wander"], tmp_path / "run")
+    steps = run / "steps.jsonl"
+    write_rows(steps, [*read_lines(steps), {"step": 150, "loss": 1.0, "perplexity": 9.0, "time": 1e9}])
+    know(run, FoundStage(40, (30, 50), 1.0, {}), until=150)
+    drawn, _ = draw_figures(open(run), tmp_path)
+    assert {*drawn} == {
+        *["spectra", "stable-rank", "energy-rank", "singular-values", "final-spectra", "training"]
+    }
+    assert drawn["stable-rank"][0].name == "figure-stable-rank.png"
+    (study,) = studies(open(run))
+    assert "the change at step 120 against" in DRAW["final-spectra"](study).figure.get_suptitle()
+    training = DRAW["training"](study).figure
+    assert training.get_suptitle().endswith("the course of training (upright lines: stages)")
+    panels = {panel.get_title(): panel for panel in training.axes}
+    assert panels["validation perplexity"].get_lines()[0].get_marker() == "o"  # recorded once
+    assert panels["training loss"].get_lines()[0].get_marker() == ""
+
+
+def test_runs_without_ranks_or_spectra_have_the_figures_they_can(
+    tracked: dict[str, Path], tmp_path: Path
+) -> None:
+    begun = shutil.copytree(tracked["unit"], tmp_path / "begun")
+    (begun / "ranks.jsonl").write_text("")
+    for path in (begun / "spectra").glob("step-*"):
+        path.unlink()
+    drawn, skipped = draw_figures(open(begun), tmp_path)
+    assert list(drawn) == ["training"]
+    assert "no full spectra" in skipped["11"]
+    with pytest.raises(NotRecorded, match="no measured step"):
+        draw_figures(open(begun), tmp_path, ["12"])
+    old = shutil.copytree(tracked["unit"], tmp_path / "old")
+    lines = read_lines(old / "ranks.jsonl")
+    for line in lines:
+        for product in ("KQ", "VO"):
+            del line[product]["energy_rank"], line[product]["entropy_rank"]
+    write_rows(old / "ranks.jsonl", lines)
+    with pytest.raises(NotRecorded, match="energy ranks"):
+        draw_figures(open(old), tmp_path, ["energy-rank"])
+
+
+def test_a_run_that_diverged_is_shown_up_to_there(tmp_path: Path) -> None:
+    diverged = train(tmp_path / "diverged", seed=3, steps=40, diverges=21, close=False)
+    (run,) = open(diverged)
+    assert 20 <= run.last_finite_step < run.measured[-1]
+    main(["figures", str(diverged), "--only", "12,2", "--out", str(tmp_path / "out")])
+    for name in ("12", "2"):
+        assert max(column(rows(tmp_path / f"out/figure-{name}.csv"), "step")) == run.last_finite_step
+    measures = {one.name: one.value for one in check_claims(open(diverged), ["products"])[0].measures}
+    assert measures["judged at step"] == run.last_finite_step
+    shot = snapshot(run, None)
+    assert np.isnan([line.means[-1] for line in shot.ranks]).all()
+    assert np.isfinite([line.means[1] for line in shot.ranks]).all()
+
+
+def test_stages_to_smooth_counts_every_run(tracked: dict[str, Path], tmp_path: Path) -> None:
+    """Columns lead from the most stages to larger scales, then to smaller batches."""
+    counts = {
+        (0.01, 64, 0): 4,
+        (0.01, 64, 1): 3,
+        (0.1, 64, 0): 2,
+        (1.0, 64, 0): 0,
+        (0.01, 8, 0): 1,
+        (0.01, 1, 0): 0,
+    }
+    for (scale, size, seed), count in counts.items():
+        settings = {"data": "regression", "initialisation_scale": scale, "batch_size": size, "seed": seed}
+        run = changed(tracked["unit"], tmp_path / f"sweep/{scale}-{size}-{seed}", settings)
+        know(run, *(FoundStage(10 * at, (10 * at, 10 * at), 1.0, {}) for at in range(1, count + 1)))
+    (study,) = studies(open(tmp_path / "sweep"))
+    picture, header, table = DRAW["stages-to-smooth"](study)
+    found = [dict(zip(header, row, strict=True)) for row in table]
+    stages = [row for row in found if row["quantity"] == "stages"]
+    assert {(row["scale"], row["batch_size"], row["seed"]): row["value"] for row in stages} == counts
+    titles = [panel.get_title() for panel in picture.axes if panel.get_title()]
+    columns = [(0.01, 64), (0.1, 64), (1, 64), (0.01, 8), (0.01, 1)]
+    assert titles == [f"scale {scale}\nbatch {size}" for scale, size in columns]
+    assert sum(row["quantity"] == "loss" for row in found) == 5 * 120
+    lines = {line.get_label(): list(line.get_ydata()) for line in picture.axes[-1].get_lines()}
+    assert (lines["batch 64"], lines["batch 8"]) == ([3.5, 2, 0], [1])
+    with pytest.raises(NotRecorded, match="batch size"):
+        DRAW["stages-to-smooth"](studies(open([tracked["unit"], tracked["again"]]))[0])
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "names"),
+    [
+        (["unit"], {"names": ["6"]}, "'6'"),
+        (["unit"], {"seed": 3}, "--seed 3"),
+        (["toy", "toy"], {}, "2 toy runs"),
+        (["toy"], {"names": ["4"]}, "'4'"),
+        (["toy"], {"seed": 9}, "seed 9"),
+    ],
+)
+def test_mistakes(tracked, run: ToyRun, tmp_path: Path, runs: list[str], options: dict, names: str) -> None:
+    opened = [run if name == "toy" else watch.load(tracked[name]) for name in runs]
+    with pytest.raises(RankriseError, match=names):
+        draw_figures(opened, tmp_path, **options)
+    assert not list(tmp_path.iterdir())
