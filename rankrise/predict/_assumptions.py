@@ -12,10 +12,9 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
-from rankrise.predict._diagonal.landing import land
+from rankrise.predict._diagonal.plateau import land
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
-from rankrise.predict._matrices.factors import FactorSpace, balanced
-from rankrise.predict._matrices.steps import Linearised
+from rankrise.predict._matrices.active import FactorSpace, Linearised, balanced
 from rankrise.predict._stages import Stage, Stages
 
 _SAME_POINT = 1e-3
@@ -175,8 +174,8 @@ def _matrix_curvature(loss: Loss, stage: Stage) -> float:
     space = FactorSpace(loss, ranks)
     x = space.pack([balanced(a, rank) for a, rank in zip(stage.points, ranks, strict=True)])
     linear = Linearised(space, space.here(x))
-    if linear.whole is not None:
-        values = -linear.whole.values
+    if linear.spectrum is not None:
+        values = -linear.spectrum.values
     else:
         units = torch.eye(space.size, dtype=x.dtype, device=x.device)
         jacobian = torch.stack([linear.apply(unit)[0] for unit in units])
@@ -195,12 +194,11 @@ def _returns(loss: Loss, stages: Stages, noise: float, trials: int, source: torc
         for _ in range(trials):
             start = _noisy(before, noise, source)
             start[stage.product] = stage.sign * noise**2
-            support = start.nonzero()[:, 0]
-            limit = land(loss.restricted(support), start[support])
+            limit = land(loss, start)
             if limit is None:
                 worst = -math.inf
                 continue
-            distance = (limit.abs().sqrt() - stage.point[support].abs().sqrt()).abs().max()
+            distance = (limit.abs().sqrt() - stage.point.abs().sqrt())[start != 0].abs().max()
             worst = min(worst, 1 - float(distance) / allowed)
         margins.append(worst)
         before = stage.point

@@ -1,9 +1,9 @@
 """Gradient flow at any initialisation scale: of diagonal networks exactly (Eq. 4), and of full matrices."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy
 import torch
@@ -15,22 +15,15 @@ from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._diagonal.integrate import integrate
 from rankrise.predict._diagonal.path import DiagonalPath
-from rankrise.predict._loss import (
-    Loss,
-    LossFunction,
-    Shape,
-    checked_columns,
-    checked_loss,
-    checked_shapes,
-    split_products,
-)
+from rankrise.predict._loss import Loss, LossFunction, Shape, checked_columns, checked_loss, split_products
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._matrices.path import MatrixPath
-from rankrise.predict._moments import Crossing, Ending, StepTooSmall
+from rankrise.predict._moments import Crossing, Ending, Moment, StepTooSmall
 
 LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""
+MOST_COORDINATES = 10_000
 MOST_STEPS = 100_000
 _LOOSEST_MATRIX_STEP = 1e-2
 
@@ -127,16 +120,6 @@ class Flow:
             return self.path.log_singular_values[product]
         return self.values[:, product, None].abs().log()
 
-    @property
-    def places(self) -> Tensor:
-        """The exact coordinate z of a diagonal network at the moments, (n, p)."""
-        return self._diagonal_path.places
-
-    @property
-    def tied(self) -> Tensor:
-        """Whether `|u0| = |v0|`, (p,): such a coordinate never changes its sign."""
-        return self._diagonal_path.coordinates.tied
-
     def place_at(self, time: float | Array) -> Tensor:
         """The exact coordinate z of a diagonal network at a rescaled time, (p,), or at several, (m, p)."""
         return self._interpolated(self._diagonal_path.place_at, time)
@@ -146,6 +129,16 @@ class Flow:
         below 1e-308.
         """
         return self._diagonal_path.coordinates.weights(self.place_at(time))
+
+    @property
+    def places(self) -> Tensor:
+        """The exact coordinate z of a diagonal network at the moments, (n, p)."""
+        return self._diagonal_path.places
+
+    @property
+    def tied(self) -> Tensor:
+        """Whether `|u0| = |v0|`, (p,), in a diagonal network: such a coordinate never changes its sign."""
+        return self._diagonal_path.coordinates.tied
 
     @property
     def conserved(self) -> tuple[Tensor, ...]:
@@ -248,23 +241,26 @@ def gradient_flow(
             "time needs alpha < 1."
         )
     if not 0 < until <= LONGEST:
+        raise RankriseError(f"until is {until}: pass a rescaled time above 0 and at most {LONGEST:g}.")
+    if not 0 < tolerance < 1 or max_steps < 1:
         raise RankriseError(
-            f"until is {until}: pass the rescaled time to stop at, above 0 and at most {LONGEST:g}."
+            f"tolerance is {tolerance} and max_steps is {max_steps}: pass a tolerance from 0 to 1 and "
+            "at least one step."
         )
-    if not 0 < tolerance < 1:
-        raise RankriseError(f"tolerance is {tolerance}: pass the error allowed in a step, such as 1e-5.")
-    if max_steps < 1:
-        raise RankriseError(f"max_steps is {max_steps}: pass a whole number of 1 or more.")
-    log_alpha = log10_alpha * math.log(10)
-    if _are_matrices(u0):
-        starts = _checked_matrices(u0, v0, device)
-        shapes = [(len(u), len(v)) for u, v in starts]
-        checked = checked_loss(loss, shapes=shapes, device=starts[0][0].device)
-        return _matrix_flow(checked, starts, log_alpha, until, tolerance, max_steps, progress)
-    u, v = _checked_vectors(u0, v0, device)
-    checked = checked_loss(loss, len(u), device=u.device)
-    coordinates, z = Coordinates.of_weights(u, v, log_alpha)
-    return diagonal_flow(checked, coordinates, z, -log_alpha, until, tolerance, max_steps, progress)
+    unit = -log10_alpha * math.log(10)
+    pairs, matrices = _checked_start(u0, v0, device)
+    if not matrices:
+        ((u, v),) = pairs
+        checked = checked_loss(loss, len(u), device=u.device)
+        coordinates, z = Coordinates.of_weights(u, v, -unit)
+        return diagonal_flow(checked, coordinates, z, unit, until, tolerance, max_steps, progress)
+    checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs], device=pairs[0][0].device)
+    columns = [Columns.of_start(u, v, -unit) for u, v in pairs]
+    solved = follow_columns(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
+    moments, ending = _solve(solved, unit, until, max_steps, progress)
+    conserved = tuple(u.T @ u - v.T @ v for u, v in pairs)
+    path = MatrixPath.of(moments, checked.shapes, conserved, unit)
+    return _flow_of(checked, moments, path, unit, until, ending)
 
 
 def random_start(
@@ -291,7 +287,7 @@ def random_start(
     size = getattr(loss, "size", loss)
     if isinstance(size, int):
         return draw(size), draw(size)
-    shapes = checked_shapes(getattr(loss, "shapes", loss))
+    shapes = getattr(loss, "shapes", loss)
     inner = checked_columns(columns, shapes)
     pairs = [(draw(d1, count), draw(d2, count)) for (d1, d2), count in zip(shapes, inner, strict=True)]
     return [u for u, _ in pairs], [v for _, v in pairs]
@@ -312,157 +308,96 @@ def diagonal_flow(
     # do not add up; and a bound, because an error of log|a| that no activation time shows still shows in the
     # values.
     allowed = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
-    solved = _solve(integrate(loss, coordinates, z, until * unit, allowed), unit, until, max_steps, progress)
-    places = torch.stack([moment.z for moment in solved.moments])
-    rates = torch.stack([moment.rate * unit for moment in solved.moments])
-    return _flow_of(solved, DiagonalPath(coordinates, places, rates), loss, unit)
-
-
-def _matrix_flow(
-    loss: Loss,
-    starts: Sequence[tuple[Tensor, Tensor]],
-    log_alpha: float,
-    until: float,
-    tolerance: float,
-    max_steps: int,
-    progress: Callable[[float], None] | None,
-) -> Flow:
-    columns = [Columns.of_start(u, v, log_alpha) for u, v in starts]
-    unit = -log_alpha
-    moments = follow_columns(loss, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
-    solved = _solve(moments, unit, until, max_steps, progress)
-    path = MatrixPath(
-        shapes=loss.shapes,
-        values=torch.stack([moment.products for moment in solved.moments]).cpu(),
-        rates=torch.stack([moment.rates * unit for moment in solved.moments]).cpu(),
-        log_singular_values=tuple(
-            torch.stack([moment.log_singular_values[product] for moment in solved.moments]).cpu()
-            for product in range(len(loss.shapes))
-        ),
-        conserved=tuple(u.T @ u - v.T @ v for u, v in starts),
-        drift=max(moment.drift for moment in solved.moments),
-    )
-    return _flow_of(solved, path, loss, unit)
-
-
-class _Moment(Protocol):
-    """What both integrators yield. A moment that is not `accepted` lies within a step."""
-
-    @property
-    def time(self) -> float: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def accepted(self) -> bool: ...
-
-
-MomentT = TypeVar("MomentT", bound=_Moment)
-
-
-@dataclass(frozen=True)
-class _Solved(Generic[MomentT]):
-    """The moments of a solve, with their rescaled times, and how it ended."""
-
-    moments: list[MomentT]
-    times: list[float]
-    losses: list[float]
-    steps: int
-    ending: Ending
-    message: str
+    if len(z) > MOST_COORDINATES:
+        raise RankriseError(
+            f"{len(z)} coordinates have a Jacobian of {8e-9 * len(z) ** 2:.3g} GB: a flow takes at most "
+            f"{MOST_COORDINATES}."
+        )
+    solved = integrate(loss, coordinates, z, until * unit, allowed)
+    moments, ending = _solve(solved, unit, until, max_steps, progress)
+    places = torch.stack([moment.place for moment in moments])
+    rates = torch.stack([moment.rate * unit for moment in moments])
+    return _flow_of(loss, moments, DiagonalPath(coordinates, places, rates), unit, until, ending)
 
 
 def _solve(
-    moments: Iterable[MomentT],
+    solved: Iterator[Moment],
     unit: float,
     until: float,
     max_steps: int,
     progress: Callable[[float], None] | None,
-) -> _Solved[MomentT]:
+) -> tuple[list[Moment], Ending]:
     """Collect the moments of a flow; what was solved is kept, however the solve ends."""
-    kept, steps = list[MomentT](), -1
-    ending: Ending = "reached"
-    message = f"The flow was followed to rescaled time {until:g}."
+    moments, steps = list[Moment](), -1
     try:
-        for moment in moments:
-            kept.append(moment)
+        for moment in solved:
+            moments.append(moment)
             steps += moment.accepted
             if progress is not None and moment.accepted:
                 progress(moment.time / unit)
             if steps >= max_steps and moment.time < until * unit:
-                ending = "max steps"
-                where = f"at rescaled time {moment.time / unit:.6g}"
-                message = f"Stopped after {max_steps} steps {where}: raise max_steps or tolerance."
-                break
+                return moments, "max steps"
     except StepTooSmall:
-        if not kept:
+        if not moments:
             raise RankriseError(
                 "loss or its gradient is not finite at the start: it must be finite there."
             ) from None
-        ending = "not finite"
-        message = (
-            f"Stopped at rescaled time {kept[-1].time / unit:.6g}, where the flow or its loss stops being "
-            "finite: take an earlier until, or a loss bounded below and twice differentiable."
-        )
-    times = [min(moment.time / unit, until) for moment in kept]
-    return _Solved(kept, times, [moment.loss for moment in kept], steps, ending, message)
+        return moments, "not finite"
+    return moments, "reached"
 
 
-def _flow_of(solved: _Solved[Any], path: DiagonalPath | MatrixPath, loss: Loss, unit: float) -> Flow:
+def _flow_of(
+    loss: Loss,
+    moments: list[Moment],
+    path: DiagonalPath | MatrixPath,
+    unit: float,
+    until: float,
+    ending: Ending,
+) -> Flow:
+    steps, device = sum(moment.accepted for moment in moments) - 1, path.values.device
+    last = f"at rescaled time {moments[-1].time / unit:.6g}"
+    messages: dict[Ending, str] = {
+        "reached": f"The flow was followed to rescaled time {until:g}.",
+        "max steps": f"Stopped after {steps} steps {last}: raise max_steps or tolerance.",
+        "not finite": f"Stopped {last}, where the flow or its loss stops being finite: take an earlier "
+        "until, or a loss bounded below and twice differentiable.",
+    }
+    times = [min(moment.time / unit, until) for moment in moments]
     return Flow(
-        times=torch.tensor(solved.times, dtype=torch.float64, device=path.values.device),
-        losses=torch.tensor(solved.losses, dtype=torch.float64, device=path.values.device),
+        times=torch.tensor(times, dtype=torch.float64, device=device),
+        losses=torch.tensor([moment.loss for moment in moments], dtype=torch.float64, device=device),
         log_inverse_alpha=unit,
         path=path,
-        ending=solved.ending,
-        message=solved.message,
-        steps=solved.steps,
+        ending=ending,
+        message=messages[ending],
+        steps=steps,
         gradients=loss.gradients,
         hessian_columns=loss.hessian_columns,
     )
 
 
-def _are_matrices(u0: Any) -> bool:
-    """Whether a start is a list of matrices, or a stack of them, and not a vector."""
-    if isinstance(u0, list | tuple):
-        return bool(u0) and numpy.ndim(u0[0]) == 2
-    return getattr(u0, "ndim", 0) == 3
-
-
-def _checked_vectors(u0: Any, v0: Any, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
-    u, v = (_checked_weights(name, weights, 1, device) for name, weights in (("u0", u0), ("v0", v0)))
-    if len(u) != len(v):
-        raise RankriseError(f"u0 has {len(u)} coordinates and v0 has {len(v)}: they must be equally long.")
-    nothing = ((u == 0) & (v == 0)).nonzero()
-    if len(nothing):
-        raise RankriseError(
-            f"u0 and v0 are both zero at coordinate {int(nothing[0])}, which then never moves: leave it out, "
-            "or start one of them off zero."
-        )
-    return u, v
-
-
-def _checked_matrices(u0: Any, v0: Any, device: torch.device | str | None) -> list[tuple[Tensor, Tensor]]:
-    if len(u0) != len(v0):
+def _checked_start(
+    u0: Any, v0: Any, device: torch.device | str | None
+) -> tuple[list[tuple[Tensor, Tensor]], bool]:
+    """The initial weights of each product, and whether they are matrices; a diagonal network has one pair of
+    vectors.
+    """
+    matrices = numpy.ndim(u0[0]) == 2 if isinstance(u0, list | tuple) and u0 else getattr(u0, "ndim", 0) == 3
+    if matrices and len(u0) != len(v0):
         raise RankriseError(f"u0 has {len(u0)} matrices and v0 has {len(v0)}: pass one per product in each.")
     pairs = []
-    for number, (first, second) in enumerate(zip(u0, v0, strict=True)):
-        u = _checked_weights(f"u0[{number}]", first, 2, device)
-        v = _checked_weights(f"v0[{number}]", second, 2, device)
-        if u.shape[1] != v.shape[1]:
+    for first, second in zip(u0, v0, strict=True) if matrices else [(u0, v0)]:
+        u, v = as_tensor("u0", first), as_tensor("v0", second)
+        if u.ndim != 1 + matrices or v.ndim != u.ndim or u.shape[-1] != v.shape[-1]:
             raise RankriseError(
-                f"u0[{number}] and v0[{number}] have {u.shape[1]} and {v.shape[1]} columns: pass as many."
+                f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: pass two vectors (p,), or two "
+                "lists of matrices (d, c)."
             )
-        if not u.any() and not v.any():
-            raise RankriseError(f"u0[{number}] and v0[{number}] are all zero and would never move.")
+        if not (u.isfinite().all() and v.isfinite().all()):
+            raise RankriseError("u0 or v0 is not finite: pass finite initial weights.")
+        moves = u.any() | v.any() if matrices else ((u != 0) | (v != 0)).all()
+        if not moves:
+            raise RankriseError("u0 and v0 are both zero in a product, which then never moves: leave it out.")
+        u, v = (one.detach().to(dtype=torch.float64, device=device or one.device) for one in (u, v))
         pairs.append((u, v))
-    return pairs
-
-
-def _checked_weights(name: str, given: Any, axes: int, device: torch.device | str | None) -> Tensor:
-    weights = as_tensor(name, given)
-    if weights.ndim != axes or not weights.numel():
-        expected = "a vector (p,), or a list of matrices (d, c)" if axes == 1 else "a matrix (d, c)"
-        raise RankriseError(f"{name} has shape {tuple(weights.shape)}: pass {expected}.")
-    if not torch.isfinite(weights).all():
-        raise RankriseError(f"{name} is not finite: pass finite initial weights.")
-    return weights.detach().to(dtype=torch.float64, device=device or weights.device)
+    return pairs, matrices

@@ -62,6 +62,13 @@ def greedy(
         plateau = MatrixPlateau(checked, checked_columns(columns, checked.shapes))
     initial_loss, found = plateau.value, list[Stage]()
     ending, message = _follow(plateau, until, max_stages, found, progress)
+    notes: tuple[str, ...] = ()
+    weakest = min((stage.mixing for stage in found if stage.mixing > 0), default=math.inf)
+    if plateau.mixing == "ordered" and weakest < _WEAK:
+        notes = (
+            f"The weakest link between directions is {weakest:.1g} of the gradient: ordered exponents show "
+            "only at initialisation scales far below it.",
+        )
     return Stages(
         stages=tuple(found),
         shapes=checked.shapes,
@@ -69,7 +76,7 @@ def greedy(
         ending=ending,
         message=message,
         mixing=plateau.mixing,
-        notes=_notes(found) if plateau.mixing == "ordered" else (),
+        notes=notes,
         gradients=checked.gradients,
         hessian_columns=checked.hessian_columns,
     )
@@ -85,8 +92,8 @@ def _follow(
     """Move the plateau from stage to stage, append each to `found`, and say why there are no more."""
     if plateau.flat:
         return "flat at zero", (
-            "The gradient at zero vanishes, so nothing is learned in times of order log(1/alpha). If it "
-            "leaves zero at all, the time depends on the start and grows like a power of 1/alpha."
+            "The gradient at zero vanishes: no stages on the logarithmic clock from zero; the escape is at a "
+            "time of order alpha^-2 (or later)."
         )
     time = 0.0
     while True:
@@ -137,13 +144,3 @@ def _follow(
                 f"{where} drops a direction while others wait, or moves one into another block. The theory "
                 "does not say what follows: use the stages so far."
             )
-
-
-def _notes(found: list[Stage]) -> tuple[str, ...]:
-    weakest = min((stage.mixing for stage in found if stage.mixing > 0), default=math.inf)
-    if weakest >= _WEAK:
-        return ()
-    return (
-        f"The weakest link between directions is {weakest:.1g} of the gradient: ordered exponents show only "
-        "at initialisation scales far below it.",
-    )

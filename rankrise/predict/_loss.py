@@ -22,7 +22,7 @@ _COLUMNS_AT_ONCE = 64
 
 @dataclass
 class Loss:
-    """A checked loss of products of `shapes`, counting what is asked of it.
+    """A loss of products of `shapes`, counting what is asked of it.
 
     The function may bring faster derivatives; autograd stands in for what it lacks:
 
@@ -71,15 +71,18 @@ class Loss:
             (gradient,) = torch.autograd.grad(value, flat)
         return value.detach(), gradient
 
-    def hessian(self, flat: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The exact Hessian (size, size), or some of its columns, (size, len(columns))."""
-        columns = torch.arange(self.size, device=flat.device) if columns is None else columns
-        return self._columns("hessian", flat, columns)
-
-    def curvature(self, flat: Tensor, columns: Tensor) -> Tensor:
-        """Columns of the Hessian, (size, len(columns)), to a few digits."""
-        name = "curvature" if hasattr(self.function, "curvature") else "hessian"
-        return self._columns(name, flat, columns)
+    def hessian(self, flat: Tensor, columns: Tensor | None = None, rough: bool = False) -> Tensor:
+        """The Hessian (size, size), or some of its columns; a `rough` one has a few digits."""
+        names = ("curvature", "hessian") if rough else ("hessian",)
+        supplied = next((getattr(self.function, one) for one in names if hasattr(self.function, one)), None)
+        if supplied is not None:
+            self.hessian_columns += self.size
+            hessian: Tensor = supplied(*self._arguments(flat))
+            return hessian if columns is None else hessian[:, columns]
+        units = torch.eye(self.size, dtype=flat.dtype, device=flat.device)
+        units = units if columns is None else units[columns]
+        apply = self._by_autograd(flat)
+        return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
 
     def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """The function `v -> H v` for many `v` (size,), sharing what depends on `flat` alone."""
@@ -95,19 +98,6 @@ class Loss:
 
         return product
 
-    def _columns(self, name: str, flat: Tensor, columns: Tensor) -> Tensor:
-        supplied = getattr(self.function, name, None)
-        if supplied is not None:
-            self.hessian_columns += self.size
-            hessian: Tensor = supplied(*self._arguments(flat))
-            return hessian if len(columns) == self.size else hessian[:, columns]
-        if not len(columns):
-            return flat.new_zeros(self.size, 0)
-        units = torch.zeros(len(columns), self.size, dtype=flat.dtype, device=flat.device)
-        units[torch.arange(len(columns)), columns] = 1
-        apply = self._by_autograd(flat)
-        return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
-
     def _by_autograd(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """The function from directions (n, size) to the Hessian times each of them."""
         with torch.enable_grad():
@@ -116,7 +106,7 @@ class Loss:
 
         def apply(directions: Tensor) -> Tensor:
             self.hessian_columns += len(directions)
-            if not gradient.requires_grad:  # the loss is linear
+            if not gradient.requires_grad or not len(directions):  # the loss is linear
                 return torch.zeros_like(directions)
             options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
             if len(directions) == 1:
@@ -131,7 +121,7 @@ class Loss:
         """The loss of the coordinates `support` alone, all others being zero."""
         supplied = getattr(self.function, "restricted", None)
         part = None if supplied is None else supplied(support)
-        return Loss(_Embedded(self, support) if part is None else part, ((1, 1),) * len(support), True)
+        return Loss(part or _Embedded(self, support), ((1, 1),) * len(support), True, self.device)
 
     def _arguments(self, flat: Tensor) -> Sequence[Tensor]:
         return (flat,) if self.diagonal else self.split(flat)
@@ -158,7 +148,7 @@ class _Embedded:
         return self.whole.hessian(self._embed(a), self.support)[self.support]
 
     def curvature(self, a: Tensor) -> Tensor:
-        return self.whole.curvature(self._embed(a), self.support)[self.support]
+        return self.whole.hessian(self._embed(a), self.support, rough=True)[self.support]
 
 
 def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
@@ -178,7 +168,7 @@ def checked_loss(
     shapes: Sequence[Shape] | None = None,
     device: torch.device | str = "cpu",
 ) -> Loss:
-    """Try a loss near zero, and refuse what is not a smooth scalar of `size` coordinates or of `shapes`.
+    """A loss of `size` coordinates or of products of `shapes`, tried near zero.
 
     A loss that has a `size` or `shapes` needs none given.
     """
@@ -190,28 +180,15 @@ def checked_loss(
             "pass size, the number of coordinates of a diagonal network, or shapes, one (d1, d2) per product "
             f"of matrices: size is {size} and shapes is {shapes}."
         )
-    if size is not None:
-        if not isinstance(size, int) or size < 1 or declared[0] not in (None, size):
-            expected = declared[0] or "a whole number of 1 or more"
-            raise RankriseError(f"size is {size}: pass the number of coordinates of a, {expected}.")
-        loss = Loss(function, ((1, 1),) * size, True, device)
-    else:
-        loss = Loss(function, checked_shapes(shapes), False, device)
-        if declared[1] is not None and tuple(map(tuple, declared[1])) != loss.shapes:
-            raise RankriseError(f"shapes is {shapes}, but the loss has {declared[1]}: pass loss.shapes.")
+    found = ((1, 1),) * size if size is not None else tuple((int(d1), int(d2)) for d1, d2 in shapes or ())
+    if not found or min(map(min, found)) < 1:
+        raise RankriseError(f"size is {size} and shapes is {shapes}: pass positive numbers.")
+    own = declared[0] or (declared[1] and tuple(map(tuple, declared[1])))
+    if own is not None and own != (size or found):
+        raise RankriseError(f"size is {size} and shapes is {shapes}, but the loss has {own}: pass that.")
+    loss = Loss(function, found, size is not None, device)
     _try(loss)
     return loss
-
-
-def checked_shapes(shapes: Sequence[Shape] | None) -> tuple[Shape, ...]:
-    """Shapes as pairs of whole numbers."""
-    try:
-        found = tuple((int(rows), int(columns)) for rows, columns in shapes or ())
-    except (TypeError, ValueError):
-        found = ()
-    if not found or min(map(min, found)) < 1:
-        raise RankriseError(f"shapes is {shapes}: pass one (d1, d2) per product, [(6, 6), (6, 6)] say.")
-    return found
 
 
 def checked_columns(columns: int | Sequence[int] | None, shapes: Sequence[Shape]) -> tuple[int, ...]:
@@ -229,22 +206,22 @@ def checked_columns(columns: int | Sequence[int] | None, shapes: Sequence[Shape]
 def _try(loss: Loss) -> None:
     """Evaluate a loss near zero; at zero its gradient may vanish although it depends on its input."""
     probe = torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64, device=loss.device).requires_grad_()
-    takes = f"size {loss.size}" if loss.diagonal else f"shapes {loss.shapes}"
     try:
         with torch.enable_grad():
             value = loss(probe)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        takes = f"size {loss.size}" if loss.diagonal else f"shapes {loss.shapes}"
         raise RankriseError(
             f"loss failed on float64 tensors of {takes} on {loss.device} ({first_line(error)}): "
             "check what it takes."
         ) from error
-    if not isinstance(value, Tensor) or value.shape != ():
-        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise RankriseError(f"loss returned {found}: it must return a scalar tensor, a sum or mean say.")
-    if value.dtype != torch.float64 or not torch.isfinite(value):
-        raise RankriseError(
-            f"loss returned {value.item():g} as {value.dtype} near zero: it must be finite and in float64."
-        )
+    if (
+        not isinstance(value, Tensor)
+        or value.shape != ()
+        or value.dtype != torch.float64
+        or not value.isfinite()
+    ):
+        raise RankriseError(f"loss returned {value} near zero: it must return a finite float64 scalar.")
     slope = torch.autograd.grad(value, probe, allow_unused=True)[0] if value.requires_grad else None
     if slope is None or not slope.any():
         raise RankriseError("loss does not depend on its argument: compute it with torch operations.")

@@ -1,5 +1,6 @@
 """Stages in order of time: what Algorithm 1 finds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -7,7 +8,6 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._loss import Shape, split_products
 
@@ -15,6 +15,25 @@ StagesEnding = Literal[
     "nothing moves", "until", "max stages", "not converged", "flat at zero", "assumption fails"
 ]
 Mixing = Literal["ordered", "tracked"]
+
+FLAT = 1e-9
+"""A rate below this fraction of the largest at zero is nothing."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One product gained a direction and has `rank` now; those in `left` lost one.
+
+    `clear` says whether the theory covers what happened. `rates`, `exponents` and `mixing` are a `Stage`'s.
+    """
+
+    sign: int
+    rank: int
+    left: tuple[int, ...]
+    clear: bool = True
+    rates: tuple[Tensor, ...] = ()
+    exponents: tuple[Tensor, ...] = ()
+    mixing: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,30 +157,33 @@ class Stages(Sequence[Stage]):
         """Everything that was found, as JSON has it. `label` adds names; `points=False` leaves the points
         out, for a record that keeps them as a tensor.
         """
-        moved = "coordinate" if self.diagonal else "product"
-        rows = []
-        for stage in self.stages:
-            row: dict[str, Any] = {"time": stage.time, moved: stage.product, "sign": stage.sign}
-            row |= {"rank": stage.rank, "loss": stage.loss, "left": list(stage.left)}
-            row |= {"runner_up": stage.runner_up, "tied": list(stage.tied)}
-            if not self.diagonal:
-                row |= {"gap": stage.gap, "mixing": stage.mixing}
-                row |= {"rates": [part.tolist() for part in stage.rates]}
-                row |= {"exponents": [part.tolist() for part in stage.exponents]}
-            if label is not None:
-                row["label"] = label(stage.product)
-            if points and self.diagonal:
-                row["point"] = stage.point.tolist()
-            elif points:
-                row["points"] = [point.tolist() for point in stage.points]
-            rows.append(row)
-        about: dict[str, Any] = {"ending": self.ending, "message": self.message}
-        about |= {"initial_loss": self.initial_loss}
+        rows = [self._row(stage, label, points) for stage in self.stages]
+        about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
         if not self.diagonal:
             about |= {"mixing": self.mixing, "notes": list(self.notes)}
             about |= {"shapes": [list(shape) for shape in self.shapes]}
             about |= {"gradients": self.gradients, "hessian_columns": self.hessian_columns}
         return about | {"stages": rows}
+
+    def _row(self, stage: Stage, label: Callable[[int], str] | None, points: bool) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "time": stage.time,
+            "coordinate" if self.diagonal else "product": stage.product,
+        }
+        row |= {"sign": stage.sign, "rank": stage.rank, "loss": stage.loss}
+        row["left"] = list(stage.left)
+        row |= {"runner_up": stage.runner_up, "tied": list(stage.tied)}
+        if not self.diagonal:
+            row |= {"gap": stage.gap, "mixing": stage.mixing}
+            row |= {"rates": [part.tolist() for part in stage.rates]}
+            row |= {"exponents": [part.tolist() for part in stage.exponents]}
+        if label is not None:
+            row["label"] = label(stage.product)
+        if points and self.diagonal:
+            row["point"] = stage.point.tolist()
+        elif points:
+            row["points"] = [point.tolist() for point in stage.points]
+        return row
 
     @staticmethod
     def from_dict(record: Mapping[str, Any], points: Tensor | None = None) -> "Stages":
@@ -174,28 +196,23 @@ class Stages(Sequence[Stage]):
         >>> Stages.from_dict(stages.to_dict())[0].point
         tensor([ 0., -2.], dtype=torch.float64)
         """
-        try:
-            rows = record["stages"]
-            if points is None:
-                points = torch.tensor([row["point"] for row in rows], dtype=torch.float64)
-            shapes = ((1, 1),) * (points.shape[1] if points.ndim == 2 else 0)
-            stages = tuple(
-                Stage(
-                    time=float(row["time"]),
-                    product=int(row["coordinate"]),
-                    sign=int(row["sign"]),
-                    rank=1,
-                    loss=float(row["loss"]),
-                    point=point,
-                    shapes=shapes,
-                    left=tuple(row["left"]),
-                    runner_up=float(row["runner_up"]),  # JSON has "inf" where nothing else is due
-                    tied=tuple(row["tied"]),
-                )
-                for row, point in zip(rows, points, strict=True)
+        rows = record["stages"]
+        if points is None:
+            points = torch.tensor([row["point"] for row in rows], dtype=torch.float64)
+        shapes = ((1, 1),) * (points.shape[1] if points.ndim == 2 else 0)
+        stages = tuple(
+            Stage(
+                time=float(row["time"]),
+                product=int(row["coordinate"]),
+                sign=int(row["sign"]),
+                rank=1,
+                loss=float(row["loss"]),
+                point=point,
+                shapes=shapes,
+                left=tuple(row["left"]),
+                runner_up=float(row["runner_up"]),  # JSON has "inf" where nothing else is due
+                tied=tuple(row["tied"]),
             )
-            return Stages(stages, shapes, float(record["initial_loss"]), record["ending"], record["message"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RankriseError(
-                f"this is no record of stages ({error!r}): pass what to_dict gave."
-            ) from error
+            for row, point in zip(rows, points, strict=True)
+        )
+        return Stages(stages, shapes, float(record["initial_loss"]), record["ending"], record["message"])

@@ -11,8 +11,7 @@ from rankrise.predict._matrices.path import MatrixPath
 from rankrise.predict._moments import Crossing
 from rankrise.predict._networks.full_head import FullHead
 from rankrise.predict._networks.head import AttentionEntry, DiagonalHead
-from rankrise.predict._networks.linear import DiagonalLinear, LinearNetwork
-from rankrise.predict._networks.sensing import MatrixSensing
+from rankrise.predict._networks.linear import DiagonalLinear, LinearNetwork, MatrixSensing
 from rankrise.predict._networks.transformer import Activation, DiagonalTransformer
 from rankrise.predict._perturbation import Perturbation
 from rankrise.predict._stages import Stage, Stages

@@ -136,7 +136,7 @@ def test_krylov_spaces_follow_the_same_flow(monkeypatch):
     starts = predict.random_start(network)
     until = 1.2 * predict.greedy(network, max_stages=2)[1].time
     dense = predict.gradient_flow(network, *starts, -30, until)
-    monkeypatch.setattr("rankrise.predict._matrices.steps.DENSE", 0)
+    monkeypatch.setattr("rankrise.predict._matrices.active.DENSE", 0)
     krylov = predict.gradient_flow(network, *starts, -30, until)
     for ours, theirs in zip(krylov.activation_times(), dense.activation_times(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)

@@ -173,7 +173,7 @@ def test_columns_bound_the_rank_and_change_nothing_before():
 def test_large_networks_take_krylov_spaces_to_the_same_points(monkeypatch):
     network = predict.full_head(4, 5, 60)
     dense = predict.greedy(network, max_stages=4)
-    monkeypatch.setattr("rankrise.predict._matrices.steps.DENSE", 0)
+    monkeypatch.setattr("rankrise.predict._matrices.active.DENSE", 0)
     krylov = predict.greedy(network, max_stages=4)
     assert [s.time for s in krylov] == pytest.approx([s.time for s in dense], rel=1e-6)
     for ours, theirs in zip(krylov, dense, strict=True):

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +18,7 @@ from rankrise.predict import (
     matrix_sensing,
     random_start,
 )
-from rankrise.predict.types import DiagonalHead, DiagonalTransformer
+from rankrise.predict.types import DiagonalTransformer
 
 OBJECTIVES = ("squared", "cross-entropy", "hard-cross-entropy")
 BUILDERS = {
@@ -278,23 +277,6 @@ def test_random_start():
     assert abs(float((u0 * v0).mean())) < 0.1
     assert float(u0.std()) == pytest.approx(1, abs=0.06)
     assert float(v0.std()) == pytest.approx(1, abs=0.06)
-
-
-@pytest.mark.parametrize("kind", [list, numpy.array])
-@pytest.mark.parametrize(
-    "network",
-    [diagonal_head(2, 3, 4), linear_network(4, samples=9, diagonal=True), diagonal_transformer(2, 1, 1)],
-)
-def test_arrays_and_lists_are_taken_wherever_tensors_are(network, kind):
-    a = point(4)
-    for function in (network, network.value_and_gradient, getattr(network, "hessian", network)):
-        torch.testing.assert_close(function(kind(a.tolist())), function(a), rtol=0, atol=0)
-
-
-def test_data_may_be_numpy():
-    network = diagonal_head(2, 3, 4)
-    same = DiagonalHead(network.inputs.numpy(), network.targets.tolist())
-    assert torch.equal(same(network.teacher), network(network.teacher))
 
 
 MATRIX_NETWORKS = [

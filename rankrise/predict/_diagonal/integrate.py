@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._loss import Loss
-from rankrise.predict._moments import StepTooSmall
+from rankrise.predict._moments import Moment, StepTooSmall
 
 _RTOL = 1e-13
 """Next to nothing, because errors count in z itself; by scipy's rule, Newton's method then stops at 2 % of
@@ -25,17 +25,6 @@ _ACTIVE = 1e-4
 _DOORSTEP = 1e-2
 _SPARSE_FROM = 500
 """From this size on, factors that know which columns of the Jacobian are empty are cheaper."""
-
-
-@dataclass(frozen=True, eq=False)
-class Moment:
-    """An accepted point of the flow: time t, z (p,), dz/dt (p,), and the loss."""
-
-    time: float
-    z: Tensor
-    rate: Tensor
-    loss: float
-    accepted: bool = True
 
 
 def integrate(
@@ -67,7 +56,7 @@ def integrate(
         moment = equation.moment(solver.t, solver.y)
         yield moment
         equation.reach = solver.step_size
-        equation.raise_ceiling(moment.z)
+        equation.raise_ceiling(moment.place)
 
 
 @dataclass
@@ -94,7 +83,7 @@ class _Equation:
         """
         times = [math.inf]
         for low, high in (self.coordinates.level(_DOORSTEP), (self._low, self._high)):
-            distance = torch.where(moment.rate > 0, high - moment.z, moment.z - low)
+            distance = torch.where(moment.rate > 0, high - moment.place, moment.place - low)
             ahead = (distance > 0.5) & (moment.rate != 0)
             times += (distance / moment.rate.abs())[ahead].tolist()
         return min(times)
@@ -113,7 +102,9 @@ class _Equation:
         active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
         self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype, device=slope.device)
         if len(active):
-            columns = -2 * slope[active] * self.loss.curvature(self.coordinates.product(clipped), active)
+            columns = (
+                -2 * slope[active] * self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
+            )
             self._jacobian[:, active] = columns.nan_to_num(0.0, 0.0, 0.0)
         found = self._jacobian.cpu().numpy()
         return found if len(z) < _SPARSE_FROM else csc_matrix(found)
@@ -127,7 +118,7 @@ class _Equation:
         if time > 0:
             rate = rate + self._jacobian @ (here - torch.from_numpy(self._z).to(here))
         loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
-        return Moment(time, here, rate, float(loss))
+        return Moment(time, float(loss), here, rate)
 
     def _clipped(self, z: numpy.ndarray) -> Tensor:
         return torch.clamp(torch.from_numpy(z).to(self._low), self._low, self._high)

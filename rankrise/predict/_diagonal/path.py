@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._loss import Shape
-from rankrise.predict._moments import Crossing, hermite
+from rankrise.predict._moments import Crossing, crossed, hermite
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,21 +47,12 @@ class DiagonalPath:
         found = [Crossing(0.0, int(i), True) for i in begun]
         for level, side in ((high, 1), (low, -1)):
             above = side * (self.places - level) >= 0
-            steps, coordinates = (above[1:] != above[:-1]).nonzero(as_tuple=True)
-            moments = self._cross(times, steps, coordinates, level).tolist()
-            upward = above[steps + 1, coordinates].tolist()
-            found += map(Crossing, moments, coordinates.tolist(), upward)
+            steps, chosen = (above[1:] != above[:-1]).nonzero(as_tuple=True)
+            ends, rates = (
+                (column[steps, chosen], column[steps + 1, chosen]) for column in (self.places, self.rates)
+            )
+            length = times[steps + 1] - times[steps]
+            moments = times[steps] + length * crossed(level[chosen], length, ends, rates)
+            upward = above[steps + 1, chosen]
+            found += map(Crossing, moments.tolist(), chosen.tolist(), upward.tolist())
         return found
-
-    def _cross(self, times: Tensor, steps: Tensor, coordinates: Tensor, level: Tensor) -> Tensor:
-        """When, within each of `steps`, its coordinate meets its level: the cubic's root, by bisection."""
-        start, step = times[steps], times[steps + 1] - times[steps]
-        ends = (self.places[steps, coordinates], self.places[steps + 1, coordinates])
-        slopes = (self.rates[steps, coordinates], self.rates[steps + 1, coordinates])
-        left, right = torch.zeros_like(step), torch.ones_like(step)
-        began_above = ends[0] > level[coordinates]
-        for _ in range(60):
-            middle = (left + right) / 2
-            before = (hermite(middle, step, ends, slopes) > level[coordinates]) == began_above
-            left, right = torch.where(before, middle, left), torch.where(before, right, middle)
-        return start + right * step

@@ -6,7 +6,6 @@ one. `U^T U - V^T V = W^T J W`, J = diag(I, -I), never changes; rounding does ch
 that the last exponent of a square product depends on, so it is restored.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -37,7 +36,7 @@ class Columns:
 
     @staticmethod
     def of_start(u: Tensor, v: Tensor, log_alpha: float) -> "Columns":
-        """The columns of `exp(log_alpha) * (U, V)`, orthogonal; those that are zero are left out."""
+        """The columns of `exp(log_alpha) * (U, V)`, orthogonal, largest first; zero ones are left out."""
         left, sizes, right = torch.linalg.svd(torch.cat([u, v]), full_matrices=False)
         kept = sizes > 1e-14 * sizes[0]
         rotated = torch.cat([u, v]) @ right[kept].T
@@ -50,35 +49,23 @@ class Columns:
         """The number of columns."""
         return len(self.logs)
 
-    def order(self, beginning: int = 0) -> None:
-        """Sort the columns from number `beginning` on, largest first."""
-        place = torch.arange(self.count, device=self.logs.device)
-        place[beginning:] = beginning + self.logs[beginning:].argsort(descending=True)
-        self.directions, self.logs = self.directions[:, place], self.logs[place]
-        self.conserved = self.conserved[place][:, place]
-
     def factors(self, count: int) -> Tensor:
         """The first columns at their true size, (d1 + d2, count)."""
         return self.directions[:, :count] * self.logs[:count].exp()
 
-    def product(self) -> Tensor:
-        """`U V^T` (d1, d2); what is too small for a float is zero."""
-        scaled = self.directions * (2 * self.logs).exp()
-        return scaled[: self.rows] @ self.directions[self.rows :].T
-
-    def set_columns(self, place: slice, columns: Tensor, logs: Tensor | float = 0.0) -> None:
+    def set_columns(self, place: slice | Tensor, columns: Tensor, logs: Tensor | float = 0.0) -> None:
         """Put `columns * exp(logs)` into some places."""
         sizes = columns.norm(dim=0)
         self.directions[:, place] = columns / sizes
         self.logs[place] = logs + sizes.log()
 
     def rotate(self, beginning: int = 0) -> None:
-        """Make the columns from number `beginning` on orthogonal, by one-sided Jacobi rotations.
+        """Sort the columns from number `beginning` on, and make them orthogonal by one-sided rotations.
 
-        These keep the relative accuracy of graded columns (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13,
+        Jacobi's keep the accuracy of graded columns (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13,
         1992).
         """
-        self.order(beginning)
+        self._sort(beginning)
         self._rotate_near(beginning)
         for _ in range(_MOST_SWEEPS):
             part = self.directions[:, beginning:]
@@ -87,7 +74,13 @@ class Columns:
                 return
             for first, second in rounds(self.count - beginning):
                 self._rotate_pairs(beginning + first, beginning + second)
-            self.order(beginning)
+            self._sort(beginning)
+
+    def _sort(self, beginning: int) -> None:
+        place = torch.arange(self.count, device=self.logs.device)
+        place[beginning:] = beginning + self.logs[beginning:].argsort(descending=True)
+        self.directions, self.logs = self.directions[:, place], self.logs[place]
+        self.conserved = self.conserved[place][:, place]
 
     def _rotate_near(self, beginning: int) -> None:
         """Rotate the largest columns, as far as they are of about one size, by their singular vectors."""
@@ -104,24 +97,6 @@ class Columns:
         turn[part, part] = right.T
         self.conserved = turn.T @ self.conserved @ turn
 
-    def separate(self, count: int) -> None:
-        """Rotate all columns after the first `count` against those of the first that are far larger.
-
-        The angles are tiny: what the larger ones would take is below their rounding.
-        """
-        if count in (0, self.count):
-            return
-        far = (self.logs[:count] > float(self.logs[count:].max()) + _FAR).nonzero()[:, 0]
-        large, small = self.directions[:, far], self.directions[:, count:]
-        shares = torch.linalg.lstsq(large, small).solution
-        apart = small - large @ shares
-        turn = torch.eye(self.count, dtype=small.dtype, device=small.device)
-        angles = shares * (self.logs[count:] - self.logs[far, None]).exp()
-        turn[far, count:] = -angles
-        turn[count:, far] = angles.T
-        self.conserved = turn.T @ self.conserved @ turn
-        self.set_columns(slice(count, None), apart, self.logs[count:])
-
     def _rotate_pairs(self, first: Tensor, second: Tensor) -> None:
         swapped = self.logs[first] < self.logs[second]
         large, small = torch.where(swapped, second, first), torch.where(swapped, first, second)
@@ -134,15 +109,28 @@ class Columns:
         slope = torch.where(overlap == 0, 0.0, 2 * overlap / bottom.clamp(min=1e-300))
         tangent = ratio * slope
         cosine = 1 / (1 + tangent**2).sqrt()
-        turned_a, turned_b = cosine * (a + tangent * ratio * b), cosine * (b - slope * a)
-        size_a, size_b = turned_a.norm(dim=0), turned_b.norm(dim=0)
-        self.directions[:, large], self.directions[:, small] = turned_a / size_a, turned_b / size_b
-        self.logs[large] += size_a.log()
-        self.logs[small] += size_b.log()
+        self.set_columns(large, cosine * (a + tangent * ratio * b), self.logs[large])
+        self.set_columns(small, cosine * (b - slope * a), self.logs[small])
         turn = torch.eye(self.count, dtype=a.dtype, device=a.device)
         turn[large, large] = turn[small, small] = cosine
         turn[small, large], turn[large, small] = cosine * tangent, -cosine * tangent
         self.conserved = turn.T @ self.conserved @ turn
+
+    def separate(self, count: int) -> None:
+        """Rotate all columns after the first `count` against those of the first that are far larger.
+
+        The angles are tiny: what the larger ones would take is below their rounding.
+        """
+        if count in (0, self.count):
+            return
+        far = (self.logs[:count] > float(self.logs[count:].max()) + _FAR).nonzero()[:, 0]
+        large, small = self.directions[:, far], self.directions[:, count:]
+        shares = torch.linalg.lstsq(large, small).solution
+        turn = torch.eye(self.count, dtype=small.dtype, device=small.device)
+        angles = shares * (self.logs[count:] - self.logs[far, None]).exp()
+        turn[far, count:], turn[count:, far] = -angles, angles.T
+        self.conserved = turn.T @ self.conserved @ turn
+        self.set_columns(slice(count, None), small - large @ shares, self.logs[count:])
 
     def restore(self, beginning: int = 0) -> float:
         """Give `W^T J W` its value again, charging the smaller column of each pair, from column `beginning`
@@ -160,9 +148,7 @@ class Columns:
             change = missing.triu(1) + torch.diag(missing.diagonal() / 2)
             change[:, :beginning] = 0
             largest = max(largest, float(change.abs().max())) if change.numel() else largest
-            moved = self.directions + flipped @ change
-            sizes = moved.norm(dim=0)
-            self.directions, self.logs = moved / sizes, self.logs + sizes.log()
+            self.set_columns(slice(None), self.directions + flipped @ change, self.logs)
         return largest
 
     def log_singular_values(self) -> Tensor:
@@ -189,15 +175,10 @@ def rounds(count: int) -> list[tuple[Tensor, Tensor]]:
     >>> [(first.tolist(), second.tolist()) for first, second in rounds(3)]
     [([1], [2]), ([0], [2]), ([0], [1])]
     """
-    return list(_tournament(count))
-
-
-def _tournament(count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    even = count + count % 2
-    circle = list(range(even))
-    for _ in range(even - 1):
-        pairs = [sorted((circle[k], circle[-1 - k])) for k in range(even // 2)]
-        kept = sorted(pair for pair in pairs if pair[1] < count)
-        if kept:
-            yield torch.tensor([pair[0] for pair in kept]), torch.tensor([pair[1] for pair in kept])
-        circle = [circle[0], circle[-1], *circle[1:-1]]
+    circle, found = torch.arange(count + count % 2), []
+    for _ in circle[1:]:
+        one, other = circle[: len(circle) // 2], circle.flip(0)[: len(circle) // 2]
+        first, second = torch.minimum(one, other), torch.maximum(one, other)
+        found.append((first[second < count], second[second < count]))
+        circle = torch.cat([circle[:1], circle[1:].roll(1)])
+    return found

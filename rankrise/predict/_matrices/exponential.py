@@ -37,12 +37,8 @@ def exponential(columns: Tensor, rows: int, gradient: Tensor) -> Tensor:
     along, across = left.T @ up, right @ down
     growing = (along + across) / 2 * values.exp()[:, None]
     shrinking = (along - across) / 2 * (-values).exp()[:, None]
-    return torch.cat(
-        [
-            up - left @ along + left @ (growing + shrinking),
-            down - right.T @ across + right.T @ (growing - shrinking),
-        ]
-    )
+    moved_up = up - left @ along + left @ (growing + shrinking)
+    return torch.cat([moved_up, down - right.T @ across + right.T @ (growing - shrinking)])
 
 
 def phis(z: Tensor) -> list[Tensor]:
@@ -59,16 +55,12 @@ def phis(z: Tensor) -> list[Tensor]:
     small, large = torch.where(near, z, 0.0), torch.where(near, 1.0, z)
     powers = torch.arange(len(_SERIES), device=z.device)
     # Near zero from the highest down, elsewhere from the lowest up: neither way cancels.
-    series = (small[:, None] ** powers) @ _SERIES.to(z.device)
-    down = [series]
+    down = [(small[:, None] ** powers) @ _SERIES.to(z.device)]
     for k in range(_HIGHEST - 1, -1, -1):
-        series = small * series + 1 / math.factorial(k)
-        down.append(series)
-    value = torch.expm1(large) / large
-    up = [large.exp(), value]
+        down.append(small * down[-1] + 1 / math.factorial(k))
+    up = [large.exp(), torch.expm1(large) / large]
     for k in range(1, _HIGHEST):
-        value = (value - 1 / math.factorial(k)) / large
-        up.append(value)
+        up.append((up[-1] - 1 / math.factorial(k)) / large)
     return [torch.where(near, low, high) for low, high in zip(reversed(down), up, strict=True)]
 
 
@@ -89,10 +81,6 @@ class Spectrum:
         if tau not in self._known:
             self._known[tau] = phis(tau * self.values)
         return self._known[tau]
-
-    def weights(self, b: Tensor) -> Tensor:
-        """The coefficients (m,) of a vector (n,)."""
-        return self.vectors.T @ b
 
 
 def dense_spectrum(matrix: Tensor, response: Tensor) -> Spectrum:

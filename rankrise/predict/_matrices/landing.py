@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Loss
-from rankrise.predict._matrices.factors import Factors, FactorSpace, Here, balanced
-from rankrise.predict._matrices.steps import Linearised
+from rankrise.predict._matrices.active import Factors, FactorSpace, Here, Linearised, balanced, next_length
 
 _ROUGH = 0.03
 """The error of a step, as a fraction of each column: the path has to stay in its basin, no more."""
@@ -43,7 +42,7 @@ class Rest:
     products: Tensor
     gradient: Tensor
     value: float
-    dropped: tuple[int, ...]
+    dropped: tuple[int, ...] = ()
 
 
 def land(
@@ -58,72 +57,57 @@ def land(
     step. A direction that decays to nothing is left out of the result.
     """
     space = FactorSpace(loss, tuple(columns.shape[1] for columns in factors))
-    here, size, dropped = space.here(space.pack(factors)), 1 / pace, []
+    here, size, dropped = space.here(space.pack(factors)), 1 / pace, list[int]()
     observe(here.gradient)
     almost_still = _ALMOST_STILL
     for _ in range(_MOST_STEPS):
-        here, size = _step(space, here, size)
-        if not math.isfinite(size) or size <= 0:
-            return None
+        linear, smallest = Linearised(space, here), 1e-13 * size
+        while True:
+            step = linear.step(size, _ROUGH, least=1e-3)
+            error = step.error / _ROUGH
+            if error <= 1:
+                here = space.here(step.end)
+                error = error if here.finite else math.inf
+            size *= next_length(error)
+            if error <= 1:
+                break
+            if size <= smallest:
+                return None
         observe(here.gradient)
         gone = _decayed(space, here)
         if gone:
             dropped += gone
-            ranks = [rank - gone.count(number) for number, rank in enumerate(space.ranks)]
-            kept = [
-                balanced(a, rank) for a, rank in zip(loss.split(space.products(here.x)), ranks, strict=True)
-            ]
-            space = FactorSpace(loss, tuple(ranks))
+            ranks = tuple(rank - gone.count(number) for number, rank in enumerate(space.ranks))
+            kept = _balanced(loss, space.products(here.x), ranks)
+            space = FactorSpace(loss, ranks)
             here = space.here(space.pack(kept))
-        moving = _pace(space, here)
+        moving = space.pace(here)
         pace = max(pace, moving)
         if moving <= almost_still * pace:
             limit = _polish(space, here)
             if limit is not None:
                 observe(limit.gradient)
-                return _rest(space, limit, dropped)
+                products = space.products(limit.x)
+                factors = _balanced(loss, products, space.ranks)
+                return Rest(factors, products, limit.gradient, float(limit.value), tuple(dropped))
             almost_still = _STILLER * moving / pace
     return None
 
 
-def _step(space: FactorSpace, here: Here, size: float) -> tuple[Here, float]:
-    """One accepted step, and the length to try next; 0 where no step succeeds."""
-    linear = Linearised(space, here)
-    smallest = 1e-13 * size
-    while size > smallest:
-        step = linear.step(size, _ROUGH)
-        sizes = torch.maximum(space.column_sizes(here.x), space.column_sizes(step.end))
-        error = float((space.column_sizes(step.error) / sizes.clamp(min=1e-3 * float(sizes.max()))).max())
-        error /= _ROUGH
-        if math.isfinite(error) and error <= 1:
-            there = space.here(step.end)
-            if torch.isfinite(there.value) and torch.isfinite(there.rate).all():
-                return there, size * min(5.0, 0.9 * max(error, 1e-8) ** -0.25)
-            error = math.inf
-        size *= max(0.2, 0.9 * error**-0.25) if math.isfinite(error) else 0.2
-    return here, 0.0
-
-
-def _pace(space: FactorSpace, here: Here) -> float:
-    """The largest rate of a column, as a fraction of it."""
-    sizes = space.column_sizes(here.x)
-    return float((space.column_sizes(here.rate) / sizes.clamp(min=1e-300)).max()) if len(sizes) else 0.0
+def _balanced(loss: Loss, products: Tensor, ranks: tuple[int, ...]) -> Factors:
+    return [balanced(a, rank) for a, rank in zip(loss.split(products), ranks, strict=True)]
 
 
 def _decayed(space: FactorSpace, here: Here) -> list[int]:
     """The products with a direction that is next to nothing and shrinks, one entry per direction."""
     gone = []
-    gradients = space.loss.split(here.gradient)
-    for number, (product, gradient) in enumerate(
-        zip(space.loss.split(space.products(here.x)), gradients, strict=True)
-    ):
-        rank = space.ranks[number]
-        if not rank:
-            continue
-        left, values, right = torch.linalg.svd(product, full_matrices=False)
-        drive = -torch.einsum("ai,ab,ib->i", left[:, :rank], gradient, right[:rank])
-        shrinks = (values[:rank] < _VANISHING * max(1.0, float(values[0]))) & (drive < 0)
-        gone += [number] * int(shrinks.sum())
+    products, gradients = space.loss.split(space.products(here.x)), space.loss.split(here.gradient)
+    for number, (product, gradient, rank) in enumerate(zip(products, gradients, space.ranks, strict=True)):
+        if rank:
+            left, values, right = torch.linalg.svd(product, full_matrices=False)
+            drive = -torch.einsum("ai,ab,ib->i", left[:, :rank], gradient, right[:rank])
+            shrinks = (values[:rank] < _VANISHING * max(1.0, float(values[0]))) & (drive < 0)
+            gone += [number] * int(shrinks.sum())
     return gone
 
 
@@ -141,8 +125,7 @@ def _polish(space: FactorSpace, here: Here) -> Here | None:
             return here if last < _ROUNDING else None
         size = float(move.norm() / here.x.norm())
         here = space.here(here.x + move)
-        now = loss.split(space.products(here.x))
-        for before, after, least in zip(began, now, smallest, strict=True):
+        for before, after, least in zip(began, loss.split(space.products(here.x)), smallest, strict=True):
             if float((after - before).norm()) > _CLOSE * least:
                 return None
         if size <= _STILL or (size < _ROUNDING and size > 0.3 * last):
@@ -156,9 +139,9 @@ def _polish(space: FactorSpace, here: Here) -> Here | None:
 def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     """Newton's move on the complement of the gauge directions, or None where that is not a descent."""
     linear = Linearised(space, here)
-    if linear.whole is None:
+    if linear.spectrum is None:
         return _conjugate_gradients(linear, here)
-    values, vectors = linear.whole.values, linear.whole.vectors
+    values, vectors = linear.spectrum.values, linear.spectrum.vectors
     gauge = sum(rank * rank for rank in space.ranks)
     kept = values.abs().argsort(descending=True)[: len(values) - gauge]
     # A direction that the loss does not see at all is flat, and the rate has no part in it.
@@ -186,10 +169,3 @@ def _conjugate_gradients(linear: Linearised, here: Here) -> Tensor | None:
         square, before = float(residual @ residual), square
         direction = residual + square / before * direction
     return move
-
-
-def _rest(space: FactorSpace, here: Here, dropped: list[int]) -> Rest:
-    """The point of rest with its factors balanced anew: Newton's moves bend the balance a little."""
-    products = space.products(here.x)
-    factors = [balanced(a, rank) for a, rank in zip(space.loss.split(products), space.ranks, strict=True)]
-    return Rest(factors, products, here.gradient, float(here.value), tuple(dropped))

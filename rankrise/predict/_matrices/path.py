@@ -3,13 +3,14 @@ singular values.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Shape, split_products
-from rankrise.predict._moments import Crossing, hermite
+from rankrise.predict._moments import Crossing, Moment, crossed, hermite
 
 _RESOLVED = 1e-9
 
@@ -30,6 +31,21 @@ class MatrixPath:
     conserved: tuple[Tensor, ...]
     drift: float
 
+    @staticmethod
+    def of(
+        moments: Sequence[Moment], shapes: tuple[Shape, ...], conserved: tuple[Tensor, ...], unit: float
+    ) -> "MatrixPath":
+        """The path through moments, in times of `unit`."""
+        logs = zip(*(moment.log_singular_values for moment in moments), strict=True)
+        return MatrixPath(
+            shapes=shapes,
+            values=torch.stack([moment.place for moment in moments]).cpu(),
+            rates=torch.stack([moment.rate * unit for moment in moments]).cpu(),
+            log_singular_values=tuple(torch.stack(of_product).cpu() for of_product in logs),
+            conserved=conserved,
+            drift=max(moment.drift for moment in moments),
+        )
+
     def at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
         """The flat products (m, size) at parts of the steps that end at moments `after` (m,)."""
         ends, rates = ((column[after - 1], column[after]) for column in (self.values, self.rates))
@@ -43,32 +59,20 @@ class MatrixPath:
             above = logs > level
             found += [Crossing(0.0, product, True, int(k) + 1) for k in above[0].nonzero()[:, 0]]
             for before, k in (above[1:] != above[:-1]).nonzero().tolist():
-                time = self._crossing(times, product, k, level, before)
+                step, ends = times[before + 1] - times[before], (logs[before, k], logs[before + 1, k])
+                part = torch.ones(())
+                if ends[0].isfinite() and ends[1].isfinite():
+                    early, late = (self._log_rate(product, k, moment) for moment in (before, before + 1))
+                    if early is None or late is None:  # Growth is a line in the logarithm
+                        early = late = (ends[1] - ends[0]) / step
+                    part = crossed(level, step, ends, (early, late))
+                time = float(times[before] + part * step)
                 found.append(Crossing(time, product, bool(above[before + 1, k]), k + 1))
         return found
 
-    def _crossing(self, times: Tensor, product: int, k: int, level: float, before: int) -> float:
-        """When the logarithm of a singular value passes a level: on a cubic, which growth makes a line."""
-        logs = self.log_singular_values[product][:, k]
-        start, step = float(times[before]), float(times[before + 1] - times[before])
-        ends = float(logs[before]), float(logs[before + 1])
-        if -math.inf in ends:
-            return start + step
-        early, late = (self._log_rate(product, k, moment) for moment in (before, before + 1))
-        if early is None or late is None:
-            return start + step * (level - ends[0]) / (ends[1] - ends[0])
-        left, right = 0.0, 1.0
-        for _ in range(60):
-            middle = (left + right) / 2
-            same = (hermite(middle, step, ends, (early, late)) > level) == (ends[0] > level)
-            left, right = (middle, right) if same else (left, middle)
-        return start + right * step
-
-    def _log_rate(self, product: int, k: int, moment: int) -> float | None:
+    def _log_rate(self, product: int, k: int, moment: int) -> Tensor | None:
         """The rate of the logarithm of a singular value, None where the product does not resolve it."""
         flat = self.values[moment], self.rates[moment]
         a, rate = (split_products(one, self.shapes)[product] for one in flat)
         left, values, right = torch.linalg.svd(a, full_matrices=False)
-        if not values[k] > _RESOLVED * values[0]:
-            return None
-        return float(left[:, k] @ rate @ right[k] / values[k])
+        return left[:, k] @ rate @ right[k] / values[k] if values[k] > _RESOLVED * values[0] else None

@@ -1,4 +1,4 @@
-"""What the networks share: random data, objectives with their derivatives, and checks.
+"""Random data, objectives and checks that the networks share.
 
 - `"squared"`: half the squared error, summed over tokens and dimensions. Zero at the teacher.
 - `"cross-entropy"`: the target of a token is a distribution over the dimensions, the softmax of the teacher's
@@ -10,15 +10,17 @@
 Every loss is averaged over the samples, the first axis.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
+
+_MOST_NUMBERS = 100_000_000
 
 
 def generator(seed: int) -> torch.Generator:
@@ -28,6 +30,9 @@ def generator(seed: int) -> torch.Generator:
 
 def gaussian(source: torch.Generator, *shape: int) -> Tensor:
     """Standard Gaussian numbers in float64."""
+    if math.prod(shape) > _MOST_NUMBERS:
+        size = " x ".join(map(str, shape))
+        raise RankriseError(f"{size} random numbers take {8e-9 * math.prod(shape):.2g} GB: pass fewer.")
     return torch.randn(*shape, generator=source, dtype=torch.float64)
 
 
@@ -47,19 +52,6 @@ def mean_loss(outputs: Tensor, targets: Tensor, objective: Objective) -> Tensor:
     return -(targets * outputs.log_softmax(-1)).sum() / len(outputs)
 
 
-def loss_and_slope(outputs: Tensor, targets: Tensor, objective: Objective, dim: int) -> tuple[Tensor, Tensor]:
-    """The loss summed over the samples, and its derivative in the outputs, which it overwrites.
-
-    `dim` is the axis of the dimensions.
-    """
-    if objective == "squared":
-        slope = outputs.sub_(targets)
-        return torch.dot(slope.flatten(), slope.flatten()) / 2, slope
-    log_likelihood = outputs.log_softmax(dim)
-    loss = -torch.dot(log_likelihood.flatten(), targets.flatten())
-    return loss, log_likelihood.exp_().sub_(targets)
-
-
 def check_sizes(**sizes: int) -> None:
     """Refuse a size below 1."""
     for name, size in sizes.items():
@@ -73,39 +65,25 @@ def check_choice(name: str, choice: str, choices: Sequence[str]) -> None:
         raise RankriseError(f"{name} is {choice!r}: pass one of {', '.join(choices)}.")
 
 
-def take_data(network: Any, axes: str) -> None:
-    """Check a network's objective, and keep its `inputs` and `targets` as float64 tensors.
+def check_data(inputs: Tensor, targets: Tensor, objective: str) -> None:
+    """Refuse data that do not belong together.
 
-    There is one target per token and dimension of inputs (samples, tokens, d), one per sample of (samples,
-    p).
+    Inputs (samples, tokens, d) have a target per entry, inputs (samples, p) have one per sample.
     """
-    check_choice("objective", network.objective, get_args(Objective))
-    for name in ("inputs", "targets"):
-        object.__setattr__(network, name, as_tensor(name, getattr(network, name)).double())
-    inputs, targets = network.inputs, network.targets
+    check_choice("objective", objective, get_args(Objective))
     expected = inputs.shape if inputs.ndim == 3 else inputs.shape[:1]
-    if inputs.ndim != len(axes.split(",")) or targets.shape != expected:
-        raise RankriseError(
-            f"inputs have shape {tuple(inputs.shape)} and targets {tuple(targets.shape)}: pass ({axes}) and "
-            "targets to match."
-        )
+    if inputs.ndim not in (2, 3) or targets.shape != expected:
+        shapes = tuple(inputs.shape), tuple(targets.shape)
+        raise RankriseError(f"inputs have shape {shapes[0]} and targets {shapes[1]}: pass targets to match.")
 
 
 class ByAutograd:
-    """A network of `a` whose gradient autograd finds."""
+    """A network whose gradient autograd finds."""
 
-    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """The loss and its gradient (p,) at `a`."""
         with torch.enable_grad():
-            point = as_tensor("a", a).double().detach().requires_grad_()
+            point = a.detach().requires_grad_()
             loss = self(point)  # type: ignore[operator]
             (gradient,) = torch.autograd.grad(loss, point)
         return loss.detach(), gradient
-
-
-def checked_point(a: Array, size: int) -> Tensor:
-    """An `a` (size,) as a tensor; another shape might broadcast unseen."""
-    a = a if isinstance(a, Tensor) else as_tensor("a", a).double()
-    if a.shape != (size,):
-        raise RankriseError(f"a has shape {tuple(a.shape)}: pass ({size},), one number per coordinate.")
-    return a

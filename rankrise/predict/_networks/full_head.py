@@ -1,8 +1,13 @@
-"""Attention heads with full weight matrices, taught by random heads."""
+"""Attention heads with full weight matrices, taught by random heads; their derivatives in closed form.
 
-from collections.abc import Callable
+A token x attends with `z = A_KQ^T x`: its weights are the softmax of `z . x_b` over the tokens b, and its
+output is `A_VO^T m(z)`, m being the mean of the tokens under these weights. The derivatives of m in z are the
+covariance and the third cumulant of the tokens.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,14 +16,13 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks.data import (
     check_choice,
+    check_data,
     check_sizes,
     gaussian,
     generator,
     mean_loss,
-    take_data,
     targets_of,
 )
-from rankrise.predict._networks.full_head_derivatives import HeadsAt
 from rankrise.predict._networks.head import diagonal_head
 
 Teacher = Literal["diagonal", "full"]
@@ -40,7 +44,7 @@ class FullHead:
 
     def __post_init__(self) -> None:
         check_sizes(heads=self.heads)
-        take_data(self, "samples, tokens, d")
+        check_data(self.inputs, self.targets, self.objective)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -57,32 +61,23 @@ class FullHead:
 
     def __call__(self, *products: Tensor) -> Tensor:
         """The loss, twice differentiable by autograd."""
-        return mean_loss(attend_full(self.inputs, products), self.targets, self.objective)
+        return mean_loss(_outputs(_attended(self.inputs, products)), self.targets, self.objective)
 
     @torch.no_grad()
     def value_and_gradient(self, *products: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The loss and its gradient (d, d) per product, in closed form."""
-        here = HeadsAt(self.inputs, self.targets, self.objective, products)
+        """The loss and its gradient (d, d) per product."""
+        here = _Derivatives(self, products)
         return here.value, here.gradients()
 
     @torch.no_grad()
     def hessian(self, *products: Tensor) -> Tensor:
         """The exact Hessian in all entries, row by row and product by product."""
-        return HeadsAt(self.inputs, self.targets, self.objective, products).hessian()
+        return _Derivatives(self, products).hessian()
 
     @torch.no_grad()
     def hessian_product(self, *products: Tensor) -> Callable[..., list[Tensor]]:
         """The Hessian as a function from one direction (d, d) per product to one result per product."""
-        return HeadsAt(self.inputs, self.targets, self.objective, products).hessian_product
-
-
-def attend_full(inputs: Tensor, products: tuple[Tensor, ...]) -> Tensor:
-    """The summed outputs of heads, the shape of `inputs` (samples, tokens, d)."""
-    outputs = torch.zeros_like(inputs)
-    for key_query, value_output in zip(products[::2], products[1::2], strict=True):
-        weights = (inputs @ key_query @ inputs.mT).softmax(-1)
-        outputs = outputs + weights @ inputs @ value_output
-    return outputs
+        return _Derivatives(self, products).hessian_product
 
 
 def full_head(
@@ -109,10 +104,10 @@ def full_head(
     check_choice("objective", objective, get_args(Objective))
     check_choice("teacher", teacher, get_args(Teacher))
     if teacher == "diagonal" and heads == 1:
-        diagonal = diagonal_head(dimension, tokens, samples, seed, objective)
+        diagonal = diagonal_head(dimension, tokens, samples, seed, objective, device)
         assert diagonal.teacher is not None
         products = tuple(map(torch.diag, diagonal.teacher.chunk(2)))
-        return _on(device, diagonal.inputs, diagonal.targets, heads, objective, products)
+        return FullHead(diagonal.inputs, diagonal.targets, heads, objective, products)
     source = generator(seed)
     inputs = gaussian(source, samples, tokens, dimension)
     drawn = []
@@ -123,18 +118,140 @@ def full_head(
             product = gaussian(source, dimension, dimension) @ gaussian(source, dimension, dimension).T
             product = product / dimension
         drawn.append(product / heads**0.5)
-    products = tuple(drawn)
-    targets = targets_of(attend_full(inputs, products), objective)
-    return _on(device, inputs, targets, heads, objective, products)
+    targets = targets_of(_outputs(_attended(inputs, drawn)), objective)
+    products = tuple(product.to(device) for product in drawn)
+    return FullHead(inputs.to(device), targets.to(device), heads, objective, products)
 
 
-def _on(
-    device: str | torch.device,
-    inputs: Tensor,
-    targets: Tensor,
-    heads: int,
-    objective: Objective,
-    teacher: tuple[Tensor, ...],
-) -> FullHead:
-    moved = tuple(product.to(device) for product in teacher)
-    return FullHead(inputs.to(device), targets.to(device), heads, objective, moved)
+class _Head(NamedTuple):
+    """One head at its products: attention `weights` (n, t, t), `means` m (n, t, d), and `value_output`."""
+
+    value_output: Tensor
+    weights: Tensor
+    means: Tensor
+
+
+def _attended(inputs: Tensor, products: Sequence[Tensor]) -> list[_Head]:
+    """The heads on inputs (n, t, d) at products `KQ, VO` per head."""
+    heads = []
+    for key_query, value_output in zip(products[::2], products[1::2], strict=True):
+        weights = (inputs @ key_query @ inputs.mT).softmax(-1)
+        heads.append(_Head(value_output, weights, weights @ inputs))
+    return heads
+
+
+def _outputs(heads: Sequence[_Head]) -> Tensor:
+    """The summed outputs (n, t, d)."""
+    outputs = [head.means @ head.value_output for head in heads]
+    return sum(outputs[1:], outputs[0])
+
+
+class _Derivatives:
+    """The loss of a network at some products, and its derivatives there."""
+
+    def __init__(self, network: FullHead, products: Sequence[Tensor]) -> None:
+        self.inputs, self.objective = network.inputs, network.objective
+        self.heads = _attended(network.inputs, products)
+        outputs, targets = _outputs(self.heads), network.targets
+        self.value = mean_loss(outputs, targets, network.objective)
+        if network.objective == "squared":
+            self.slope = (outputs - targets) / len(outputs)
+        else:
+            self.likelihood = outputs.softmax(-1)
+            self.slope = (targets.sum(-1, keepdim=True) * self.likelihood - targets) / len(outputs)
+
+    def gradients(self) -> list[Tensor]:
+        """The gradient (d, d) per product."""
+        found = []
+        for head in self.heads:
+            pushed = (self.slope @ head.value_output.T) @ self.inputs.mT
+            scores = head.weights * _centred(pushed, head.weights)
+            found += [_outer(self.inputs, scores @ self.inputs), _outer(head.means, self.slope)]
+        return found
+
+    def hessian_product(self, *directions: Tensor) -> list[Tensor]:
+        """The Hessian times a direction (d, d) per product."""
+        inputs, outputs = self.inputs, torch.zeros_like(self.inputs)
+        moved = []
+        for head, key_query, value_output in zip(self.heads, directions[::2], directions[1::2], strict=True):
+            weights = head.weights * _centred(inputs @ key_query @ inputs.mT, head.weights)
+            means = weights @ inputs
+            outputs = outputs + means @ head.value_output + head.means @ value_output
+            moved.append(_Head(value_output, weights, means))
+        slope = self._metric(outputs)
+        found = []
+        for head, move in zip(self.heads, moved, strict=True):
+            pushed = (self.slope @ head.value_output.T) @ inputs.mT
+            changed = (slope @ head.value_output.T + self.slope @ move.value_output.T) @ inputs.mT
+            drift = (move.weights * pushed + head.weights * changed).sum(-1, keepdim=True)
+            scores = move.weights * _centred(pushed, head.weights) + head.weights * (changed - drift)
+            found += [
+                _outer(inputs, scores @ inputs),
+                _outer(move.means, self.slope) + _outer(head.means, slope),
+            ]
+        return found
+
+    def hessian(self) -> Tensor:
+        """The whole Hessian: (2 h d^2, 2 h d^2), rows of a product's entries after another."""
+        dimension = self.inputs.shape[-1]
+        x, slope = self.inputs.flatten(0, 1), self.slope.flatten(0, 1)
+        metric = self._metric(torch.eye(dimension, dtype=x.dtype, device=x.device))
+        metric = metric.expand(*self.inputs.shape, dimension).flatten(0, 1)
+        means = [head.means.flatten(0, 1) for head in self.heads]
+        covariances, thirds = zip(*map(self._cumulants, self.heads), strict=True)
+        reach = [c @ head.value_output for c, head in zip(covariances, self.heads, strict=True)]
+        squares = _pairs(x, x)
+        rows = []
+        for h in range(len(self.heads)):
+            above, below = [], []
+            for g in range(len(self.heads)):
+                scores = reach[h] @ metric @ reach[g].mT
+                mixed = _moments(_pairs(x, means[g]), reach[h] @ metric).permute(0, 2, 1, 3)
+                other = _moments(_pairs(x, means[h]), reach[g] @ metric).permute(1, 3, 0, 2)
+                if h == g:
+                    scores = scores + thirds[h]
+                    mixed = mixed + _moments(_pairs(x, slope), covariances[h]).permute(0, 2, 3, 1)
+                    other = mixed.permute(2, 3, 0, 1)
+                both = _moments(_pairs(means[h], means[g]), metric).permute(0, 2, 1, 3)
+                above += [_moments(squares, scores).permute(0, 2, 1, 3), mixed]
+                below += [other, both]
+            rows += [
+                torch.cat([block.reshape(dimension**2, -1) for block in line], 1) for line in (above, below)
+            ]
+        return torch.cat(rows)
+
+    def _cumulants(self, head: _Head) -> tuple[Tensor, Tensor]:
+        """The covariance of the tokens per token (r, d, d), and the third cumulant along its slope."""
+        centred = self.inputs[:, None] - head.means[:, :, None]
+        along = torch.einsum("ntbi,nti->ntb", centred, self.slope @ head.value_output.T)
+        covariance = torch.einsum("ntb,ntbi,ntbj->ntij", head.weights, centred, centred)
+        third = torch.einsum("ntb,ntbi,ntbj->ntij", head.weights * along, centred, centred)
+        return covariance.flatten(0, 1), third.flatten(0, 1)
+
+    def _metric(self, outputs: Tensor) -> Tensor:
+        """The second derivative of the loss in the outputs, times a change of them (..., t, d)."""
+        if self.objective == "squared":
+            return outputs / len(self.inputs)
+        likelihood = self.likelihood if outputs.ndim == 3 else self.likelihood[:, :, None]
+        weighted = likelihood * outputs
+        return (weighted - likelihood * weighted.sum(-1, keepdim=True)) / len(self.inputs)
+
+
+def _centred(values: Tensor, weights: Tensor) -> Tensor:
+    """Values (..., t) less their mean under the attention weights."""
+    return values - (weights * values).sum(-1, keepdim=True)
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """The sum over all tokens of outer products."""
+    return left.flatten(0, 1).T @ right.flatten(0, 1)
+
+
+def _pairs(one: Tensor, other: Tensor) -> Tensor:
+    """Products of the entries of two vectors per row: (r, i, k)."""
+    return one[:, :, None] * other[:, None]
+
+
+def _moments(one: Tensor, other: Tensor) -> Tensor:
+    """The sum over rows of products of two matrices' entries, (i, k, j, l) of (r, i, k) and (r, j, l)."""
+    return (one.flatten(1).T @ other.flatten(1)).view(*one.shape[1:], *other.shape[1:])

@@ -1,4 +1,9 @@
-"""One attention head with diagonal weights (Eq. 1), taught by a random head of the same form."""
+"""One attention head with diagonal weights (Eq. 1), taught by a random head of the same form.
+
+A coordinate of a_KQ weighs one column of the inputs in the scores, one of a_VO weighs one column in the
+output. Coordinates that are zero drop out with their columns, so a head of few active coordinates costs
+little. Derivatives are in closed form.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,20 +12,17 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rankrise.foundations.arrays import Array
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks.data import (
     check_choice,
+    check_data,
     check_sizes,
-    checked_point,
     gaussian,
     generator,
     mean_loss,
-    take_data,
     targets_of,
 )
-from rankrise.predict._networks.head_derivatives import HeadLoss
 
 
 class AttentionEntry(NamedTuple):
@@ -48,52 +50,127 @@ def attention_entry(coordinate: int, layers: int, heads: int, dimension: int) ->
     return AttentionEntry(layer, head, "VO" if kind else "KQ", entry)
 
 
-@dataclass(frozen=True, eq=False)
-class DiagonalHead:
+@dataclass(eq=False)
+class HeadLoss:
+    """The loss of `softmax(K diag(a_KQ) K^T) V diag(a_VO)` as a function of `a = [a_KQ, a_VO]` (m + n,).
+
+    `keys` K are (samples, tokens, m), `values` V and `targets` (samples, tokens, n); `constant` is the loss
+    of the outputs left out.
+    """
+
+    keys: Tensor
+    values: Tensor
+    targets: Tensor
+    objective: Objective
+    constant: float = 0.0
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """The loss at `a`, twice differentiable by autograd."""
+        return mean_loss(_attend(self.keys, self.values, a), self.targets, self.objective) + self.constant
+
+    @torch.no_grad()
+    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient (m + n,) at `a`.
+
+        The samples pass in chunks that stay in a core's cache. Scores are symmetric, so a softmax over rows
+        gives the transposed weights; with the inputs in both layouts no product reads a transposed factor.
+        """
+        samples, tokens, split = self.keys.shape
+        dimension = self.values.shape[-1]
+        key_query, value_output = a[:split], a[split:].unsqueeze(1).expand(dimension, tokens).contiguous()
+        length = _chunk_length(self.values, 250_000)
+        wide_memory = a.new_empty(length, tokens, split)
+        tall_memory = a.new_empty(2, length, dimension, tokens)
+        square_memory = a.new_empty(2, length, tokens, tokens)
+        total = a.new_zeros(())
+        gradient_key_query = a.new_zeros(tokens, split)
+        gradient_value_output = a.new_zeros(dimension, tokens)
+        chunks = (tensor.split(length) for tensor in (self.keys, self.values, *self._transposed))
+        for keys, values, keys_t, values_t, targets_t in zip(*chunks, strict=True):
+            wide = wide_memory[: len(keys)]
+            mixed, outputs = tall_memory[:, : len(keys)]
+            scores, weights = square_memory[:, : len(keys)]
+
+            torch.bmm(torch.mul(keys, key_query, out=wide), keys_t, out=scores)
+            torch.softmax(scores, 1, out=weights)
+            torch.bmm(values_t, weights, out=mixed)
+            torch.mul(mixed, value_output, out=outputs)
+            loss, slope = _loss_and_slope(outputs, targets_t, self.objective, dim=1)
+            total += loss
+            gradient_value_output += mixed.mul_(slope).sum(0)
+
+            slope_scores = torch.bmm(values, slope.mul_(value_output), out=scores).mul_(weights)
+            slope_scores -= weights.mul_(slope_scores.sum(1, keepdim=True))
+            gradient_key_query += torch.bmm(slope_scores, keys, out=wide).mul_(keys).sum(0)
+        gradient = torch.cat([gradient_key_query.sum(0), gradient_value_output.sum(1)])
+        return total / samples + self.constant, gradient / samples
+
+    @torch.no_grad()
+    def hessian(self, a: Tensor) -> Tensor:
+        """The exact Hessian (m + n, m + n) at `a`."""
+        split, length = self.keys.shape[-1], _chunk_length(self.values, 40_000)
+        hessian = a.new_zeros(len(a), len(a))
+        chunks = (tensor.split(length) for tensor in (self.keys, self.values, self.targets))
+        for keys, values, targets in zip(*chunks, strict=True):
+            _add_hessian(hessian, keys, values, targets, self.objective, a)
+        hessian[split:, :split] = hessian[:split, split:].T
+        return hessian / len(self.values)
+
+    def curvature(self, a: Tensor) -> Tensor:
+        """The Hessian (m + n, m + n) to about six digits, from float32: enough for Newton's method."""
+        return self._single_precision.hessian(a.float()).double()
+
+    def restricted(self, support: Tensor) -> "HeadLoss | None":
+        """The loss of the coordinates `support` (k,) alone, at the price of k; None for an objective that
+        mixes the outputs.
+        """
+        if self.objective != "squared":
+            return None
+        split = self.keys.shape[-1]
+        kept, dropped = support[support >= split] - split, torch.ones(self.values.shape[-1], dtype=torch.bool)
+        dropped[kept.cpu()] = False
+        missed = self.targets[..., dropped.to(self.targets.device)]
+        return HeadLoss(
+            self.keys[..., support[support < split]].contiguous(),
+            self.values[..., kept].contiguous(),
+            self.targets[..., kept].contiguous(),
+            "squared",
+            self.constant + float(missed.square().sum()) / (2 * len(self.targets)),
+        )
+
+    @cached_property
+    def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        keys_t = self.keys.mT.contiguous()
+        values_t = keys_t if self.values is self.keys else self.values.mT.contiguous()
+        return keys_t, values_t, self.targets.mT.contiguous()
+
+    @cached_property
+    def _single_precision(self) -> "HeadLoss":
+        return HeadLoss(self.keys.float(), self.values.float(), self.targets.float(), self.objective)
+
+
+class DiagonalHead(HeadLoss):
     """The loss of a diagonal attention head on its data, as a function of `a = [w_K * w_Q, w_V * w_O]`.
 
     The head computes `softmax(X diag(a_KQ) X^T) X diag(a_VO)` (Eq. 1, without 1/sqrt(d)).
     `inputs` and `targets` are (samples, tokens, d) in float64; the `a` of `teacher` (p,) set the targets.
     """
 
-    inputs: Tensor
-    targets: Tensor
-    objective: Objective = "squared"
-    teacher: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        take_data(self, "samples, tokens, d")
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, objective: Objective = "squared", teacher: Tensor | None = None
+    ) -> None:
+        check_data(inputs, targets, objective)
+        super().__init__(inputs, inputs, targets, objective)
+        self.inputs, self.teacher = inputs, teacher
 
     @property
     def size(self) -> int:
         """The number of coordinates, p = 2d."""
         return 2 * self.inputs.shape[-1]
 
-    def __call__(self, a: Array) -> Tensor:
-        """The loss at `a` (p,), twice differentiable by autograd."""
-        return self.loss_of(attend(self.inputs, checked_point(a, self.size)))
-
     def loss_of(self, outputs: Tensor) -> Tensor:
         """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
         return mean_loss(outputs, self.targets, self.objective)
-
-    def value_and_gradient(self, a: Array) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient (p,) at `a`, in closed form."""
-        return self._loss.value_and_gradient(checked_point(a, self.size))
-
-    def hessian(self, a: Array) -> Tensor:
-        """The exact Hessian (p, p) at `a`."""
-        return self._loss.hessian(checked_point(a, self.size))
-
-    def curvature(self, a: Array) -> Tensor:
-        """The Hessian (p, p) to about six digits, for a Newton iteration."""
-        return self._loss.curvature(checked_point(a, self.size))
-
-    def restricted(self, support: Tensor) -> HeadLoss | None:
-        """The loss of the coordinates `support` (m,) alone, at the price of m; None if that costs as much as
-        the whole.
-        """
-        return self._loss.restricted(support)
 
     def place(self, coordinate: int) -> AttentionEntry:
         """Which entry a coordinate of `a` is: (0, 0, "KQ" or "VO", entry)."""
@@ -103,10 +180,6 @@ class DiagonalHead:
         """The name of a coordinate, such as "VO 7"."""
         place = self.place(coordinate)
         return f"{place.kind} {place.entry}"
-
-    @cached_property
-    def _loss(self) -> HeadLoss:
-        return HeadLoss(self.inputs, self.inputs, self.targets, self.objective)
 
 
 def diagonal_head(
@@ -128,11 +201,96 @@ def diagonal_head(
     source = generator(seed)
     inputs = gaussian(source, samples, tokens, dimension)
     teacher = gaussian(source, 2 * dimension) * gaussian(source, 2 * dimension)
-    targets = targets_of(attend(inputs, teacher), objective)
+    targets = targets_of(_attend(inputs, inputs, teacher), objective)
     return DiagonalHead(inputs.to(device), targets.to(device), objective, teacher.to(device))
 
 
-def attend(inputs: Tensor, a: Tensor) -> Tensor:
-    """The output of the head (Eq. 1), the shape of `inputs`, (..., tokens, dimension)."""
-    key_query, value_output = a.chunk(2)
-    return ((inputs * key_query) @ inputs.mT).softmax(-1) @ inputs * value_output
+def _attend(keys: Tensor, values: Tensor, a: Tensor) -> Tensor:
+    """The output of the head (Eq. 1), the shape of `values`."""
+    key_query, value_output = a[: keys.shape[-1]], a[keys.shape[-1] :]
+    return ((keys * key_query) @ keys.mT).softmax(-1) @ values * value_output
+
+
+def _loss_and_slope(
+    outputs: Tensor, targets: Tensor, objective: Objective, dim: int
+) -> tuple[Tensor, Tensor]:
+    """The loss summed over the samples, and its derivative in the outputs, which it overwrites.
+
+    `dim` is the axis of the dimensions.
+    """
+    if objective == "squared":
+        slope = outputs.sub_(targets)
+        return torch.dot(slope.flatten(), slope.flatten()) / 2, slope
+    log_likelihood = outputs.log_softmax(dim)
+    loss = -torch.dot(log_likelihood.flatten(), targets.flatten())
+    return loss, log_likelihood.exp_().sub_(targets)
+
+
+def _add_hessian(
+    total: Tensor, keys: Tensor, values: Tensor, targets: Tensor, objective: Objective, a: Tensor
+) -> None:
+    """Add the blocks KQ-KQ, KQ-VO and VO-VO of a chunk of samples.
+
+    It is made of matrix products over all pairs of tokens. For token i of a sample let P be its attention
+    weights, g the slope of its loss in P, G the second derivative. With J = diag(P) - P P^T and q = J g, that
+    in its scores is J G J + diag(q) - P q^T - q P^T, or
+
+        P_j P_j' (G_jj' - e_j - e_j') + q_j [j = j'],        e = G P - (P^T G P)/2 + g - (P^T g).
+
+    The score of a pair (i, j) is linear in a_KQ: its derivatives X_il X_jl carry this to the blocks KQ-KQ and
+    KQ-VO. The second derivative in the outputs is the identity for squared error, diag(r) - r r^T for
+    cross-entropy with likelihoods r.
+    """
+    samples, tokens, split = keys.shape
+    dimension, rows = values.shape[-1], samples * tokens * tokens
+    key_query, value_output = a[:split], a[split:]
+    squared = objective == "squared"
+    values_t = values.mT.contiguous()
+    weights = torch.bmm(keys * key_query, keys.mT).softmax(1).mT.contiguous()
+    mixed = torch.bmm(weights, values)
+    outputs = mixed * value_output
+    _, slope = _loss_and_slope(outputs.clone(), targets, objective, dim=-1)
+
+    # scale: r, or 1; bend: G, per token where they differ; lean: the factor of X_jk in dg_j / da_VO.
+    scale = torch.ones_like(outputs[:, :1]) if squared else slope + targets
+    scaled = values.unsqueeze(1) * (value_output.square() * scale).unsqueeze(2)
+    bend = torch.bmm(scaled.flatten(1, 2), values_t).view(samples, -1, tokens, tokens)
+    if not squared:
+        pull = torch.bmm(scale * value_output, values_t)
+        bend -= pull.unsqueeze(-1) * pull.unsqueeze(-2)
+    lean = slope + outputs * scale
+    bent = (weights.unsqueeze(2) @ bend).squeeze(2)
+
+    slope_weights = _centred(torch.bmm(slope * value_output, values_t), weights)
+    level = bent - (weights * bent).sum(-1, keepdim=True) / 2 + slope_weights
+    scores = (bend - level.unsqueeze(-1)).sub_(level.unsqueeze(-2))
+    scores.mul_(weights.unsqueeze(-1)).mul_(weights.unsqueeze(-2))
+    scores.diagonal(dim1=-2, dim2=-1).add_(weights * slope_weights)
+
+    pairs = (keys.unsqueeze(2) * keys.unsqueeze(1)).view(rows, split)
+    turned = torch.bmm(scores.view(samples, tokens * tokens, tokens), keys)
+    turned = turned.view(samples, tokens, tokens, split).mul_(keys.unsqueeze(2))
+    total[:split, :split].addmm_(pairs.T, turned.view(rows, split))
+
+    crossed = (values.unsqueeze(1) - mixed.unsqueeze(2)).mul_(weights.unsqueeze(-1)).mul_(lean.unsqueeze(2))
+    if not squared:
+        crossed -= (weights * _centred(pull, weights)).unsqueeze(-1) * (scale * mixed).unsqueeze(2)
+    total[:split, split:].addmm_(pairs.T, crossed.view(rows, dimension))
+
+    block = total[split:, split:]
+    block.diagonal().add_((scale * mixed.square()).sum((0, 1)))
+    if not squared:
+        fallen = (scale * mixed).view(samples * tokens, dimension)
+        block.addmm_(fallen.T, fallen, alpha=-1)
+
+
+def _chunk_length(values: Tensor, elements: int) -> int:
+    """How many samples hold about that many elements, to work in a core's cache; all of them on a GPU."""
+    if values.device.type != "cpu":
+        return len(values)
+    return min(len(values), max(1, elements // max(1, values[0].numel())))
+
+
+def _centred(values: Tensor, weights: Tensor) -> Tensor:
+    """Values (..., tokens) less their mean under the attention weights."""
+    return values - (weights * values).sum(-1, keepdim=True)

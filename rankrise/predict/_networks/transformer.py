@@ -6,17 +6,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rankrise.foundations.arrays import Array
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks.data import (
     ByAutograd,
     check_choice,
+    check_data,
     check_sizes,
-    checked_point,
     gaussian,
     generator,
     mean_loss,
-    take_data,
     targets_of,
 )
 from rankrise.predict._networks.head import AttentionEntry, attention_entry
@@ -46,7 +44,7 @@ class DiagonalTransformer(ByAutograd):
     def __post_init__(self) -> None:
         check_sizes(heads=self.heads)
         check_choice("activation", self.activation, get_args(Activation))
-        take_data(self, "samples, tokens, d")
+        check_data(self.inputs, self.targets, self.objective)
 
     @property
     def layers(self) -> int:
@@ -58,9 +56,9 @@ class DiagonalTransformer(ByAutograd):
         """The number of coordinates, p = 2dHL."""
         return 2 * self.inputs.shape[-1] * self.heads * self.layers
 
-    def __call__(self, a: Array) -> Tensor:
+    def __call__(self, a: Tensor) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
-        layers = checked_point(a, self.size).reshape(self.layers, self.heads, 2, -1)
+        layers = a.reshape(self.layers, self.heads, 2, -1)
         outputs = transform(self.inputs, layers, self.feed_in, self.feed_out, self.activation)
         return self.loss_of(outputs)
 

@@ -1,0 +1,239 @@
+"""The active factors of all products as one vector, and gradient flow on it, step by step.
+
+For products `A_j = U_j V_j^T` the vector holds the columns `[u_i; v_i]` of every product, one column after
+another. The flow `U' = -G V, V' = -G^T U` is `x' = F(x) = -dL/dx`, so its Jacobian is symmetric.
+
+Steps are taken by exprb43, an exponential Rosenbrock method of order four with an embedded one of order three
+(Hochbruck, Ostermann & Schweitzer, SIAM J. Numer. Anal. 47, 2009). It splits the rate at x into its
+linearisation, which it solves exactly, and a remainder `N(tau) = a tau^2 + b tau^3`, known from two trial
+points. A new column that grows from next to nothing and a stiff return to a point of rest are both linear:
+they take a few long steps, and stability limits none.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rankrise.predict._loss import Loss
+from rankrise.predict._matrices.exponential import Spectrum, dense_spectrum, krylov_spectrum
+
+DENSE = 320
+"""Up to so many entries of all products we take all eigenvectors of the Jacobian, beyond Krylov spaces."""
+
+_KRYLOV_TOLERANCE = 0.02
+"""What a Krylov space may add to the error of a step, as a fraction of what is allowed."""
+
+Factors = list[Tensor]
+"""One (d1 + d2, k) matrix `W = [U; V]` per product."""
+
+Shares = tuple[float, float, float, float]
+_ALL: Shares = (1, 0, 0, 0)
+Parts = list[tuple[Spectrum, Tensor, Shares]]
+"""Vectors by their coefficients in a spectrum. Each moves x by `tau * sum_k share_k part^(k-1) phi_k(tau J)`,
+`part` being tau over the length of the step."""
+
+
+def balanced(product: Tensor, rank: int) -> Tensor:
+    """The factors `[U; V]` (d1 + d2, rank) of a product with `U^T U = V^T V`, largest column first."""
+    left, values, right = torch.linalg.svd(product, full_matrices=False)
+    size = values[:rank].sqrt()
+    return torch.cat([left[:, :rank] * size, right[:rank].T * size])
+
+
+@dataclass(frozen=True, eq=False)
+class Here:
+    """A point x (n,) of the active factors with the loss, its flat gradient and the rate `x' = F(x)`."""
+
+    x: Tensor
+    value: Tensor
+    gradient: Tensor
+    rate: Tensor
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss and the rate are."""
+        return bool(self.value.isfinite() and self.rate.isfinite().all())
+
+
+@dataclass(frozen=True)
+class FactorSpace:
+    """Factors with `ranks` columns per product, as vectors (size,)."""
+
+    loss: Loss
+    ranks: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of entries of all columns."""
+        return sum(sum(shape) * rank for shape, rank in zip(self.loss.shapes, self.ranks, strict=True))
+
+    def here(self, x: Tensor) -> Here:
+        """Evaluate the loss and its gradient at x."""
+        value, gradient = self.loss.value_and_gradient(self.products(x))
+        return Here(x, value, gradient, self.pull(gradient, x))
+
+    def pack(self, factors: Sequence[Tensor]) -> Tensor:
+        """The vector (size,) of factors."""
+        return torch.cat([columns.T.flatten() for columns in factors])
+
+    def split(self, x: Tensor) -> Factors:
+        """The factors in a vector, or in each of several (..., size)."""
+        heights = [sum(shape) for shape in self.loss.shapes]
+        parts = x.split([height * rank for height, rank in zip(heights, self.ranks, strict=True)], dim=-1)
+        return [
+            part.reshape(*x.shape[:-1], rank, height).mT
+            for part, height, rank in zip(parts, heights, self.ranks, strict=True)
+        ]
+
+    def products(self, x: Tensor) -> Tensor:
+        """The flat products `U V^T` at `x`."""
+        factors = self.split(x)
+        return self._product(factors, factors)
+
+    def tangent(self, x: Tensor, direction: Tensor) -> Tensor:
+        """The change `dU V^T + U dV^T` of the flat products, for directions (..., size)."""
+        here, moved = self.split(x), self.split(direction)
+        return self._product(moved, here) + self._product(here, moved)
+
+    def _product(self, left: Factors, right: Factors) -> Tensor:
+        """The flat `U V^T` with U from one and V from other factors, batched over leading axes."""
+        parts = []
+        for (rows, _), one, other in zip(self.loss.shapes, left, right, strict=True):
+            parts.append((one[..., :rows, :] @ other[..., rows:, :].mT).flatten(-2))
+        return torch.cat(parts, -1)
+
+    def pull(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Minus the flat `gradient` (..., of all products) applied to the factors of x."""
+        parts = []
+        flat = gradient.split([rows * columns for rows, columns in self.loss.shapes], dim=-1)
+        for shape, part, columns in zip(self.loss.shapes, flat, self.split(x), strict=True):
+            slope = part.reshape(*part.shape[:-1], *shape)
+            up, down = columns[..., : shape[0], :], columns[..., shape[0] :, :]
+            parts.append(-torch.cat([slope @ down, slope.mT @ up], -2).mT.flatten(-2))
+        return torch.cat(parts, -1)
+
+    def column_sizes(self, x: Tensor) -> Tensor:
+        """The length of each column, (sum of ranks,)."""
+        return torch.cat([columns.square().sum(-2).sqrt() for columns in self.split(x)], -1)
+
+    def pace(self, here: Here) -> float:
+        """The largest rate of a column, as a fraction of it."""
+        sizes = self.column_sizes(here.x)
+        return float((self.column_sizes(here.rate) / sizes.clamp(min=1e-300)).max()) if len(sizes) else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of length `size` from `start` to `end`, and what lies between.
+
+    `error` is the largest of a column, as a fraction of it; a column far smaller than the largest counts as
+    `least` of that.
+    """
+
+    start: Here
+    size: float
+    end: Tensor
+    error: float
+    parts: Parts
+    remainders: tuple[Tensor, Tensor]
+
+    def at(self, tau: float) -> Tensor:
+        """The active factors (n,) at a time within the step."""
+        return self.start.x + _moved(self.parts, tau, self.size)[0]
+
+    def with_end(self, end: Here) -> tuple["Step", float]:
+        """The step with the true gradient at its end, and how far that is from what was foreseen."""
+        missed = end.gradient - self.gradient_at(self.size)
+        middle, last = self.remainders
+        return replace(self, remainders=(middle, last + missed)), float(missed.norm())
+
+    def gradient_at(self, tau: float) -> Tensor:
+        """The flat gradient at a time within the step: linear response and interpolated remainder."""
+        _, response = _moved(self.parts, tau, self.size)
+        middle, last = self.remainders
+        part = tau / self.size
+        remainder = part**2 * (8 * middle - last) + part**3 * (2 * last - 8 * middle)
+        return self.start.gradient + response + remainder
+
+
+def next_length(error: float) -> float:
+    """By how much the next step should be longer, for an error as a fraction of what is allowed."""
+    return min(5.0, max(0.2, 0.9 * max(error, 1e-8) ** -0.25)) if math.isfinite(error) else 0.2
+
+
+class Linearised:
+    """The flow linearised at a point, for steps of any length from there.
+
+    `spectrum` has all eigenvectors of the Jacobian, where it is small enough, else it is None.
+    """
+
+    spectrum: Spectrum | None = None
+
+    def __init__(self, space: FactorSpace, start: Here) -> None:
+        self._space, self._start = space, start
+        products = space.products(start.x)
+        if space.loss.size <= DENSE:
+            units = torch.eye(space.size, dtype=start.x.dtype, device=start.x.device)
+            response = space.loss.hessian(products) @ space.tangent(start.x, units).T
+            jacobian = self._image(units, response.T)
+            self.spectrum = dense_spectrum((jacobian + jacobian.T) / 2, response)
+        else:
+            self._second = space.loss.hessian_product(products)
+
+    def apply(self, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """The Jacobian times a direction (n,), and the direction's response in the gradient."""
+        response = self._second(self._space.tangent(self._start.x, direction))
+        return self._image(direction, response), response
+
+    def step(self, size: float, tolerance: float, least: float = 0.0) -> Step:
+        """A step of length `size`; `tolerance` is the error allowed in a column, as a fraction of it."""
+        start, sizes = self._start, self._space.column_sizes
+        allowed = _KRYLOV_TOLERANCE * tolerance * float(start.x.norm())
+        first = self._part(start.rate, size, allowed)
+        far, near = (_moved([(*first, _ALL)], tau, size) for tau in (size, size / 2))
+        nonlinear, middle = self._remainders(*near)
+        push = self._part(nonlinear, size, allowed)
+        extra = _moved([(*push, _ALL)], size, size)
+        last_nonlinear, last = self._remainders(far[0] + extra[0], far[1] + extra[1])
+        # The polynomial through both remainders: 8 and 2 are those of a and b in the module's docstring.
+        pull = self._part(last_nonlinear, size, allowed)
+        of_fourth_order: Parts = [(*push, (0, 0, 0, -48)), (*pull, (0, 0, 0, 12))]
+        parts: Parts = [(*first, _ALL), (*push, (0, 0, 16, -48)), (*pull, (0, 0, -2, 12))]
+        end = start.x + _moved(parts, size, size)[0]
+        largest = torch.maximum(sizes(start.x), sizes(end))
+        largest = largest.clamp(min=least * float(largest.max()))
+        error = float((sizes(_moved(of_fourth_order, size, size)[0]) / largest).max())
+        return Step(start, size, end, error, parts, (middle, last))
+
+    def _part(self, b: Tensor, size: float, allowed: float) -> tuple[Spectrum, Tensor]:
+        """A spectrum that knows functions of the Jacobian on b, and the coefficients of b in it."""
+        spectrum = self.spectrum
+        if spectrum is None:
+            tolerance = allowed / max(size * float(b.norm()), 1e-300)
+            spectrum = krylov_spectrum(self.apply, b, size, tolerance)
+        return spectrum, spectrum.vectors.T @ b
+
+    def _image(self, direction: Tensor, response: Tensor) -> Tensor:
+        pull = self._space.pull
+        return pull(response, self._start.x) + pull(self._start.gradient, direction)
+
+    def _remainders(self, move: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
+        """What the linearisation misses at `x + move`: of the rate (n,), and of the gradient."""
+        there = self._space.here(self._start.x + move)
+        missed = there.gradient - self._start.gradient - response
+        return there.rate - self._start.rate - self._image(move, response), missed
+
+
+def _moved(parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
+    """The move (n,) and the response in the gradient at time tau."""
+    together: dict[Spectrum, Tensor] = {}
+    for spectrum, weights, shares in parts:
+        functions = spectrum.phis(tau)
+        terms = [share * (tau / size) ** k * functions[k + 1] for k, share in enumerate(shares) if share]
+        together[spectrum] = together.get(spectrum, 0.0) + tau * weights * sum(terms[1:], terms[0])
+    pairs = [(spectrum.vectors @ taken, spectrum.response @ taken) for spectrum, taken in together.items()]
+    moves, responses = zip(*pairs, strict=True)
+    return sum(moves[1:], moves[0]), sum(responses[1:], responses[0])
