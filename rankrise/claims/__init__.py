@@ -1,12 +1,19 @@
-"""Claims of the paper, of its reproduction and of this project, judged on runs; each can fail."""
+"""Claims of the paper, of its reproduction and of this project, judged on runs; each can fail.
+
+To add a claim, write a subclass of `Statement` in the module of its subject, and list it in `STATEMENTS`.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict, judge, listed
-from rankrise.claims.compared import Effect, Learned, effects, learned
-from rankrise.claims.statements import STATEMENTS
+from rankrise.claims.choices import Effect, Learned, effects, learned
+from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict
+from rankrise.claims.compared import DataSets, ImageNet, InitialisationScale
+from rankrise.claims.full_weights import FullWeights
+from rankrise.claims.functional import FunctionalRank
 from rankrise.claims.statistics import Estimate
+from rankrise.claims.toy import Convergence, NoiseRobustness, Nondegeneracy, StrictMinima, Support
+from rankrise.claims.tracked import LowRank, Products, RankGrows, SpectraDecay
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.runs import Run, ToyRun
@@ -24,13 +31,27 @@ __all__ = [
     "check_claims",
     "effects",
     "has_claims",
-    "judge",
     "learned",
-    "listed",
     "write_claims",
 ]
 
 FORMAT = "rankrise-claims/4"
+STATEMENTS: tuple[type[Statement], ...] = (
+    Convergence,
+    Support,
+    Nondegeneracy,
+    StrictMinima,
+    NoiseRobustness,
+    FullWeights,
+    LowRank,
+    FunctionalRank,
+    RankGrows,
+    InitialisationScale,
+    SpectraDecay,
+    ImageNet,
+    Products,
+    DataSets,
+)
 
 
 def has_claims(run: Run) -> bool:
@@ -51,18 +72,13 @@ def check_claims(
                 f"{run.folder} tracked matrices, but claims are about attention heads: "
                 f"see it with 'rankrise report {run.folder}'."
             )
-    found = {statement: statement.on(opened) for statement in STATEMENTS}
-    known = [statement.name for statement, subjects in found.items() if subjects]
+    found = [claim for statement in STATEMENTS for claim in statement.on(opened)]
+    known = list(dict.fromkeys(claim.name for claim in found))
     for name in names or ():
         if name not in known:
             raise RankriseError(f"claim {name!r} is not known: pass some of {', '.join(map(repr, known))}.")
-    return [
-        claim
-        for statement, subjects in found.items()
-        if names is None or statement.name in names
-        for subject in subjects
-        for claim in judge(statement, subject, everything)
-    ]
+    wanted = [claim for claim in found if names is None or claim.name in names]
+    return [judged for claim in wanted for judged in claim.judged(everything)]
 
 
 def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:

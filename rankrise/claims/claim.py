@@ -1,22 +1,18 @@
-"""What a claim is: numbers of a run, each held against a threshold, and the verdict that follows."""
+"""A claim: numbers of runs, each held against a threshold, and the verdict by its own and other choices."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from rankrise.claims.statistics import Estimate
-from rankrise.runs import NotRecorded, Run, Study, TrackedRun
+from rankrise.runs import NotRecorded, Run
 
 Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
 Source = Literal["the paper", "the reproduction", "the project"]
 
 INTERVALS = "the interval that holds 90 % of what other draws of heads, and of several seeds, would give"
 """Explanation of `Measure.interval` for tables."""
-
-Subject = TypeVar("Subject")
-"""What a claim is judged on: a toy run, the study of a data set, or several studies."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +22,25 @@ class How:
     rank: str = ""
     """Which rank of the change."""
     aggregate: str = ""
-    """How heads, layers or perturbations become one number: "mean", "median" or "worst"."""
+    """How heads, layers or perturbations become one number."""
     threshold: tuple[float, ...] = ()
-    """One threshold per number of the claim."""
+    """One for each number of the claim."""
     window: str = ""
     """Which part of training counts."""
 
 
 OWN = How()
 """The claim's own choices."""
+
+
+def thresholds(*several: float, numbers: int = 1) -> dict[str, How]:
+    """Other thresholds of all numbers of a claim, each as another choice."""
+    return {f"a threshold of {one:g}": How(threshold=(one,) * numbers) for one in several}
+
+
+def values_above(*several: float) -> dict[str, How]:
+    """Ranks that count singular values above a share of the largest, each as another choice."""
+    return {f"values above {one:g} of the largest": How(rank=str(one)) for one in several}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,60 @@ class Measure:
     def label(self) -> str:
         """Its name, with the other choice by which it was measured."""
         return f"{self.name}, but by {self.choice}" if self.choice else self.name
+
+    @property
+    def decides(self) -> bool:
+        """Whether the verdict rests on it."""
+        return bool(self.needed) and not self.choice and self.layer is None
+
+
+def noted(name: str, value: float | Estimate | None, why: str = "", layer: int | None = None) -> Measure:
+    """A number for information; with a `layer`, the effect in that layer."""
+    if isinstance(value, Estimate):
+        return Measure(name, value.value, "", None, why, (value.low, value.high), layer=layer)
+    return Measure(name, value, "", None, why, layer=layer)
+
+
+def by_layer(
+    name: str, each: Mapping[int, Estimate], why: str = "", of: Callable[[float], float] = float
+) -> list[Measure]:
+    """An increasing function of the effect in each layer."""
+    return [noted(name, one.mapped(of), why, layer) for layer, one in each.items()]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that decides a claim, such as one that is `needed` to be "<= 0.1"."""
+
+    name: str
+    needed: str
+    why: str
+    part: str = ""
+
+    @property
+    def sign(self) -> str:
+        return self.needed[:2]
+
+    @property
+    def threshold(self) -> float:
+        return float(self.needed[3:])
+
+    def measure(self, value: float | Estimate | None, threshold: float | None = None) -> Measure:
+        """A value held against this threshold or another one.
+
+        >>> number = Number("error", "<= 0.1", "a tenth")
+        >>> number.measure(0.3).passes, number.measure(Estimate(0.09, 0.07, 0.12)).passes
+        (False, None)
+        """
+        measure, passes = noted(self.name, value, self.why), None
+        limit = self.threshold if threshold is None else threshold
+        if measure.value is not None:
+            low, high = measure.interval or (measure.value, measure.value)
+            within, beyond = (
+                (high <= limit, low > limit) if self.sign == "<=" else (low >= limit, high < limit)
+            )
+            passes = True if within else False if beyond else None
+        return replace(measure, needed=f"{self.sign} {limit:.3g}", passes=passes)
 
 
 @dataclass(frozen=True)
@@ -97,7 +157,7 @@ class Claim:
     @property
     def deciding(self) -> list[Measure]:
         """The measures that the verdict rests on."""
-        return _deciding(self.measures)
+        return [one for one in self.measures if one.decides]
 
     @property
     def choices(self) -> list[Measure]:
@@ -119,13 +179,17 @@ class Claim:
         for choice in dict.fromkeys(one.choice for one in self.choices):
             others = {one.name: one for one in self.choices if one.choice == choice}
             known = all(one.value is not None or ours[name].value is None for name, one in others.items())
-            found[choice] = _verdict((ours | others).values()) if known else None
+            found[choice] = verdict_of((ours | others).values())[0] if known else None
         return found
 
     @property
     def otherwise(self) -> str:
         """Other verdicts with the choices that give them, in words; empty if no choice turns the verdict."""
-        return turned_verdicts(self.verdict, self.by_choice)
+        others: dict[str, list[str]] = {}
+        for choice, verdict in self.by_choice.items():
+            if verdict not in (None, self.verdict):
+                others.setdefault(str(verdict), []).append(choice)
+        return "; ".join(f"{verdict} by {listed(choices)}" for verdict, choices in others.items())
 
     @property
     def turned(self) -> str:
@@ -133,10 +197,10 @@ class Claim:
         by_choice, turned = self.by_choice, self.otherwise
         known = sum(verdict is not None for verdict in by_choice.values())
         missing = listed(choice for choice, verdict in by_choice.items() if verdict is None)
-        said = [f"Another choice turns it: {turned}."] if turned else []
+        words = [f"Another choice turns it: {turned}."] if turned else []
         if known and not turned:
-            said = [f"None of {known} other choices turns it." if known > 1 else "Another choice agrees."]
-        return " ".join([*said, f"Not recorded: {missing}."] if missing else said)
+            words = [f"None of {known} other choices turns it." if known > 1 else "Another choice agrees."]
+        return " ".join([*words, f"Not recorded: {missing}."] if missing else words)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the measures of other choices are grouped by choice, with the verdict of each."""
@@ -153,144 +217,129 @@ class Claim:
         return asdict(self) | {"turned": self.turned, "choices": choices, "measures": measures}
 
 
-@dataclass(frozen=True)
-class Statement(Generic[Subject]):
-    """A claim before it is judged.
+class Statement:
+    """A claim on some runs, before it is judged. The docstring of a subclass is the claim.
 
-    `measure` takes one subject. `on` finds the subjects among opened runs, `runs` the runs that a subject's
-    verdict rests on, and `not_about` gives the reason for not judging these runs, or "".
+    A subclass finds what it is about among opened runs, and measures each of its parts, such as the products.
     """
 
-    name: str
-    text: str
-    source: Source
-    measure: Callable[[Subject], Sequence[Measure]]
-    on: Callable[[Sequence[Run]], Sequence[Subject]]
-    runs: Callable[[Subject], Sequence[Run]]
-    not_about: Callable[[Sequence[Run]], str] = lambda _: ""
+    name: ClassVar[str]
+    source: ClassVar[Source] = "the paper"
+    numbers: Sequence[Number]
+    """Each claim is a row of these."""
+    choices: Mapping[str, How] = {}
+    """Other choices, each of which is tried alone."""
+    runs: Sequence[Run]
+    """The runs that the verdict rests on."""
+    data = ""
+    """The data sets that are judged."""
+    left_out: Mapping[str, str] = {}
+    """How each further run on the data set differs from those that are judged."""
+    excuse = ""
+    """Why the claim is not about these runs."""
 
+    @classmethod
+    def on(cls, opened: Sequence[Run]) -> "list[Statement]":
+        """The claim on each subject among opened runs."""
+        raise NotImplementedError
 
-def at_most(name: str, value: float | Estimate | None, threshold: float, why: str, **where: Any) -> Measure:
-    """A number that must not exceed its threshold.
+    def parts(self) -> Sequence[str]:
+        """The parts that have a verdict each."""
+        return [""]
 
-    >>> at_most("error", 0.3, 0.1, "a tenth").passes
-    False
-    >>> at_most("error", Estimate(0.09, 0.07, 0.12), 0.1, "a tenth").passes is None
-    True
-    """
-    low, high = _bounds(value)
-    passes = True if high <= threshold else False if low > threshold else None
-    return replace(noted(name, value, why, **where), needed=f"<= {threshold:.3g}", passes=passes)
+    def effects(self, part: str) -> Sequence[Measure]:
+        """The size of the effect in each layer."""
+        return []
 
+    def decide(self, part: str, how: How) -> Sequence[Estimate | float | None]:
+        """The value of each number of a part, by the claim's own choices or one other."""
+        raise NotImplementedError
 
-def at_least(name: str, value: float | Estimate | None, threshold: float, why: str, **where: Any) -> Measure:
-    """A number that must reach its threshold."""
-    low, high = _bounds(value)
-    passes = True if low >= threshold else False if high < threshold else None
-    return replace(noted(name, value, why, **where), needed=f">= {threshold:.3g}", passes=passes)
+    def beside(self, part: str) -> Sequence[Measure]:
+        """Further numbers of a part."""
+        return []
 
+    def overall(self) -> Sequence[Measure]:
+        """Further numbers of all parts."""
+        return []
 
-def noted(name: str, value: float | Estimate | None, why: str = "", **where: Any) -> Measure:
-    """A number for information; with a `layer`, the effect in that layer."""
-    if isinstance(value, Estimate):
-        return Measure(name, value.value, "", None, why, (value.low, value.high), **where)
-    return Measure(name, value, "", None, why, **where)
+    def thresholds(self, how: How) -> Sequence[float]:
+        """The threshold of each number."""
+        return how.threshold or [one.threshold for one in self.numbers]
 
+    def held(self, part: str, how: How) -> list[Measure]:
+        """The numbers that decide, each held against its threshold."""
+        numbers = zip(self.numbers, self.thresholds(how), strict=True)
+        mine = [(number, threshold) for number, threshold in numbers if number.part in ("", part)]
+        values = self.decide(part, how)
+        return [number.measure(value, limit) for (number, limit), value in zip(mine, values, strict=False)]
 
-def _bounds(value: float | Estimate | None) -> tuple[float, float]:
-    """Not a number, which fails every comparison, if the value is not defined."""
-    if isinstance(value, Estimate):
-        return value.low, value.high
-    return (math.nan, math.nan) if value is None else (value, value)
+    def measures(self) -> list[Measure]:
+        """All measures, in the order in which they are shown."""
+        found: list[Measure] = []
+        for part in self.parts():
+            own = self.held(part, OWN)
+            measured = [*self.effects(part), *own]
+            for choice, how in self.choices.items():
+                try:
+                    others = [replace(one, why="") for one in self.held(part, how)]
+                except NotRecorded as missing:
+                    unknown: dict[str, Any] = {"value": None, "interval": None, "passes": None}
+                    others = [replace(one, **unknown, why=str(missing)) for one in own]
+                measured += [replace(one, choice=choice) for one in others]
+            found += [replace(one, part=part) for one in (*measured, *self.beside(part))]
+        return found + list(self.overall())
 
+    def judged(self, everything: bool = False) -> list[Claim]:
+        """The verdict on each part.
 
-def by_each_choice(deciding: Callable[[How], Sequence[Measure]], choices: Mapping[str, How]) -> list[Measure]:
-    """The measures by the claim's own choices, then by each other one; empty where the record lacks those."""
-    ours = list(deciding(OWN))
-    measures = list(ours)
-    for choice, how in choices.items():
+        Runs that the claim is not about get their effects measured, and a verdict only with `everything`.
+        """
+        excuse = "" if everything else self.excuse
+        blank = Claim(
+            self.name,
+            " ".join((self.__doc__ or "").split()),
+            self.source,
+            verdict="not judged",
+            reason=excuse,
+            measures=(),
+            runs=tuple(run.name for run in self.runs),
+            data=self.data,
+            left_out=self.left_out,
+        )
         try:
-            others = [replace(one, why="") for one in deciding(how)]
+            measures = self.measures()
         except NotRecorded as missing:
-            others = [replace(one, value=None, interval=None, passes=None, why=str(missing)) for one in ours]
-        measures += [replace(one, choice=choice) for one in others]
-    return measures
+            return [blank if excuse else replace(blank, verdict="not decided", reason=str(missing))]
+        claims = []
+        for part in list(dict.fromkeys(one.part for one in measures if one.part)) or [""]:
+            mine = tuple(one for one in measures if one.part in ("", part))
+            if excuse:
+                mine = tuple(replace(one, passes=None) for one in mine)
+                claims.append(replace(blank, measures=mine, part=part))
+            else:
+                verdict, reason = verdict_of(one for one in mine if one.decides)
+                claims.append(replace(blank, verdict=verdict, reason=reason, measures=mine, part=part))
+        return claims
 
 
-def judge(statement: Statement[Subject], subject: Subject, everything: bool = False) -> list[Claim]:
-    """The verdicts on a subject, one for each part of the claim.
+def verdict_of(deciding: Iterable[Measure]) -> tuple[Verdict, str]:
+    """The verdict and its reason.
 
-    Runs that the claim is not about get their effects measured, and a verdict only if `everything` is judged.
+    A measure that fails refutes the claim; the claim holds if every one passes; otherwise it is open.
     """
-    runs = statement.runs(subject)
-    excuse = "" if everything else statement.not_about(runs)
-    compared = [subject] if isinstance(subject, Study) else subject if isinstance(subject, Sequence) else []
-    tracked = [run for run in runs if isinstance(run, TrackedRun)]
-    blank = Claim(
-        statement.name,
-        statement.text,
-        statement.source,
-        verdict="not judged",
-        reason=excuse,
-        measures=(),
-        runs=tuple(run.name for run in runs),
-        data=" and ".join(study.label for study in compared),
-        left_out=subject.left_out(tracked) if isinstance(subject, Study) else {},
-    )
-    try:
-        measures = statement.measure(subject)
-    except NotRecorded as missing:
-        return [blank if excuse else replace(blank, verdict="not decided", reason=str(missing))]
-    claims = []
-    for part in list(dict.fromkeys(one.part for one in measures if one.part)) or [""]:
-        mine = tuple(one for one in measures if one.part in ("", part))
-        if excuse:
-            unjudged = tuple(replace(one, passes=None) for one in mine)
-            claims.append(replace(blank, measures=unjudged, part=part))
-        else:
-            deciding = _deciding(mine)
-            verdict, reason = _verdict(deciding), _reason(deciding)
-            claims.append(replace(blank, verdict=verdict, reason=reason, measures=mine, part=part))
-    return claims
-
-
-def _deciding(measures: Iterable[Measure]) -> list[Measure]:
-    return [one for one in measures if one.needed and not one.choice and one.layer is None]
-
-
-def _verdict(deciding: Iterable[Measure]) -> Verdict:
-    """A measure that fails refutes the claim; the claim holds if every one passes; otherwise it is open."""
-    results = [one.passes for one in deciding]
-    if False in results:
-        return "does not hold"
-    return "holds" if results and None not in results else "not decided"
-
-
-def _reason(deciding: Sequence[Measure]) -> str:
+    deciding = list(deciding)
     failed = [one.name for one in deciding if one.passes is False]
     unclear = [one.name for one in deciding if one.passes is None and one.value is not None]
     unknown = [one.name for one in deciding if one.value is None]
     if failed:
-        return f"it fails on: {'; '.join(failed)}."
+        return "does not hold", f"it fails on: {'; '.join(failed)}."
     if unclear:
-        return f"the threshold lies within the interval of: {'; '.join(unclear)}."
-    if unknown:
-        return f"the run does not determine: {'; '.join(unknown)}."
+        return "not decided", f"the threshold lies within the interval of: {'; '.join(unclear)}."
+    if unknown or not deciding:
+        return "not decided", f"the run does not determine: {'; '.join(unknown)}."
     which = {1: "its one measure", 2: "both measures"}
-    return f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}."
-
-
-def turned_verdicts(verdict: str, by_choice: Mapping[str, str | None]) -> str:
-    """Each other verdict with the choices that give it.
-
-    >>> turned_verdicts("holds", {"a linear clock": "not decided", "the entropy rank": "holds"})
-    'not decided by a linear clock'
-    """
-    others: dict[str, list[str]] = {}
-    for choice, other in by_choice.items():
-        if other is not None and other != verdict:
-            others.setdefault(other, []).append(choice)
-    return "; ".join(f"{other} by {listed(choices)}" for other, choices in others.items())
+    return "holds", f"it passes on {which.get(len(deciding), f'all {len(deciding)} measures')}."
 
 
 def listed(choices: Iterable[str]) -> str:

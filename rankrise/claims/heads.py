@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rankrise import watch
-from rankrise.claims.claim import OWN, How, Measure, noted
+from rankrise.claims.claim import OWN, How
 from rankrise.claims.statistics import Heads, spearman
-from rankrise.runs import NotRecorded, Run, Study, TrackedRun
+from rankrise.runs import NotRecorded, TrackedRun
 
-STABLE = "the stable rank"
 ENTROPY = "the entropy rank"
 ENERGY = {f"directions for {100 * share:.0f} % of the energy": share for share in TrackedRun.energy_shares}
 OTHER_RANKS = {rank: How(rank=rank) for rank in (ENTROPY, *ENERGY)}
@@ -17,18 +16,14 @@ OTHER_RANKS = {rank: How(rank=rank) for rank in (ENTROPY, *ENERGY)}
 
 END = 0.9
 """From this fraction of training on, a spectrum counts as the final one."""
-
-STEP_1, FIRST_EPOCH, WARM_UP = "step 1", "the first epoch", "the end of the warm-up"
-"""What may count as early. The first step is the optimiser's doing (Adam's is the sign of one batch's
-gradient), so its rank is that of a batch."""
-LINEAR = "a linear clock"
+STEP_1, WARM_UP = "step 1", "the end of the warm-up"
+"""What may count as early instead of the end of the first epoch. The first step is the optimiser's doing
+(Adam's is the sign of one batch's gradient), so its rank is that of a batch."""
 EARLY = 0.01
 """The first epoch, as a fraction of training, if epochs are not known."""
+LINEAR = "a linear clock"
 FEWEST_STEPS = 8
 MOMENTS = 40
-
-HARDLY = 0.5
-"""Runs whose training loss stays above this fraction of its first value have hardly learned."""
 LOSS_WINDOW = 0.05
 """A smoothed loss is the mean over this fraction of training before a step."""
 
@@ -63,7 +58,7 @@ def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray,
     """The finite steps at which a rank is known, and the ranks [steps, layers, heads]."""
     if product not in run.products:
         raise NotRecorded(f"{run.folder} has no {product}, which another run was tracked with.")
-    if rank in ("", STABLE):
+    if not rank:
         return run.finite_steps, run.ranks[product]
     if rank == ENTROPY:
         ranks = run.entropy_rank(product)[run.finite]
@@ -179,8 +174,7 @@ def _above_rounding(run: TrackedRun, product: str, rank: str) -> tuple[np.ndarra
 
 def _early(run: TrackedRun, steps: np.ndarray, window: str) -> int:
     first_epoch = run.epoch_steps or EARLY * run.last_finite_step
-    wanted = {STEP_1: 0, WARM_UP: run.warm_up_steps}.get(window, first_epoch)
-    return int(np.searchsorted(steps, wanted))
+    return int(np.searchsorted(steps, {STEP_1: 0, WARM_UP: run.warm_up_steps}.get(window, first_epoch)))
 
 
 def _from_early_on(run: TrackedRun, product: str, how: How) -> tuple[np.ndarray, np.ndarray]:
@@ -189,13 +183,10 @@ def _from_early_on(run: TrackedRun, product: str, how: How) -> tuple[np.ndarray,
     early = _early(run, steps, how.window)
     steps, ranks = steps[early:], ranks[early:]
     if len(ranks) < FEWEST_STEPS:
-        after = how.window if how.window in (STEP_1, WARM_UP) else "its first epoch"
-        if after == "its first epoch" and not run.epoch_steps:
-            after = f"the first {100 * EARLY:.0f} % of training"
         raise NotRecorded(
-            f"{run.folder} has {len(ranks)} of its {len(run.finite_steps)} measurements of "
-            f"{how.rank or STABLE} above rounding noise after {after}, and a trend takes {FEWEST_STEPS}: "
-            "train it further, or measure more often."
+            f"{run.folder} measured {how.rank or 'the stable rank'} {len(ranks)} times above rounding noise "
+            f"after {how.window or 'its first epoch'}, and a trend takes {FEWEST_STEPS}: train it further, "
+            "or measure more often."
         )
     return steps, np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
 
@@ -218,61 +209,3 @@ def smoothed_loss(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
     ends = np.arange(1, len(steps) + 1)
     starts = np.searchsorted(steps, steps - LOSS_WINDOW * steps[-1])
     return steps, (totals[ends] - totals[starts]) / (ends - starts)
-
-
-def not_trained_for_it(runs: Sequence[Run]) -> str:
-    """Why the claims are not about some runs, or "".
-
-    They are about training by a recipe, from random weights on images or text, that has learned something:
-    what a few steps change may be of low rank because it is little.
-    """
-    tracked = [run for run in runs if isinstance(run, TrackedRun)]
-    if not all(run.recipe for run in tracked):
-        return (
-            "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
-            "from random weights. If yours began there, run 'rankrise claims --judge' for a verdict."
-        )
-    if any(run.recipe.get("data") == "regression" for run in tracked):
-        return "The claim is about images and text, not synthetic regression. Pass --judge for a verdict."
-    for run in tracked:
-        if not run.finished and not len(losses([run])):
-            return f"{run.name} is not finished and has no training loss yet. Pass --judge for a verdict."
-        for first, last in losses([run]):
-            if last > HARDLY * first > 0:
-                return (
-                    f"{run.name} has hardly learned: its training loss fell from {first:.3g} to {last:.3g}, "
-                    f"and runs are judged below {HARDLY:g} of the first. Pass --judge for a verdict."
-                )
-    return ""
-
-
-def how_much_was_learned(runs: Sequence[TrackedRun]) -> list[Measure]:
-    """How far the training loss fell, if it was recorded."""
-    known = losses(runs)
-    if not len(known) or (known[:, 0] <= 0).any():
-        return []
-    first, last = known.mean(axis=0)
-    why = f"{first:.3g} to {last:.3g}; near 1 little is learned, and the change may be of low rank for that"
-    return [noted("training loss at the end over the first one", float(last / first), why)]
-
-
-def judged_at(study: Study) -> list[Measure]:
-    """How many heads and seeds were judged, and at which step if a run is not finished."""
-    main = study.main
-    heads = sum(len(layer["tracked_heads"]) for run in main for layer in run.layers)
-    measures = [noted("heads judged", float(heads), f"layers: {len(main[0].layers)}, seeds: {len(main)}")]
-    if not all(run.finished for run in main):
-        last = min(run.last_finite_step for run in main)
-        measures.append(noted("judged at step", float(last), "a run is not finished; the verdict is of now"))
-    return measures
-
-
-def shares(positive: Heads) -> Heads:
-    """1 for heads whose value is above 0, and 0 for the others."""
-    return positive.mapped(lambda values: (values > 0).astype(float))
-
-
-def by_layer(name: str, heads: Heads, why: str = "", part: str = "") -> list[Measure]:
-    """The effect in each layer, from logarithms of it."""
-    each = heads.by_layer().items()
-    return [noted(name, one.mapped(np.exp), why, layer=layer, part=part) for layer, one in each]

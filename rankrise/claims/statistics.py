@@ -1,8 +1,9 @@
 """Statistics over heads: means with bootstrap intervals, comparisons of samples, and rank correlation."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,16 @@ class Estimate:
 
     def mapped(self, function: Callable[[float], float]) -> "Estimate":
         """An increasing function of it."""
-        return Estimate(function(self.value), function(self.low), function(self.high))
+        return Estimate(*map(function, astuple(self)))
+
+
+def extreme(worst: Callable[..., float], several: Collection[Estimate]) -> Estimate:
+    """`min` or `max` of several estimates, bound by bound.
+
+    >>> extreme(max, [Estimate(2, 1, 5), Estimate(3, 2, 4)])
+    Estimate(value=3, low=2, high=5)
+    """
+    return Estimate(*map(worst, zip(*map(astuple, several), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,8 @@ class Heads:
     drawn again too, the same for all layers. All layers count the same.
 
     >>> heads = Heads((1, 2), (([1.0, 2.0, 3.0],), ([5.0, 6.0, 7.0],)))
-    >>> heads.mean().value, heads.mean().low > 3
-    (4.0, True)
+    >>> heads.over_layers("mean").value, heads.over_layers("largest").value
+    (4.0, 6.0)
     """
 
     layers: tuple[int, ...]
@@ -59,25 +69,13 @@ class Heads:
         each = zip(self.layers, self.pooled, self.weights(), strict=True)
         return {layer: Estimate.of(heads.mean(), weight @ heads) for layer, heads, weight in each}
 
-    def mean(self) -> Estimate:
-        """The mean over layers of their means."""
-        return self._over_layers(np.mean)
-
-    def median_layer(self) -> Estimate:
-        """The median over layers of their means."""
-        return self._over_layers(np.median)
-
-    def _over_layers(self, summary: Callable[..., np.ndarray]) -> Estimate:
+    def over_layers(self, how: str) -> Estimate:
+        """The "mean", "median", "smallest" or "largest" of the layers' means."""
+        if how in ("smallest", "largest"):
+            return extreme(min if how == "smallest" else max, self.by_layer().values())
+        summary: Callable[..., Any] = np.mean if how == "mean" else np.median
         redrawn = [weight @ heads for weight, heads in zip(self.weights(), self.pooled, strict=True)]
         return Estimate.of(float(summary([heads.mean() for heads in self.pooled])), summary(redrawn, axis=0))
-
-    def largest_layer(self) -> Estimate:
-        """The largest mean of a layer."""
-        return largest(self.by_layer().values())
-
-    def smallest_layer(self) -> Estimate:
-        """The smallest mean of a layer."""
-        return smallest(self.by_layer().values())
 
     def only(self, layers: Collection[int]) -> "Heads":
         """The heads of some layers."""
@@ -111,25 +109,18 @@ def _first_drawn(sizes: tuple[tuple[int, ...], ...]) -> Sequence[np.ndarray]:
     return _drawn(sizes, np.random.default_rng(0))
 
 
-def largest(several: Collection[Estimate]) -> Estimate:
-    """The largest of several estimates, bound by bound."""
-    return Estimate(*(max(getattr(one, name) for one in several) for name in ("value", "low", "high")))
-
-
-def smallest(several: Collection[Estimate]) -> Estimate:
-    """The smallest of several estimates, bound by bound."""
-    return Estimate(*(min(getattr(one, name) for one in several) for name in ("value", "low", "high")))
-
-
-def in_order(samples: Sequence[Heads]) -> Estimate:
+def in_order(samples: Sequence[Heads], in_every_layer: bool = False) -> Estimate:
     """The share of pairs of heads, from one layer of two samples, in which the earlier sample's is larger.
 
-    Layers count the same, and so do pairs of samples.
+    Layers count the same, and so do pairs of samples. With `in_every_layer`, the layer counts in which it is
+    smallest.
 
     >>> first, second = (Heads((1,), (([3.0, 4.0],),)), Heads((1,), (([2.0, 3.5],),)))
     >>> in_order([first, second]).value
     0.75
     """
+    if in_every_layer:
+        return extreme(min, [in_order([one.only({layer}) for one in samples]) for layer in samples[0].layers])
     generator = np.random.default_rng(0)
     weights = [sample.weights(generator) for sample in samples]
     pooled = [sample.pooled for sample in samples]
@@ -141,12 +132,6 @@ def in_order(samples: Sequence[Heads]) -> Estimate:
                 shares.append(larger.mean())
                 redrawn.append(((weights[first][layer] @ larger) * weights[second][layer]).sum(axis=1))
     return Estimate.of(float(np.mean(shares)), np.mean(redrawn, axis=0))
-
-
-def in_order_in_every_layer(samples: Sequence[Heads]) -> Estimate:
-    """`in_order` in the layer where it is smallest."""
-    layers = samples[0].layers
-    return smallest([in_order([sample.only({layer}) for sample in samples]) for layer in layers])
 
 
 def contrast(samples: Sequence[Heads], weights: Sequence[float]) -> tuple[dict[int, Estimate], Estimate]:

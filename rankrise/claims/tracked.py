@@ -1,363 +1,306 @@
-"""Claims on the tracked runs of one data set. Each numbers heads, aggregates them, and sets a threshold."""
+"""Claims on the tracked runs of one data set: a number per head, over layers, against a threshold."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
-from rankrise.claims.claim import OWN, How, Measure, at_least, at_most, by_each_choice, noted
+from rankrise.claims.claim import (
+    How,
+    Measure,
+    Number,
+    Statement,
+    by_layer,
+    noted,
+    thresholds,
+    values_above,
+)
 from rankrise.claims.heads import (
-    FIRST_EPOCH,
     LINEAR,
     OTHER_RANKS,
     STEP_1,
     WARM_UP,
     at_the_end,
-    by_layer,
     course,
     growth,
     heads_of,
-    how_much_was_learned,
-    judged_at,
     last_ranks,
     last_spectrum,
     losses,
-    shares,
     trends,
 )
-from rankrise.claims.statistics import Estimate, Heads, largest
-from rankrise.runs import NotRecorded, Study, TrackedRun
+from rankrise.claims.statistics import Estimate, Heads
+from rankrise.runs import NotRecorded, Run, Study, TrackedRun, studies
 
-FAR_BELOW = 0.1
-FAR_BELOW_WHY = "far below is an order of magnitude"
-NOT_SO_FAR = {f"a threshold of {share:g}": How(threshold=(share,)) for share in (0.2, 0.3)}
+FAR_BELOW = ("<= 0.1", "far below is an order of magnitude")
 SMALLEST_HEAD = 20
 """In smaller heads a tenth is below 2, and only rank one would pass."""
+HARDLY = 0.5
+"""Runs whose training loss stays above this fraction of its first value have hardly learned."""
+
+WORST_LAYER = {"the worst layer": How(aggregate="smallest")}
 LESS_STRICT = {"the mean over layers": How(aggregate="mean"), "the median layer": How(aggregate="median")}
-WORST_LAYER = {"the worst layer": How(aggregate="worst")}
+NOT_SO_FAR = thresholds(0.2, 0.3)
+FROM_STEP_1 = {"a clock from step 1": How(window=STEP_1)}
 
 
-def low_rank(study: Study) -> list[Measure]:
-    """The stable rank of the change at the end over the head size, in the worst layer."""
-    name = "stable rank of the change, as a fraction of the head size"
-    first = study.main[0]
-    sizes = [int(layer["d_head"]) for layer in first.layers]
-    if min(sizes) < SMALLEST_HEAD:
-        raise NotRecorded(
-            f"a tenth of the head size {min(sizes)} is below 2, where only rank one would pass: "
-            f"train heads of size {SMALLEST_HEAD} or more."
+def at_chance(*thresholds: float) -> dict[str, How]:
+    """Thresholds that chance alone would reach, as another choice."""
+    return {"a threshold at chance level": How(threshold=thresholds)}
+
+
+def shares(positive: Heads) -> Heads:
+    """1 for heads whose value is above 0, and 0 for the others."""
+    return positive.mapped(lambda values: (values > 0).astype(float))
+
+
+def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
+    """Why the claims are not about some runs, or "".
+
+    They are about training by a recipe, from random weights on images or text, that has learned something:
+    what a few steps change may be of low rank because it is little.
+    """
+    if not all(run.recipe for run in runs):
+        return (
+            "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
+            "from random weights. If yours began there, run 'rankrise claims --judge' for a verdict."
         )
-
-    def over_size(product: str, how: How = OWN) -> Heads:
-        heads = at_the_end(study.main, product, how.rank)
-        by_size = [(sizes[layer - 1], seeds) for layer, seeds in zip(heads.layers, heads.values, strict=True)]
-        return Heads(heads.layers, [[seed / size for seed in seeds] for size, seeds in by_size])
-
-    def deciding(product: str, how: How) -> list[Measure]:
-        worst = _aggregate(how, Heads.largest_layer)(over_size(product, how))
-        threshold = how.threshold or (FAR_BELOW,)
-        return [at_most(f"{name}, worst layer", worst, threshold[0], FAR_BELOW_WHY, part=product)]
-
-    measures: list[Measure] = []
-    for product in first.products:
-        each = over_size(product).by_layer().items()
-        measures += [noted(name, one, "mean over heads", part=product, layer=layer) for layer, one in each]
-        measures += by_each_choice(partial(deciding, product), LESS_STRICT | NOT_SO_FAR | OTHER_RANKS)
-        measures += _initial_rank(first, product) + _directions(first, product)
-    return [*measures, *how_much_was_learned(study.main), *judged_at(study)]
+    if any(run.recipe.get("data") == "regression" for run in runs):
+        return "The claim is about images and text, not synthetic regression. Pass --judge for a verdict."
+    for run in runs:
+        if not run.finished and not len(losses([run])):
+            return f"{run.name} is not finished and has no training loss yet. Pass --judge for a verdict."
+        for first, last in losses([run]):
+            if last > HARDLY * first > 0:
+                return (
+                    f"{run.name} has hardly learned: its training loss fell from {first:.3g} to {last:.3g}, "
+                    f"and runs are judged below {HARDLY:g} of the first. Pass --judge for a verdict."
+                )
+    return ""
 
 
-def _initial_rank(run: TrackedRun, product: str) -> list[Measure]:
-    """The stable rank of the initial product over the head size, if its spectrum was recorded."""
-    try:
-        layers = [np.asarray(values, float) for values in run.spectrum(product)]
-    except NotRecorded:
-        return []
-    shares_of_size = []
-    for values, layer in zip(layers, run.layers, strict=True):
-        normalised = values / np.where(values[:, :1] > 0, values[:, :1], 1.0)
-        shares_of_size.append((normalised**2).sum(-1).mean() / layer["d_head"])
-    name = "stable rank of the initial product, as a fraction of the head size, mean over heads"
-    return [noted(name, float(np.mean(shares_of_size)), "what random weights have", part=product)]
+class OnStudy(Statement):
+    """Judged by data set, on its main runs if no others are named."""
+
+    runs: Sequence[TrackedRun]
+
+    def __init__(self, study: Study, runs: Sequence[TrackedRun] = ()) -> None:
+        self.study, self.runs, self.data = study, runs or study.main, study.label
+        self.left_out, self.excuse = study.left_out(self.runs), not_trained_for_it(self.runs)
+
+    @classmethod
+    def on(cls, opened: Sequence[Run]) -> list[Statement]:
+        return [cls(study) for study in studies([run for run in opened if isinstance(run, TrackedRun)])]
+
+    def parts(self) -> Sequence[str]:
+        return self.study.main[0].products
+
+    def judged_at(self) -> list[Measure]:
+        """How many heads and seeds were judged, and at which step if a run is not finished."""
+        heads = sum(len(layer["tracked_heads"]) for run in self.runs for layer in run.layers)
+        why = f"layers: {len(self.runs[0].layers)}, seeds: {len(self.runs)}"
+        measures = [noted("heads judged", float(heads), why)]
+        if not all(run.finished for run in self.runs):
+            last = float(min(run.last_finite_step for run in self.runs))
+            measures.append(noted("judged at step", last, "a run is not finished; the verdict is of now"))
+        return measures
 
 
-def _directions(run: TrackedRun, product: str, energy: float = 0.9) -> list[Measure]:
-    """How many directions hold most of the change's energy."""
-    if not len(run.finite_spectra_steps):
-        return []
-    counts: list[float] = []
-    for values in run.spectrum(product, int(run.finite_spectra_steps[-1])):
-        totals = np.cumsum(np.asarray(values, float) ** 2, axis=1)
-        counts += [float((total < energy * total[-1]).sum() + 1) for total in totals if total[-1] > 0]
-    if not counts:
-        return []
-    name = f"directions that hold {100 * energy:.0f} % of the change's energy, mean over heads"
-    why = f"from {min(counts):g} to {max(counts):g}; a low stable rank may have a long tail beneath"
-    return [noted(name, float(np.mean(counts)), why, part=product)]
+class LowRank(OnStudy):
+    """The learned change of an attention product is of low rank: in every layer its stable rank stays far
+    below the head size.
+    """
+
+    name = "low rank"
+    effect = "stable rank of the change, as a fraction of the head size"
+    numbers = (Number(f"{effect}, worst layer", *FAR_BELOW),)
+    choices = LESS_STRICT | NOT_SO_FAR | OTHER_RANKS
+
+    def over_size(self, product: str, rank: str = "") -> Heads:
+        heads = at_the_end(self.runs, product, rank)
+        sizes = [self.runs[0].layers[layer - 1]["d_head"] for layer in heads.layers]
+        divided = [[seed / size for seed in seeds] for size, seeds in zip(sizes, heads.values, strict=True)]
+        return Heads(heads.layers, divided)
+
+    def effects(self, product: str) -> list[Measure]:
+        return by_layer(self.effect, self.over_size(product).by_layer(), "mean over heads")
+
+    def decide(self, product: str, how: How) -> list[Estimate]:
+        smallest = min(layer["d_head"] for layer in self.runs[0].layers)
+        if smallest < SMALLEST_HEAD:
+            raise NotRecorded(
+                f"a tenth of the head size {smallest} is below 2, where only rank one would pass: "
+                f"train heads of size {SMALLEST_HEAD} or more."
+            )
+        return [self.over_size(product, how.rank).over_layers(how.aggregate or "largest")]
+
+    def beside(self, product: str) -> list[Measure]:
+        """The rank of the initial product, and how many directions hold most of the change's energy."""
+        run, measures = self.runs[0], []
+        with suppress(NotRecorded):
+            initial = [np.asarray(values, float) for values in run.spectrum(product)]
+            normalised = [values / np.where(values[:, :1] > 0, values[:, :1], 1.0) for values in initial]
+            sizes = [layer["d_head"] for layer in run.layers]
+            each = [(one**2).sum(-1).mean() / size for one, size in zip(normalised, sizes, strict=True)]
+            name = "stable rank of the initial product, as a fraction of the head size, mean over heads"
+            measures.append(noted(name, float(np.mean(each)), "what random weights have"))
+        counts: list[float] = []
+        for step in run.finite_spectra_steps[-1:]:
+            for values in run.spectrum(product, int(step)):
+                totals = np.cumsum(np.asarray(values, float) ** 2, axis=1)
+                counts += [float((total < 0.9 * total[-1]).sum() + 1) for total in totals if total[-1] > 0]
+        if counts:
+            name = "directions that hold 90 % of the change's energy, mean over heads"
+            why = f"from {min(counts):g} to {max(counts):g}; a low stable rank may have a long tail beneath"
+            measures.append(noted(name, float(np.mean(counts)), why))
+        return measures
+
+    def overall(self) -> list[Measure]:
+        known = losses(self.runs)
+        if not len(known) or (known[:, 0] <= 0).any():
+            return self.judged_at()
+        first, last = known.mean(axis=0)
+        little = "near 1 little is learned, and the change may be of low rank for that"
+        name = "training loss at the end over the first one"
+        return [noted(name, float(last / first), f"{first:.3g} to {last:.3g}; {little}"), *self.judged_at()]
 
 
-def rank_grows(study: Study) -> list[Measure]:
-    """The stable rank of each head at the end against early training, and its trend in between."""
-    name = "factor by which the stable rank grows"
-    choices = {
-        LINEAR: How(window=LINEAR),
-        "a clock from step 1": How(window=STEP_1),
-        "a clock from the end of the warm-up": How(window=WARM_UP),
-        **WORST_LAYER,
-        "a threshold at chance level": How(threshold=(0.5, 0.0)),
-        **OTHER_RANKS,
-    }
-    if not all(run.warm_up_steps for run in study.main):
-        del choices["a clock from the end of the warm-up"]
+class RankGrows(OnStudy):
+    """The rank of the change grows during training."""
 
-    def deciding(product: str, how: How) -> list[Measure]:
-        aggregate = _aggregate(how, Heads.mean, Heads.smallest_layer)
-        threshold = how.threshold or (0.75, 0.5)
-        return [
-            at_least(
-                "share of heads whose stable rank is higher at the end than early",
-                aggregate(shares(growth(study.main, product, how))),
-                threshold[0],
-                f"three of four; half of them would by chance. Early is the end of {FIRST_EPOCH}, when all "
-                "of the data has been seen (1 % of training where epochs are not known)",
-                part=product,
-            ),
-            at_least(
-                "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
-                aggregate(trends(study.main, product, how)),
-                threshold[1],
-                "1 where it only rises, 0 without a trend, half-way between; at up to 40 of the "
-                "measurements, spread over a logarithmic clock",
-                part=product,
-            ),
-        ]
+    name = "rank grows"
+    effect = "factor by which the stable rank grows"
+    numbers = (
+        Number(
+            "share of heads whose stable rank is higher at the end than early",
+            ">= 0.75",
+            "three of four; half of them would by chance. Early is the end of the first epoch, when all data "
+            "has been seen (1 % of training where epochs are not known)",
+        ),
+        Number(
+            "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
+            ">= 0.5",
+            "1 where it only rises, 0 without a trend, half-way between; at up to 40 of the measurements, "
+            "spread over a logarithmic clock",
+        ),
+    )
 
-    measures: list[Measure] = []
-    for product in study.main[0].products:
-        factors = growth(study.main, product)
-        measures += by_layer(name, factors, part=product)
-        measures += by_each_choice(partial(deciding, product), choices)
-        mean, words = factors.mean().mapped(np.exp), course(study.main[0], product)
-        measures.append(noted(f"{name}, geometric mean over heads", mean, words, part=product))
-    noisy = sum(len(run.noisy_steps) for run in study.main)
-    if noisy:
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        warmed_up = all(run.warm_up_steps for run in self.runs)
+        clocks = {LINEAR: How(window=LINEAR), **FROM_STEP_1}
+        clocks |= {f"a clock from {WARM_UP}": How(window=WARM_UP)} if warmed_up else {}
+        self.choices = clocks | WORST_LAYER | at_chance(0.5, 0.0) | OTHER_RANKS
+
+    def effects(self, product: str) -> list[Measure]:
+        return by_layer(self.effect, growth(self.runs, product).by_layer(), of=np.exp)
+
+    def decide(self, product: str, how: How) -> list[Estimate]:
+        heads = (shares(growth(self.runs, product, how)), trends(self.runs, product, how))
+        return [one.over_layers(how.aggregate or "mean") for one in heads]
+
+    def beside(self, product: str) -> list[Measure]:
+        mean = growth(self.runs, product).over_layers("mean").mapped(np.exp)
+        return [noted(f"{self.effect}, geometric mean over heads", mean, course(self.runs[0], product))]
+
+    def overall(self) -> list[Measure]:
+        noisy = sum(len(run.noisy_steps) for run in self.runs)
         why = "there the change of most heads is the rounding of the stored weights"
-        measures.append(noted("measured steps left out as noise", float(noisy), why))
-    return [*measures, *judged_at(study)]
+        left_out = [noted("measured steps left out as noise", float(noisy), why)] if noisy else []
+        return [*left_out, *self.judged_at()]
 
 
-def spectra_decay(study: Study) -> list[Measure]:
-    """How many singular values of the change are large, and their area, over those of the initial product."""
-    counted = "number of large singular values, of the change over that of the initial product"
+class SpectraDecay(OnStudy):
+    """The normalised spectrum of the change decays much faster than that of the initial product, in every
+    layer.
+    """
+
+    name = "spectra"
+    effect = "number of large singular values, of the change over that of the initial product"
     area = "area under the normalised spectrum, of the change over that of the initial product"
-    choices = {
-        **{f"values above {cut:g} of the largest": How(rank=str(cut)) for cut in (0.2, 0.3, 0.5)},
-        **LESS_STRICT,
-        "a threshold of 1": How(threshold=(1.0,)),
-    }
+    numbers = (
+        Number(
+            f"{effect}, worst layer",
+            "<= 0.5",
+            "much faster is at least twice as fast; large is above 0.1 of the largest value",
+        ),
+        Number(
+            f"{area}, worst layer",
+            "<= 0.5",
+            "the same for the whole spectrum; the change may have twice as many values",
+        ),
+    )
+    choices = values_above(0.2, 0.3, 0.5) | LESS_STRICT | thresholds(1.0, numbers=2)
 
-    def ratios(product: str, size: Callable[[np.ndarray], np.ndarray]) -> Heads:
+    def ratios(self, product: str, cut: float | None) -> Heads:
+        """The change's number of large values, or without a cut its area, over the initial product's."""
+
+        def size(values: np.ndarray) -> np.ndarray:
+            if cut is not None:
+                return np.asarray((values > cut * values[:, :1]).sum(-1))
+            largest = values[:, 0].astype(float)
+            return np.divide(values.sum(-1), largest, out=np.zeros_like(largest), where=largest > 0)
+
         def of(run: TrackedRun) -> list[np.ndarray]:
             pairs = zip(run.spectrum(product), run.spectrum(product, last_spectrum(run)), strict=True)
             return [np.where(after[:, 0] > 0, size(after) / size(before), np.nan) for before, after in pairs]
 
-        return heads_of(study.main, of, product)
+        return heads_of(self.runs, of, product)
 
-    def counts(product: str, cut: float) -> Heads:
-        return ratios(product, lambda values: (values > cut * values[:, :1]).sum(-1))
+    def effects(self, product: str) -> list[Measure]:
+        return by_layer(self.effect, self.ratios(product, 0.1).by_layer(), "above 0.1 of the largest")
 
-    def areas(product: str) -> Heads:
-        def size(values: np.ndarray) -> np.ndarray:
-            largest = values[:, 0].astype(float)
-            return np.divide(values.sum(-1), largest, out=np.zeros_like(largest), where=largest > 0)
+    def decide(self, product: str, how: How) -> list[Estimate]:
+        heads = (self.ratios(product, float(how.rank or 0.1)), self.ratios(product, None))
+        return [one.over_layers(how.aggregate or "largest") for one in heads]
 
-        return ratios(product, size)
+    def beside(self, product: str) -> list[Measure]:
+        why = f"at step {last_spectrum(self.runs[0])}, the last with full spectra"
+        mean = self.ratios(product, None).over_layers("mean")
+        return [noted(f"{self.area}, mean over heads", mean, why)]
 
-    def deciding(product: str, how: How) -> list[Measure]:
-        aggregate = _aggregate(how, Heads.largest_layer)
-        cut, (threshold, *_) = float(how.rank or 0.1), how.threshold or (0.5,)
-        return [
-            at_most(
-                f"{counted}, worst layer",
-                aggregate(counts(product, cut)),
-                threshold,
-                f"much faster is at least twice as fast; large is above {cut:g} of the largest value",
-                part=product,
-            ),
-            at_most(
-                f"{area}, worst layer",
-                aggregate(areas(product)),
-                threshold,
-                "the same for the whole spectrum; the change may have twice as many values, which counts "
-                "against it",
-                part=product,
-            ),
-        ]
-
-    measures: list[Measure] = []
-    for product in study.main[0].products:
-        for layer, one in counts(product, 0.1).by_layer().items():
-            measures.append(noted(counted, one, "above 0.1 of the largest", part=product, layer=layer))
-        measures += by_each_choice(partial(deciding, product), choices)
-        why = f"at step {last_spectrum(study.main[0])}, the last with full spectra"
-        measures.append(noted(f"{area}, mean over heads", areas(product).mean(), why, part=product))
-    return [*measures, *judged_at(study)]
+    overall = OnStudy.judged_at
 
 
-def vo_exceeds_kq(study: Study) -> list[Measure]:
-    """The stable ranks of a head's two changes at the end, head by head."""
-    name = "stable rank of VO over that of KQ"
-    choices = {**WORST_LAYER, "a threshold at chance level": How(threshold=(0.5, 1.0)), **OTHER_RANKS}
-    tracked = study.main[0].products
-    if set(tracked) != {"KQ", "VO"}:
-        raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
-    at_the_end(study.main, "KQ")  # raises if no head has changed
+class Products(OnStudy):
+    """What is learned in VO, values times outputs, has a higher stable rank than what is learned in KQ, keys
+    times queries.
+    """
 
-    def log_ratios(how: How = OWN) -> Heads:
+    name = "products"
+    source = "the reproduction"
+    effect = "stable rank of VO over that of KQ"
+    numbers = (
+        Number(
+            "share of heads in which VO has the higher stable rank",
+            ">= 0.75",
+            "consistently higher, as it was put: three heads of four; half of them would by chance",
+        ),
+        Number(f"{effect}, geometric mean over heads", ">= 1.0", "a head's own two changes are compared"),
+    )
+    choices = WORST_LAYER | at_chance(0.5, 1.0) | OTHER_RANKS
+
+    def parts(self) -> Sequence[str]:
+        return [""]
+
+    def log_ratios(self, rank: str = "") -> Heads:
+        """log(VO / KQ) of each head."""
+        tracked = self.runs[0].products
+        if set(tracked) != {"KQ", "VO"}:
+            raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
+
         def of(run: TrackedRun) -> list[np.ndarray]:
-            both = np.stack([last_ranks(run, product, how.rank) for product in ("VO", "KQ")])
+            both = np.stack([last_ranks(run, product, rank) for product in ("VO", "KQ")])
             logs = np.log(both, where=both > 0, out=np.full(both.shape, np.nan))
             return list(logs[0] - logs[1])
 
-        return heads_of(study.main, of, "KQ and VO")
+        return heads_of(self.runs, of, "KQ and VO")
 
-    def deciding(how: How) -> list[Measure]:
-        aggregate = _aggregate(how, Heads.mean, Heads.smallest_layer)
-        ratios, threshold = log_ratios(how), how.threshold or (0.75, 1.0)
-        return [
-            at_least(
-                "share of heads in which VO has the higher stable rank",
-                aggregate(shares(ratios)),
-                threshold[0],
-                "consistently higher, as it was put: three heads of four; half of them would by chance",
-            ),
-            at_least(
-                f"{name}, geometric mean over heads",
-                aggregate(ratios).mapped(np.exp),
-                threshold[1],
-                "a head's own two changes are compared",
-            ),
-        ]
+    def effects(self, part: str) -> list[Measure]:
+        return by_layer(self.effect, self.log_ratios().by_layer(), "geometric mean over heads", np.exp)
 
-    effects = by_layer(name, log_ratios(), "geometric mean over heads")
-    return [*effects, *by_each_choice(deciding, choices), *judged_at(study)]
+    def decide(self, part: str, how: How) -> list[Estimate]:
+        ratios, aggregate = self.log_ratios(how.rank), how.aggregate or "mean"
+        return [shares(ratios).over_layers(aggregate), ratios.over_layers(aggregate).mapped(np.exp)]
 
-
-def functional_rank(study: Study) -> list[Measure]:
-    """The smallest rank of every head's change that keeps 99 % of the gain, over the head size.
-
-    `rankrise truncate` measured it.
-    """
-    runs = truncated(study)
-    records: list[dict[str, Any]] = [run.truncation or {} for run in runs]
-    on_training = ["training" in record.get("measured_on", "") for record in records]
-    loss = "training loss" if all(on_training) else "validation loss"
-    if any(on_training) and not all(on_training):
-        loss = "training loss or validation loss"
-    name = f"rank that keeps 99 % of the gain in the {loss}, as a fraction of the head size"
-    scores = {
-        "validation_loss": "the validation loss",
-        "accuracy": "the validation accuracy",
-        "perplexity": "the perplexity",
-    }
-    choices = {
-        **NOT_SO_FAR,
-        **{f"{100 * share:g} % of the gain": How(rank=str(share)) for share in (0.95, 0.999)},
-        "the gain from the first recorded loss": How(window="the first recorded loss"),
-        **{
-            said: How(aggregate=score)
-            for score, said in scores.items()
-            if any(score in record.get("trained", {}) for record in records)
-        },
-    }
-    if loss == "validation loss":
-        choices["the training loss"] = How(aggregate="training_loss")  # which no such record has
-
-    def deciding(product: str, how: How) -> list[Measure]:
-        threshold, why = how.threshold or (FAR_BELOW,), f"{FAR_BELOW_WHY}; worst seed"
-        if not (how.rank or how.aggregate or how.window):
-            found = max(_searched(run, product) / run.layers[0]["d_head"] for run in runs)
-            return [at_most(name, found, threshold[0], why, part=product)]
-        tried = largest([_tried(run, product, how) for run in runs])
-        why = (
-            "the interval is from above the last rank that was tried and is not enough, to the first that is"
-        )
-        return [at_most(name, tried, threshold[0], why, part=product)]
-
-    measures: list[Measure] = []
-    for product in ("KQ", "VO"):
-        measures += by_each_choice(partial(deciding, product), choices)
-        gains = {point["rank"]: point["gain"] for point in _curve(runs[0], product)["points"]}
-        measures += [
-            noted(f"share of the gain at rank {rank}", gains[rank], "all heads cut alike", part=product)
-            for rank in (1, 2, 4)
-            if gains.get(rank) is not None
-        ]
-    return measures
-
-
-def truncated(study: Study) -> Sequence[TrackedRun]:
-    """The study's main runs that `rankrise truncate` measured."""
-    return [run for run in study.main if run.truncation is not None]
-
-
-def _curve(run: TrackedRun, product: str) -> dict[str, Any]:
-    for curve in (run.truncation or {})["curves"]:
-        if curve["group"] == product and curve["method"] == "plain":
-            return dict(curve)
-    raise NotRecorded(f"{run.name} was truncated without {product}: run 'rankrise truncate' on it again.")
-
-
-def _searched(run: TrackedRun, product: str) -> float:
-    """The functional rank that `rankrise truncate` searched for."""
-    kept = float((run.truncation or {}).get("gain", 0.99))
-    if kept != 0.99:
-        raise NotRecorded(
-            f"{run.name} was truncated to {100 * kept:g} % of the gain, and the claim is about "
-            "99 %: run 'rankrise truncate' on it again without --gain."
-        )
-    found = _curve(run, product)["functional_rank"]
-    if found is None:
-        raise NotRecorded(
-            f"the loss of {run.name} does not fall by what {product} learned, or the functional rank is not "
-            "among the ranks that 'rankrise truncate' was asked for."
-        )
-    return float(found)
-
-
-def _tried(run: TrackedRun, product: str, how: How) -> Estimate:
-    """The first of the tried ranks that keeps enough of what a score gains, over the head size."""
-    score, share = how.aggregate or "loss", float(how.rank or 0.99)
-
-    def value(scores: dict[str, Any]) -> float:
-        if score not in scores:
-            raise NotRecorded(f"the run was truncated without the {score.replace('_', ' ')}.")
-        return float(scores[score])
-
-    curve, size = _curve(run, product), run.layers[0]["d_head"]
-    start = _first_loss(run) if how.window else value(curve.get("initial", {}))
-    gain = value((run.truncation or {}).get("trained", {})) - start
-    if not (gain > 0 if score == "accuracy" else gain < 0):
-        raise NotRecorded(f"{run.name} gains nothing in {score.replace('_', ' ')} by what {product} learned.")
-    below = 0
-    for rank, now in sorted((point["rank"], value(point.get("scores", {}))) for point in curve["points"]):
-        if (now - start) / gain >= share:
-            return Estimate(rank / size, (below + 1) / size, rank / size)
-        below = rank
-    raise NotRecorded(f"no rank of {run.name} that was tried keeps {100 * share:g} % of the gain.")
-
-
-def _first_loss(run: TrackedRun) -> float:
-    known = losses([run])
-    if not len(known):
-        raise NotRecorded(f"{run.name} recorded no loss.")
-    return float(known[0, 0])
-
-
-def _aggregate(
-    how: How, usual: Callable[[Heads], Estimate], worst: Callable[[Heads], Estimate] | None = None
-) -> Callable[[Heads], Estimate]:
-    """How layers become one number."""
-    named = {"mean": Heads.mean, "median": Heads.median_layer, "worst": worst or usual}
-    return named.get(how.aggregate, usual)
+    overall = OnStudy.judged_at

@@ -386,4 +386,4 @@ def test_a_functional_rank_by_the_validation_loss_says_so(tmp_path: Path) -> Non
     assert claim.by_choice["the training loss"] is None
     write_json(folder / TRUNCATION, {"curves": curves, "gain": 0.9})
     (claim,) = judged("functional rank", folder).values()
-    assert "was truncated to 90 % of the gain" in claim.reason
+    assert "another --gain" in claim.reason

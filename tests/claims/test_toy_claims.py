@@ -13,20 +13,17 @@ from torch import Tensor
 
 from rankrise import RankriseError
 from rankrise.claims import STATEMENTS, Claim, check_claims
-from rankrise.claims.statements import each_toy_run
-from rankrise.claims.toy import (
+from rankrise.claims.full_weights import (
+    LEARNED,
     drops,
     early_rank,
     early_stable_rank,
-    exponent,
     in_transition,
     late_fall,
-    least_known,
-    most_known,
     overlap,
-    remaining,
     rise,
 )
+from rankrise.claims.toy import OnToyRun, exponent, remaining, worst_known
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
 from rankrise.toy import ToySettings, experiments, run_toy
 from rankrise.toy.full import FullWeights
@@ -57,7 +54,7 @@ def run_loss(
     run_toy(folder, settings)
 
 
-@pytest.mark.parametrize("name", [statement.name for statement in STATEMENTS if statement.on is each_toy_run])
+@pytest.mark.parametrize("name", [one.name for one in STATEMENTS if issubclass(one, OnToyRun)])
 def test_every_claim_holds_on_an_ordinary_run(tiny: ToyRun, name: str) -> None:
     claims = verdicts(tiny.folder, name)
     if name == "noise robustness":  # a small kick may grow with the stage that it meets
@@ -189,10 +186,10 @@ def test_an_unknown_claim_is_refused(tiny: ToyRun) -> None:
 
 
 def test_the_worst_seed_counts_and_an_unknown_one_only_if_no_other_fails() -> None:
-    assert most_known([0.05, 0.3, None], needed=0.1) == 0.3
-    assert most_known([0.05, None], needed=0.1) is None
-    assert least_known([0.9, 0.6], needed=0.5) == 0.6
-    assert least_known([0.4, None], needed=0.5) == 0.4
+    assert worst_known(max, [0.05, 0.3, None], needed=0.1) == 0.3
+    assert worst_known(max, [0.05, None], needed=0.1) is None
+    assert worst_known(min, [0.9, 0.6], needed=0.5) == 0.6
+    assert worst_known(min, [0.4, None], needed=0.5) == 0.4
 
 
 def test_exponents() -> None:
@@ -251,24 +248,28 @@ def test_full_weight_measures_on_curves_known_by_hand() -> None:
     assert in_transition(staircase.numpy()) == (1, 3)
     # From a tenth to nine tenths a sigmoid of width w takes w log 81; first to last, 0.6 more.
     rising = 0.005 * math.log(81)
-    assert overlap(stagewise) == pytest.approx(rising / (0.6 + rising), abs=0.002)
-    assert early_rank(stagewise) == pytest.approx(2 / 3)
+    assert overlap(stagewise, LEARNED) == pytest.approx(rising / (0.6 + rising), abs=0.002)
+    assert early_rank(stagewise, LEARNED) == pytest.approx(2 / 3)
     heights = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
     uneven = curve(4 - staircase.sum(1), staircase * heights)
     assert [in_transition((staircase * heights).numpy(), least)[1] for least in (0.05, 0.2, 0.6)] == [3, 2, 1]
     assert overlap(uneven, 0.2) == pytest.approx(rising / (0.3 + rising), abs=0.004)
     assert early_rank(uneven, 0.2) == 1.0
-    assert early_stable_rank(stagewise) == pytest.approx(1.25 / 3, abs=0.01)  # the second is half-way up
-    assert early_stable_rank(uneven) == pytest.approx((1 + 0.25**2) / (1 + 0.5**2 + 0.1**2), abs=0.01)
+    assert early_stable_rank(stagewise, LEARNED) == pytest.approx(
+        1.25 / 3, abs=0.01
+    )  # the second is half-way up
+    assert early_stable_rank(uneven, LEARNED) == pytest.approx(
+        (1 + 0.25**2) / (1 + 0.5**2 + 0.1**2), abs=0.01
+    )
     underflowing = curve(stagewise.losses, torch.where(times[:, None] < 0.1, 0.0, staircase))
-    assert early_stable_rank(underflowing) == early_stable_rank(stagewise)
+    assert early_stable_rank(underflowing, LEARNED) == early_stable_rank(stagewise, LEARNED)
     assert in_transition(0 * staircase.numpy()) == (0, 0)
     assert rise(stagewise) == 0.0
     together = curve(torch.exp(-times), 1 + torch.stack([times, times, times], 1))
     assert drops(together) == 0
     rising = torch.stack([times, 2 * times, 3 * times], 1)
     assert in_transition(rising.numpy()) == (3, 3)
-    assert early_rank(together) == 1.0
+    assert early_rank(together, LEARNED) == 1.0
     assert late_fall(stagewise) < 1e-6
     assert late_fall(curve(1 - times, staircase)) == pytest.approx(0.1, abs=0.002)
     assert rise(curve(2 + torch.sin(20 * times), staircase)) > 1
