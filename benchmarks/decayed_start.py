@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.record.names import INITIAL, latest_checkpoint
-from rankrise.train._learning_rate import decayed
+from rankrise.train._times import decayed
 
 FACTORS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 

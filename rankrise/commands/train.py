@@ -37,7 +37,7 @@ def train(
     from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training
-    from rankrise.train._run_folder import run_in
+    from rankrise.train._begun import run_in
 
     accelerate = require("accelerate", extra="train", purpose="training")
     wanted = read_recipe(recipe).changed(settings, "the command line")

@@ -1,30 +1,75 @@
-"""A run's network as it was when training began, and its data as transformers' models take them."""
+"""What a run began and goes on with: its settings, its initial network and its newest checkpoint."""
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
+from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.record.checkpoint import verified_step
-from rankrise.record.names import CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
-from rankrise.record.run_file import read_run
+from rankrise.record.names import BEGUN, CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
+from rankrise.record.run_file import has_run, read_run
 from rankrise.record.tensors import read_tensors
-from rankrise.train._language_model import language_model, regression_model
-from rankrise.train._task import Task
+from rankrise.train._language_model import language_model
+from rankrise.train._regression import regression_model
 from rankrise.train._vision_model import vision_transformer
 
-AT_ONCE = 16384
-"""Most tokens or images in a batch of `training_inputs`: the logits of a text are large."""
-JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
-"""Most training examples, and tokens of text, that a training loss is measured on."""
 
-Evaluate = Callable[[nn.Module], dict[str, float]]
+@dataclass(frozen=True)
+class Reached:
+    """Where a run is while it trains, or where it ended."""
+
+    step: int
+    total_steps: int
+    step_units: int
+    """Images or tokens in a step."""
+    epoch: float
+    loss: float
+    """Mean of the last recorded window."""
+    metrics: dict[str, float]
+    """The metrics of the latest validation."""
+    evaluated: bool
+    """Whether that was at this step."""
+
+    @property
+    def result(self) -> str:
+        """The loss and the metrics in words."""
+        numbers = {"loss": self.loss, **self.metrics}
+        return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
+    """The `run.json` of a run with these settings, or None if it has not begun; refuse anything else."""
+    if not has_run(folder):
+        found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if folder.is_file() or any(not name.startswith(".") for name in found - BEGUN):
+            raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
+        return None
+    info = read_run(folder, "tracked")
+    recipe = info.get("extra", {}).get("recipe", {})
+    for name, value in settings.to_dict().items():
+        if name not in names_of(TrainSettings, "machine") and recipe.get(name) != value:
+            raise RankriseError(
+                f"{folder} holds a run with {name} {recipe.get(name)}, not {value}: pass the same settings "
+                "to resume it, or another folder."
+            )
+    return info
+
+
+def end_of(folder: Path) -> Reached:
+    """Where a finished run ended, from its record."""
+    run = watch.load(folder)
+    last = {name: float(values[-1]) for name, values in run.steps().items()}
+    known = ("step", "time", "loss", "learning_rate", "epoch")
+    metrics = {name: value for name, value in last.items() if name not in known}
+    total, units = int(run.extra["total_steps"]), int(run.extra["step_units"])
+    return Reached(int(last["step"]), total, units, last["epoch"], last["loss"], metrics, evaluated=True)
 
 
 def settings_of(folder: str | Path) -> TrainSettings:
@@ -59,60 +104,12 @@ def initial_model(folder: str | Path) -> nn.Module:
         classes = config.get("num_labels") or len(config["id2label"])
         model = vision_transformer(settings, config["num_channels"], classes)
     path = Path(folder) / INITIAL
-    if path.is_file():
-        kept, _ = read_tensors(path, "restore it")
-        for layer in watch.heads(model):
-            drawn, stored = layer.query.detach(), kept.get(tensor_name(layer.name, "query"))
-            if stored is not None and not torch.equal(stored, drawn):
-                raise RankriseError(
-                    f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
-                    "another version of torch draws others; use the one in run.json."
-                )
+    kept = read_tensors(path, "restore it")[0] if path.is_file() else {}
+    for layer in watch.heads(model) if kept else ():
+        stored = kept.get(tensor_name(layer.name, "query"))
+        if stored is not None and not torch.equal(stored, layer.query.detach()):
+            raise RankriseError(
+                f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
+                "another version of torch draws others; use the one in run.json."
+            )
     return model
-
-
-def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
-    """Training batches as transformers' models take them, at least `examples` in all."""
-    size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
-    size = max(1, min(size, AT_ONCE // task.units_per_example))
-    batches = task.batches(0, 0, size, slice(0, size))
-    for batch in islice(batches, -(-examples // size)):
-        yield task.inputs(*batch)
-
-
-def evaluation(task: Task, settings: TrainSettings) -> Evaluate:
-    """A function that measures a model by the loss on the validation set, with its other metrics."""
-    size = settings.micro_batch_size or settings.batch_size
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        with as_trained(settings, model):
-            scores = [task.score(model, *batch) for batch in task.validation_batches(size, slice(0, size))]
-        found = {name: float(value) for name, value in task.metrics(torch.stack(scores).sum(0)).items()}
-        return {"loss": found.pop("validation_loss"), **found}
-
-    return evaluate
-
-
-def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Evaluate, int]:
-    """The same by the loss on training examples of the second epoch, and the number of these.
-
-    A network that has memorised its training set may end above its initial validation loss.
-    """
-    count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
-    size = min(settings.micro_batch_size or settings.batch_size, count)
-    batches = list(islice(task.batches(1, 0, size, slice(0, size)), count // size))
-    validation = evaluation(task, settings)
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        with as_trained(settings, model):
-            losses = [task.loss(model, *batch).detach().double() for batch in batches]
-        scores = validation(model)
-        return {"loss": float(torch.stack(losses).mean()), "validation_loss": scores.pop("loss"), **scores}
-
-    return evaluate, len(batches) * size
-
-
-def as_trained(settings: TrainSettings, model: nn.Module) -> torch.autocast:
-    """A context in which a model computes in its training precision."""
-    device = next(model.parameters()).device.type
-    return torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16" and device == "cuda")

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -23,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.files import whole_folder, write_json
 from rankrise.recipes.train_settings import Precision
-from rankrise.record.checkpoint import unusable, verified_step, write_about
+from rankrise.record.checkpoint import REMEDY, remove_checkpoint, unusable, verified_step, write_about
 from rankrise.record.names import (
     CONFIG,
     MOMENTS,
@@ -33,7 +31,7 @@ from rankrise.record.names import (
     checkpoint_path,
     latest_checkpoint,
 )
-from rankrise.record.tensors import save
+from rankrise.record.tensors import read_tensors, save
 
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -46,7 +44,7 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, sync it to the disk, then remove the earlier ones."""
     weights = _weights_of(model)
-    optimiser_state: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
+    moments: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
     if accelerator.device.type == "cuda":
@@ -55,16 +53,13 @@ def save_checkpoint(
     if accelerator.is_main_process:
         final = checkpoint_path(folder, step)
         with whole_folder(final) as temporary:
-            save(temporary / WEIGHTS, weights)
-            save(temporary / MOMENTS, _contiguous(_flat(optimiser_state["state"])))
-            save(temporary / STATE, _contiguous(state))
+            for name, tensors in ((WEIGHTS, weights), (MOMENTS, _flat(moments["state"])), (STATE, state)):
+                save(temporary / name, {key: value.contiguous() for key, value in tensors.items()})
             write_json(temporary / CONFIG, _configuration_of(accelerator.unwrap_model(model)))
             write_about(temporary, folder, step)
         for other in final.parent.iterdir():  # a folder with another name is the user's
-            if other != final and re.fullmatch(r"step-\d{10,}", other.name):
-                other.rename(other.with_name(f".{other.name}"))  # a kill leaves no half of a checkpoint
-        for removed in final.parent.glob(".step-*"):
-            shutil.rmtree(removed, ignore_errors=True)
+            if other != final and re.fullmatch(r"step-\d{10,}|\.step-.*", other.name):
+                remove_checkpoint(other)
     accelerator.wait_for_everyone()
 
 
@@ -74,29 +69,23 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     if path is None:
         return 0, torch.zeros(0)
     step = verified_step(path)
-    try:
-        weights: dict[str, Any] = load_file(path / WEIGHTS)
-        # Copies, because torch keeps the optimiser's tensors, and these are mapped from the file.
-        moments = {name: value.clone() for name, value in load_file(path / MOMENTS).items()}
-        state = load_file(path / STATE)
-    except (OSError, SafetensorError) as error:
-        raise unusable(path, f"cannot be read ({error})") from error
+    weights, moments, state = (read_tensors(path / file, REMEDY)[0] for file in (WEIGHTS, MOMENTS, STATE))
     rates = [group["lr"] for group in optimiser.param_groups]
-    now: dict[str, Any] = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
+    now: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
     tied = _tied(model)
     own = {name: value for name, value in get_model_state_dict(model).items() if name not in tied}
     for file, wanted, found in ((WEIGHTS, own, weights), (MOMENTS, _flat(now["state"]), moments)):
         if _shapes(wanted) != _shapes(found):  # torch would skip what is missing
             raise unusable(path, f"has {file} of another network")
 
-    weights |= {name: weights[first] for name, first in tied.items()}
-    set_model_state_dict(model, weights, options=WHOLE)
+    everything: Any = weights | {name: weights[first] for name, first in tied.items()}
+    set_model_state_dict(model, everything, options=WHOLE)
     by_parameter: dict[str, Any] = {}
     for name, value in moments.items():
         parameter, _, key = name.rpartition("/")
         by_parameter.setdefault(parameter, {})[key] = value
     if by_parameter:  # SGD without momentum has none
-        whole = {"state": by_parameter, "param_groups": now["param_groups"]}
+        whole: Any = {"state": by_parameter, "param_groups": now["param_groups"]}
         set_optimizer_state_dict(model, optimiser.optimizer, whole, options=WHOLE)
     for group, rate in zip(optimiser.param_groups, rates, strict=True):
         group["lr"] = rate
@@ -115,7 +104,7 @@ def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, 
         dtype = DTYPES[precision]
         configuration = _configuration_of(accelerator.unwrap_model(model))
         with whole_folder(checkpoint_path(folder, step, SERIES)) as temporary:
-            rounded = {name: weight.to(dtype) for name, weight in weights.items()}
+            rounded = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
             save(temporary / WEIGHTS, rounded, {"format": "pt"})
             write_json(temporary / CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
     accelerator.wait_for_everyone()
@@ -131,18 +120,16 @@ def cut_series(folder: Path, step: int, accelerator: Any) -> None:
                 shutil.rmtree(path)
 
 
-def _weights_of(model: nn.Module) -> dict[str, Tensor]:
+def _weights_of(model: nn.Module) -> dict[str, Any]:
     """The weights, tied ones once, on the main process."""
+    tied = _tied(model)
     weights = get_model_state_dict(model, options=ON_MAIN)
-    for name in _tied(model):
-        weights.pop(name, None)
-    return _contiguous(weights)
+    return {name: weight for name, weight in weights.items() if name not in tied}
 
 
-def _configuration_of(network: nn.Module) -> dict[str, Any]:
+def _configuration_of(network: Any) -> dict[str, Any]:
     """The config.json with which transformers builds the network again."""
-    described: dict[str, Any] = network.config.to_dict()  # type: ignore[operator, union-attr]
-    return described | {"architectures": [type(network).__name__]}
+    return {**network.config.to_dict(), "architectures": [type(network).__name__]}
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
@@ -158,10 +145,6 @@ def _tied(model: nn.Module) -> dict[str, str]:
 
 def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{name}/{key}": value for name, each in state.items() for key, value in each.items()}
-
-
-def _contiguous(tensors: dict[str, Any]) -> dict[str, Any]:
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,21 +15,18 @@ class NonFiniteLoss(RankriseError):
 class RecentLosses:
     """One loss per step, in windows. A loss that is not finite is noticed when the next window closes."""
 
-    def __init__(self, window: int, accelerator: Any) -> None:
+    def __init__(self, window: int, accelerator: Any, open_window: Tensor) -> None:
+        """`open_window` has the losses of a resumed run since its last window was closed."""
+        on_gpu = accelerator.device.type == "cuda"
         self._accelerator = accelerator
         self._values = torch.zeros(window, device=accelerator.device)
-        self._count = 0
-        on_gpu = accelerator.device.type == "cuda"
+        self._count = len(open_window)
+        self._values[: self._count] = open_window.to(accelerator.device)
         self._host = torch.zeros(window, pin_memory=on_gpu)
-        self._copied = torch.cuda.Event() if on_gpu else None
         self._host_steps = range(0)
+        self._copied = torch.cuda.Event() if on_gpu else None
         self.known = float("nan")
         """The mean of the latest window that has reached the host."""
-
-    def resume(self, values: Tensor) -> None:
-        """Go on with an open window that `open_window` returned."""
-        self._count = len(values)
-        self._values[: self._count] = values.to(self._values.device)
 
     def add(self, loss: Tensor) -> None:
         """Keep one step's loss."""

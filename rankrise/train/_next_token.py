@@ -1,9 +1,8 @@
-"""The task of language models: the next token of a text."""
+"""The next token of a text, by GPT-2."""
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +10,40 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._data.made_text import made_text
-from rankrise.train._data.text import Text, Tokens, read_hugging_face_text, read_text_folder, tokenised
+from rankrise.train._batches import INDEX, Batch, Task, epoch_plan, sent, shares
+from rankrise.train._data.text import Tokens, made_text, read_hugging_face_text, read_text_folder
 from rankrise.train._data.tokenizer import read_tokenizer
 from rankrise.train._language_model import language_model
-from rankrise.train._order import INDEX, Batch, epoch_plan, sent, shares
 
 
-class NextTokenPrediction:
-    """The next token of a text by GPT-2 and cross-entropy.
+def next_token_prediction(
+    settings: TrainSettings, device: torch.device, meter: Meter
+) -> "NextTokenPrediction":
+    """The task on the text of the settings, tokenised."""
+    folder = Path(settings.data_folder)
+    wanted = [*settings.also_validate]
+    wanted += [settings.data_name] if settings.data == "text" else []
+    wanted += [settings.tokenizer] if settings.tokenizer != "bytes" else []
+    missing = [name for name in wanted if not (folder / name).is_dir()]
+    if missing:  # all at once, so that they are fetched at once
+        raise RankriseError(
+            f"{folder} has no folder {', '.join(missing)}: 'rankrise recipes RECIPE' says what to put there; "
+            "or pass --data_folder."
+        )
+    tokenizer = read_tokenizer(settings.tokenizer, folder)
+    if settings.data == "made-text":
+        texts = made_text()
+    elif settings.data == "text":
+        texts = [read_text_folder(folder / settings.data_name, part) for part in ("train", "valid")]
+    else:
+        texts = read_hugging_face_text(settings.data_name)
+    texts += [read_text_folder(folder / name, "valid") for name in settings.also_validate]
+    train, *validation = (text.tokenised(tokenizer, meter) for text in texts)
+    return NextTokenPrediction(settings, train, validation, device)
+
+
+class NextTokenPrediction(Task):
+    """Cross-entropy of next tokens.
 
     An example is a block of `sequence_length` tokens, and its targets are the same tokens moved by one. The
     text lies on the device and a batch is the numbers of its blocks; with `stream`, it stays in its
@@ -38,7 +62,7 @@ class NextTokenPrediction:
                 f"{train.name} has {len(train.tokens)} tokens, and validation sets need 2: pass a longer "
                 f"text, or a shorter sequence_length than {length}."
             )
-        self._settings, self._device, self._losses = settings, device, self._losses_of
+        self._settings, self._device = settings, device
         self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
         self._tokens = train.tokens if settings.stream else train.tokens.to(torch.int32).to(device)
         self._places = torch.arange(length + 1, device=device)
@@ -53,14 +77,7 @@ class NextTokenPrediction:
         self._validation = torch.cat([*parts, torch.zeros(length, dtype=torch.int32)]).to(device)
         self._rows = torch.tensor(rows, device=device)
 
-    def compiled(self, compile: Any) -> Self:
-        """The same task with a compiled function."""
-        task = copy(self)
-        task._losses = compile(self._losses)
-        return task
-
     def model(self) -> nn.Module:
-        """The GPT-2 of the settings, from scratch."""
         return language_model(self._settings, self._vocabulary)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
@@ -75,22 +92,18 @@ class NextTokenPrediction:
             blocks = [self._tokens[start : start + length + 1].to(torch.int32) for start in starts]
             yield (sent(torch.stack(blocks), self._device),)
 
-    def blocks(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def blocks(self, given: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a training batch. Both int64 [share, length]"""
-        (given,) = batch
         if not self._settings.stream:
             given = self._tokens[given[:, None] * self._settings.sequence_length + self._places]
         return given[:, :-1].long(), given[:, 1:].long()
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        """Cross-entropy, mean over tokens."""
-        inputs, targets = self.blocks(*batch)
-        return self._losses(model, inputs, targets).mean()
+        mean: Tensor = self.judged(model, *self.blocks(*batch)).mean()
+        return mean
 
     def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """The tokens of a training batch."""
-        inputs, _ = self.blocks(*batch)
-        return {"input_ids": inputs}
+        return {"input_ids": self.blocks(*batch)[0]}
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of start, number of targets and validation set, padded with zeros. ([share, 3],)"""
@@ -98,9 +111,8 @@ class NextTokenPrediction:
         for rows in torch.cat([self._rows, padding]).split(batch_size):
             yield (rows[share],)
 
-    def validation_blocks(self, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def validation_blocks(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets (-1 for none) and validation set of each row."""
-        (rows,) = batch
         start, count, sets = rows.unbind(1)
         tokens = self._validation[start[:, None] + self._places]
         targets = torch.where(self._places[1:] <= count[:, None], tokens[:, 1:].long(), -1)
@@ -109,7 +121,7 @@ class NextTokenPrediction:
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """For each validation set, the number of targets and the sum of their losses. [2 sets]"""
         inputs, targets, sets = self.validation_blocks(*batch)
-        losses = self._losses(model, inputs, targets).detach()
+        losses = self.judged(model, inputs, targets).detach()
         sums = torch.stack([(targets >= 0).sum(1).double(), losses.sum(1).double()], 1)
         nothing = sums.new_zeros(len(self._validation_sets), 2)
         return nothing.index_add(0, sets, sums).flatten()
@@ -130,39 +142,8 @@ class NextTokenPrediction:
                 numbers["validation_loss"] = losses / count
         return numbers
 
-    def _losses_of(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+    def judged(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each target, 0 for -1; compiled, no logits are in float32. [share, length]"""
         logits = model(input_ids=inputs).logits[..., : self._vocabulary].float().flatten(0, 1)
         losses = nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1, reduction="none")
         return losses.view_as(targets)
-
-
-def next_token_prediction(settings: TrainSettings, device: torch.device, meter: Meter) -> NextTokenPrediction:
-    """The task on the text of the settings, tokenised."""
-    folder = Path(settings.data_folder)
-    wanted = [*settings.also_validate]
-    wanted += [settings.data_name] if settings.data == "text" else []
-    wanted += [settings.tokenizer] if settings.tokenizer != "bytes" else []
-    missing = [name for name in wanted if not (folder / name).is_dir()]
-    if missing:  # all at once, so that they are fetched at once
-        raise RankriseError(
-            f"{folder} has no folder {', '.join(missing)}: 'rankrise recipes RECIPE' says what to put there; "
-            "or pass --data_folder."
-        )
-    tokenizer = read_tokenizer(settings.tokenizer, folder)
-    train: Text | Tokens
-    validation: Text | Tokens
-    if settings.data == "made-text":
-        train, validation = made_text()
-    elif settings.data == "text":
-        train, validation = (
-            read_text_folder(folder / settings.data_name, part, tokenizer) for part in ("train", "valid")
-        )
-    else:
-        train, validation = read_hugging_face_text(settings.data_name)
-    others = [read_text_folder(folder / name, "valid", tokenizer) for name in settings.also_validate]
-    tokens = [
-        part if isinstance(part, Tokens) else tokenised(part, tokenizer, meter)
-        for part in (train, validation, *others)
-    ]
-    return NextTokenPrediction(settings, tokens[0], tokens[1:], device)

@@ -63,18 +63,23 @@ def moves_of(height: int, width: int) -> Tensor:
 
 
 def _moved(images: Tensor, maps: Tensor) -> Tensor:
-    """Move each image by its map, with the nearest pixel; black comes in from outside."""
-    batch, channels, height, width = images.shape
-    y, x = (torch.arange(side, device=images.device) + 0.5 for side in (height, width))
+    """Move each image by its map, with the nearest pixel."""
+    y, x = (torch.arange(side, device=images.device) + 0.5 for side in images.shape[2:])
     column, row = (
         (one[:, 0, None, None] * x + one[:, 1, None, None] * y[:, None] + one[:, 2, None, None])
         .floor()
         .long()
         for one in maps.unbind(1)
     )
-    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    return picked(images, torch.arange(len(images), device=images.device), row, column)
+
+
+def picked(images: Tensor, index: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The pixels at `row` and `column` [batch, height, width] of the images `index`; black outside."""
+    _, channels, height, width = images.shape
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     pixels = images[
-        torch.arange(batch, device=images.device)[:, None, None, None],
+        index[:, None, None, None],
         torch.arange(channels, device=images.device)[:, None, None],
         row.clamp(0, height - 1)[:, None],
         column.clamp(0, width - 1)[:, None],

@@ -1,21 +1,27 @@
-"""The task of in-context regression: the value of a function, from points of it that came before."""
+"""In-context regression: the value of a function, from points of it that came before, by GPT-2's layers."""
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from types import MethodType
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor, nn
 
+from rankrise.foundations.optional import require
 from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._language_model import regression_model
-from rankrise.train._order import INDEX, Batch, epoch_plan, sent, shares
+from rankrise.train._batches import INDEX, Batch, Task, epoch_plan, sent, shares
+from rankrise.train._language_model import gpt2_config
+from rankrise.train._model import scale_layers
 
 VALIDATION = 1024
 """Problems in the validation set."""
+OFFSET = 2.0
+"""Size of the read-in's bias, next to tokens of size 1. Layer norms divide by the size of their input, which
+would hide the size of x and y; next to a shared offset they leave it nearly as it is.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,46 +34,34 @@ class Problems:
     """The y that is asked for, divided by its standard deviation. float32 [n]"""
 
 
-class InContextRegression:
-    """Answers of regression problems by GPT-2 and the squared error, as a share of the answers' variance."""
+class InContextRegression(Task):
+    """The squared error of answers, as a share of the answers' variance."""
 
     name = "in-context regression"
-    units_per_example = 1
 
-    def __init__(
-        self, settings: TrainSettings, train: Problems, validation: Problems, device: torch.device
-    ) -> None:
-        self.examples = len(train.answers)
-        self._settings, self._device, self._errors = settings, device, squared_errors
+    def __init__(self, settings: TrainSettings, device: torch.device, meter: Meter) -> None:
+        self.examples = settings.examples
+        self._settings, self._device = settings, device
+        made = made_regression(settings.examples, settings.pairs, settings.variances)
         self._train, self._validation = (
-            Problems(part.tokens.to(device), part.answers.to(device)) for part in (train, validation)
+            Problems(part.tokens.to(device), part.answers.to(device)) for part in made
         )
 
-    def compiled(self, compile: Any) -> Self:
-        """The same task with a compiled function."""
-        task = copy(self)
-        task._errors = compile(self._errors)
-        return task
-
     def model(self) -> nn.Module:
-        """The network of the settings."""
         return regression_model(self._settings)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Numbers of problems, in the order of the epoch's plan. ([share],)"""
+        """Numbers of problems. ([share],)"""
         plan = sent(epoch_plan(self.examples, self._settings.seed, epoch)[:, INDEX], self._device)
-        for numbers in shares(plan, first, batch_size, share):
-            yield (numbers,)
+        yield from ((numbers,) for numbers in shares(plan, first, batch_size, share))
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        """The mean squared error."""
         (numbers,) = batch
-        return self._errors(model, self._train.tokens[numbers], self._train.answers[numbers]).mean()
+        mean: Tensor = self.judged(model, self._train.tokens[numbers], self._train.answers[numbers]).mean()
+        return mean
 
     def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """The tokens of a training batch."""
-        (numbers,) = batch
-        return {"tokens": self._train.tokens[numbers]}
+        return {"tokens": self._train.tokens[batch[0]]}
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of problems; those beyond the last are padding. ([share],)"""
@@ -79,24 +73,17 @@ class InContextRegression:
         (numbers,) = batch
         counts = numbers < len(self._validation.answers)
         numbers = torch.where(counts, numbers, 0)
-        errors = self._errors(model, self._validation.tokens[numbers], self._validation.answers[numbers])
+        errors = self.judged(model, self._validation.tokens[numbers], self._validation.answers[numbers])
         return torch.stack([counts.sum().double(), (errors.detach() * counts).sum().double()])
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """The mean squared error of the validation set."""
         return {"validation_loss": sums[1] / sums[0]}
 
-
-def squared_errors(model: Any, tokens: Tensor, answers: Tensor) -> Tensor:
-    """One per problem. [share]"""
-    errors: Tensor = (model(tokens=tokens).float() - answers) ** 2
-    return errors
-
-
-def in_context_regression(settings: TrainSettings, device: torch.device, meter: Meter) -> InContextRegression:
-    """The task on problems that are made as the settings say."""
-    made = made_regression(settings.examples, settings.pairs, settings.variances)
-    return InContextRegression(settings, *made, device)
+    @staticmethod
+    def judged(model: Any, tokens: Tensor, answers: Tensor) -> Tensor:
+        """Squared errors. [share]"""
+        errors: Tensor = (model(tokens=tokens).float() - answers) ** 2
+        return errors
 
 
 def made_regression(problems: int, pairs: int, variances: Sequence[float]) -> tuple[Problems, Problems]:
@@ -109,15 +96,74 @@ def made_regression(problems: int, pairs: int, variances: Sequence[float]) -> tu
     >>> tuple(train.tokens.shape), tuple(validation.answers.shape)
     ((4000, 17, 3), (1024,))
     """
-    return _made(problems, pairs, variances, seed=1), _made(VALIDATION, pairs, variances, seed=2)
+
+    def made(count: int, seed: int) -> Problems:
+        draw = numpy.random.Generator(numpy.random.Philox(key=[seed, 0])).standard_normal
+        slopes, intercepts = draw((count, len(variances), 1)), draw((count, 1, 1))
+        features = draw((count, pairs + 1, len(variances))) * numpy.sqrt(variances)
+        targets = features @ slopes + intercepts
+        answers = targets[:, -1, 0] / numpy.sqrt(1 + sum(variances))
+        targets[:, -1] = 0
+        tokens = numpy.concatenate([features, targets], axis=2)
+        return Problems(torch.from_numpy(tokens).float(), torch.from_numpy(answers).float())
+
+    return made(problems, seed=1), made(VALIDATION, seed=2)
 
 
-def _made(problems: int, pairs: int, variances: Sequence[float], seed: int) -> Problems:
-    draw = numpy.random.Generator(numpy.random.Philox(key=[seed, 0])).standard_normal
-    slopes, intercepts = draw((problems, len(variances), 1)), draw((problems, 1, 1))
-    features = draw((problems, pairs + 1, len(variances))) * numpy.sqrt(variances)
-    targets = features @ slopes + intercepts
-    answers = targets[:, -1, 0] / numpy.sqrt(1 + sum(variances))
-    targets[:, -1] = 0
-    tokens = numpy.concatenate([features, targets], axis=2)
-    return Problems(torch.from_numpy(tokens).float(), torch.from_numpy(answers).float())
+class InContextRegressor(nn.Module):
+    """GPT-2 that reads tokens (x, y) and predicts the y of the last one (Garg et al., NeurIPS 2022)."""
+
+    def __init__(self, transformer: Any, features: int) -> None:
+        super().__init__()
+        size = transformer.config.hidden_size
+        self.config = transformer.config
+        self.read_in = nn.Linear(features + 1, size)
+        self.transformer = transformer
+        self.read_out = nn.Linear(size, 1)
+        nn.init.orthogonal_(self.read_in.weight, gain=(size / (features + 1)) ** 0.5)
+        nn.init.normal_(self.read_in.bias, std=OFFSET)
+        nn.init.normal_(self.read_out.weight, std=size**-0.5)
+        nn.init.zeros_(self.read_out.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[batch, pairs + 1, features + 1] -> [batch]"""
+        hidden = self.transformer.drop(self.read_in(tokens) + self.transformer.wpe.weight)
+        for layer in self.transformer.h:
+            hidden = layer(hidden)
+        answers: Tensor = self.read_out(self.transformer.ln_f(hidden[:, -1])).squeeze(1)
+        return answers
+
+
+def regression_model(settings: TrainSettings) -> nn.Module:
+    """An `InContextRegressor` with GPT-2's initialisation, its layers scaled."""
+    transformers = require("transformers", extra="train", purpose="training")
+    configuration = gpt2_config(
+        settings,
+        vocab_size=1,  # tokens come as vectors
+        n_positions=settings.pairs + 1,
+        activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one operation
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model = InContextRegressor(transformers.GPT2Model(configuration), len(settings.variances))
+    del model.transformer.wte
+    scale_layers(model, settings.initialisation_scale, keep=("read_in.", "read_out.", "transformer.wpe."))
+    if settings.dropout == 0:
+        last = model.transformer.h[-1]
+        last.forward = MethodType(_forward_last_token, last)
+    return model
+
+
+def _forward_last_token(layer: Any, hidden_states: Tensor) -> Tensor:
+    """`GPT2Block.forward` for the last token, the only one that is read. [batch, n, d] -> [batch, 1, d]
+
+    Outputs and gradients are the library's, for a third of the work of the recipe's one layer.
+    """
+    attention, last = layer.attn, hidden_states[:, -1:]
+    query, key, value = (
+        part.unflatten(-1, (-1, attention.head_dim))
+        for part in attention.c_attn(layer.ln_1(hidden_states)).chunk(3, dim=-1)
+    )
+    weights = ((query[:, -1:] * key).sum(-1, keepdim=True) * attention.head_dim**-0.5).softmax(1)
+    last = last + attention.c_proj((weights * value).sum(1, keepdim=True).flatten(2))
+    return last + layer.mlp(layer.ln_2(last))

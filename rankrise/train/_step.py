@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._order import Batch
-from rankrise.train._task import Task
+from rankrise.train._batches import Batch, Task
 
 Step = Callable[[Batch], Tensor]
 """Takes a batch. In training it updates the weights and returns the loss before the update, detached, []; in

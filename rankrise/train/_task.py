@@ -1,51 +1,24 @@
-"""What is trained: batches, loss and score. The loop knows nothing else about its data."""
+"""The task that settings ask for, and measurements on its data."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, Self
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._image_classification import image_classification
+from rankrise.train._batches import Task
+from rankrise.train._images import image_classification
 from rankrise.train._next_token import next_token_prediction
-from rankrise.train._order import Batch
-from rankrise.train._regression import in_context_regression
+from rankrise.train._regression import InContextRegression
 
+AT_ONCE = 16384
+"""Most tokens or images in a batch of `training_inputs`: the logits of a text are large."""
+JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
+"""Most training examples, and tokens of text, that a training loss is measured on."""
 
-class Task(Protocol):
-    """What the loop asks of a task. All of its training batches have the same shapes."""
-
-    name: str
-    units_per_example: int
-    """Images, tokens or problems."""
-    examples: int
-    """Training examples in one epoch."""
-
-    def model(self) -> nn.Module:
-        """The network with its initial weights, on the CPU."""
-
-    def compiled(self, compile: Any) -> Self:
-        """The same task with compiled functions; training and validation share the network's."""
-
-    def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """This process's share of each batch of an epoch, from number `first` on."""
-
-    def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """The mean loss over a batch, to be differentiated. []"""
-
-    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """A training batch as keyword arguments of transformers' models."""
-
-    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The validation set, the last batch padded with examples that do not count."""
-
-    def score(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """Sums over a validation batch, detached, which the loop adds up. [k]"""
-
-    def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """The recorded metrics, from the summed scores."""
+Evaluate = Callable[[nn.Module], dict[str, float]]
 
 
 def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen) -> Task:
@@ -53,6 +26,53 @@ def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen
     make: dict[str, Callable[[TrainSettings, torch.device, Meter], Task]] = {
         "images": image_classification,
         "text": next_token_prediction,
-        "regression": in_context_regression,
+        "regression": InContextRegression,
     }
     return make[settings.subject](settings, device, meter)
+
+
+def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
+    """Training batches as transformers' models take them, at least `examples` in all."""
+    size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
+    size = max(1, min(size, AT_ONCE // task.units_per_example))
+    batches = task.batches(0, 0, size, slice(0, size))
+    for batch in islice(batches, -(-examples // size)):
+        yield task.inputs(*batch)
+
+
+def evaluation(task: Task, settings: TrainSettings) -> Evaluate:
+    """A function that measures a model by the loss on the validation set, with its other metrics."""
+    size = settings.micro_batch_size or settings.batch_size
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        with as_trained(settings, model):
+            scores = [task.score(model, *batch) for batch in task.validation_batches(size, slice(0, size))]
+        found = {name: float(value) for name, value in task.metrics(torch.stack(scores).sum(0)).items()}
+        return {"loss": found.pop("validation_loss"), **found}
+
+    return evaluate
+
+
+def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Evaluate, int]:
+    """Like `evaluation`, by the loss on training examples of the second epoch; and how many these are.
+
+    A network that has memorised its training set may end above its initial validation loss.
+    """
+    count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
+    size = min(settings.micro_batch_size or settings.batch_size, count)
+    batches = list(islice(task.batches(1, 0, size, slice(0, size)), count // size))
+    validation = evaluation(task, settings)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        with as_trained(settings, model):
+            losses = [task.loss(model, *batch).detach().double() for batch in batches]
+        scores = validation(model)
+        return {"loss": float(torch.stack(losses).mean()), "validation_loss": scores.pop("loss"), **scores}
+
+    return evaluate, len(batches) * size
+
+
+def as_trained(settings: TrainSettings, model: nn.Module) -> torch.autocast:
+    """A context in which a model computes in its training precision."""
+    device = next(model.parameters()).device.type
+    return torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16" and device == "cuda")

@@ -1,20 +1,25 @@
-"""At which steps a run logs, validates, measures and saves: epochs turned into steps."""
+"""At which steps a run logs, validates, measures and saves; and its learning rate at each."""
 
 import math
 from collections.abc import Sequence
 
 import numpy
+from torch import Tensor
+from torch.optim import Optimizer
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.watch import Schedule
+
+MOST_TERMS = 10_000
+"""Steps, evenly spaced, that the decay of a whole run is computed from at most."""
 
 
 class Times:
     """The steps of a run; step s is the state after s updates.
 
     `evaluations` are the steps with a validation, `saves` those with a checkpoint, and `kept` those whose
-    weights belong to the series that is kept.
+    weights belong to the series that is kept. The schedule has stable ranks dense early, then evenly spread.
 
     >>> times = Times(TrainSettings(epochs=2, batch_size=10, evaluate_every=1), examples=105)
     >>> times.epoch_steps, times.total, times.evaluations
@@ -28,31 +33,29 @@ class Times:
                 f"batch_size is {settings.batch_size}, more than the {examples} training examples: pass a "
                 "smaller one."
             )
-        self._epochs, self._log_every = settings.epochs, settings.log_every
+        self._settings = settings
         self.total = self.step(settings.epochs)
         self.warm_up = round(settings.warm_up_epochs * self.epoch_steps)
         self.evaluations = {self.epoch_steps, *self._every(settings.evaluate_every)}
         self.saves = self._every(settings.checkpoint_every)
         half = settings.measurements // 2
-        self._often = sorted({round(time) for time in _early_and_even(half, half + 1, self.total)})
-        self._seldom = sorted({self.step(epoch) for epoch in settings.spectra_epochs} | {self.total})
-        self.kept = nearest_of(sorted({*self._often, *self._seldom}), settings.keep_series)
+        often = sorted({round(time) for time in _early_and_even(half, half + 1, self.total)})
+        seldom = sorted({self.step(epoch) for epoch in settings.spectra_epochs} | {self.total})
+        self.schedule = Schedule(often=often, seldom=seldom)
+        self.kept = nearest_of(sorted({*often, *seldom}), settings.keep_series)
 
     def step(self, epoch: float) -> int:
         """The step after that many epochs, at least 1 and at most the last."""
-        return max(1, round(min(epoch, self._epochs) * self.epoch_steps))
-
-    def epoch(self, step: int) -> float:
-        """How many epochs are over at a step."""
-        return step / self.epoch_steps
+        return max(1, round(min(epoch, self._settings.epochs) * self.epoch_steps))
 
     def logs(self, step: int) -> bool:
         """Whether the mean loss is recorded at this step, as it is at each validation."""
-        return step % self._log_every == 0 or step == self.total or step in self.evaluations
+        return step % self._settings.log_every == 0 or step == self.total or step in self.evaluations
 
-    def schedule(self) -> Schedule:
-        """Stable ranks dense early, then evenly spread; full spectra at the epochs of the settings."""
-        return Schedule(often=self._often, seldom=self._seldom)
+    def rate(self, step: int) -> float:
+        """The learning rate of the update that leads to `step`."""
+        largest, final = self._settings.learning_rate, self._settings.final_learning_rate
+        return largest * rate_at(step - 1, self.total, self.warm_up, final / largest)
 
     def _every(self, epochs: float) -> set[int]:
         if epochs * self.epoch_steps < 1:
@@ -68,16 +71,50 @@ def nearest_of(measured: Sequence[int], count: int) -> set[int]:
     ([0, 1, 5, 22, 25, 50, 75, 100], [0, 3, 100], set())
     """
     left = list(measured)
-    chosen: set[int] = set()
     for time in _early_and_even(count // 2, count - count // 2 + 1, measured[-1])[:count]:
         if left:
-            nearest = min(left, key=lambda step: abs(step - time))
-            left.remove(nearest)
-            chosen.add(nearest)
-    return chosen
+            left.remove(min(left, key=lambda step: abs(step - time)))
+    return set(measured) - set(left)
 
 
 def _early_and_even(early: int, even: int, total: int) -> list[float]:
     """0 and `total`, then `early` times on a logarithmic clock and `even` ones evenly spread."""
     times = [0.0, float(total), *numpy.geomspace(1, total, early), *numpy.linspace(0, total, even)]
     return list(dict.fromkeys(map(float, times)))
+
+
+def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
+    """The learning rate of update number `step`, counted from 0, as a fraction of its largest value.
+
+    `final` is that of update number `total`, which would be the next after the last.
+
+    >>> [round(rate_at(step, total=8, warm_up=4), 3) for step in range(8)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 0.854, 0.5, 0.146]
+    """
+    if step < warm_up:
+        return (step + 1) / warm_up
+    part = 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, total - warm_up)))
+    return final + (1 - final) * part
+
+
+def set_rate(optimiser: Optimizer, rate: float) -> None:
+    """Set the learning rate of the next update, in place if a CUDA graph reads it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def decayed(settings: TrainSettings, total: int, warm_up: int) -> float:
+    """The factor by which decoupled weight decay shrinks a weight over the whole run; 1 for sgd.
+
+    >>> decayed(TrainSettings(weight_decay=0.1, learning_rate=1e-3), total=2, warm_up=2)
+    0.99985000...
+    """
+    if settings.optimiser == "sgd":
+        return 1.0
+    final, every = settings.final_learning_rate / settings.learning_rate, -(-total // MOST_TERMS)
+    strength = settings.learning_rate * settings.weight_decay
+    kept = (1 - strength * rate_at(step, total, warm_up, final) for step in range(0, total, every))
+    return math.prod(max(0.0, one) for one in kept) ** (total / len(range(0, total, every)))

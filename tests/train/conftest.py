@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiny_text import write_stories
-from tiny_training import TINY
+from tiny_training import TINY, write_photographs, write_stories
 
 from rankrise.train import TrainSettings, train
 
@@ -23,6 +22,18 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "rankrise"
+
+
+@pytest.fixture
 def stories(tmp_path: Path) -> Path:
     """A data folder with a small text and its tokenizer."""
     return write_stories(tmp_path / "data")
+
+
+@pytest.fixture
+def photographs(tmp_path: Path, cache: Path) -> Path:
+    """13 photographs of three classes to train on, 6 to validate."""
+    return write_photographs(tmp_path / "photographs", {"ant": 5, "bee": 4, "cat": 4}, held_out=2)

@@ -10,8 +10,7 @@ from dataclasses import replace
 import numpy
 import pytest
 from accelerate import Accelerator
-from tiny_text import TINY_TEXT, write_stories
-from tiny_training import recipe_file, stop_at
+from tiny_training import TINY_TEXT, recipe_file, stop_at, write_stories
 
 from rankrise import RankriseError, watch
 from rankrise.train import Interrupted, train
@@ -81,18 +80,3 @@ def test_what_processes_cannot_share_is_refused(tiny, tmp_path, monkeypatch, cha
     monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 3))
     with pytest.raises(RankriseError, match=changes.get("optimiser", "batch_size")):
         train(replace(tiny, **changes), tmp_path / "run")
-
-
-def test_a_process_of_several_ends_with_its_status_and_without_the_interpreters_end(tmp_path):
-    script = tmp_path / "leave.py"
-    script.write_text(
-        "import atexit\n"
-        "from torch import distributed\n"
-        "from rankrise.commands.train import leave_processes\n"
-        "atexit.register(print, 'the interpreter ends')\n"
-        f"distributed.init_process_group('gloo', 'file://{tmp_path / 'store'}', rank=0, world_size=1)\n"
-        "print('all is written')\n"
-        "leave_processes(143)\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (143, "all is written\n"), done.stderr

@@ -1,8 +1,9 @@
-"""Order, augmentation, learning rate, times and the step itself, against slow and plain ways."""
+"""Learning rate, times, the step and every optimiser, against slow and plain ways; resumed to the bit."""
 
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 import numpy
 import pytest
@@ -10,48 +11,18 @@ import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageEnhance, ImageOps
-from tiny_text import TINY_TEXT, write_stories
-from tiny_training import TINY
+from tiny_training import TINY, TINY_TEXT, same_run, stop_at, write_stories
 from torch import nn
 
 from rankrise import RankriseError, watch
-from rankrise.train import train
-from rankrise.train._image_batches import cut
-from rankrise.train._learning_rate import decayed, rate_at
-from rankrise.train._optimiser import optimiser_of
-from rankrise.train._order import epoch_plan
-from rankrise.train._rand_augment import COLOURS, MOVES, PER_IMAGE, STRENGTH, moves_of, rand_augmented
+from rankrise.recipes.train_settings import Optimiser
+from rankrise.train import Interrupted, train
+from rankrise.train._optimiser import optimiser_of, orthogonalised
 from rankrise.train._step import chosen_kernels, eager_step, steps_of
 from rankrise.train._task import task_of
-from rankrise.train._times import Times
+from rankrise.train._times import Times, decayed, rate_at
 
 CPU = torch.device("cpu")
-NAMES = (*MOVES, *COLOURS)
-SIDE = 24
-
-
-@given(st.integers(0, 2**32), st.integers(2, 6), st.integers(2, 6), st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
-def test_cut_is_pad_crop_and_mirror(seed, height, width, margin):
-    images = torch.randint(1, 256, (3, 2, height, width), generator=torch.Generator().manual_seed(seed))
-    images = images.to(torch.uint8)
-    rows = epoch_plan(3, seed, 0, margin, mirror=True)
-    for piece, (index, down, right, mirrored) in zip(cut(images, rows), rows.tolist(), strict=True):
-        padded = nn.functional.pad(images[index], (margin,) * 4)
-        padded = padded.roll((-down, -right), (1, 2))[:, margin : margin + height, margin : margin + width]
-        assert torch.equal(piece, padded.flip(2) if mirrored else padded)
-
-
-def test_a_plan_has_every_example_once_and_uniform_draws():
-    plan = epoch_plan(20_000, seed=3, epoch=7, margin=4, mirror=True, operations=28)
-    assert torch.equal(plan[:, 0].sort().values, torch.arange(20_000))
-    assert torch.bincount(plan[:, 1] + 4).min() > 2000  # nine places, about 2222 each
-    assert plan[:, 3].double().mean() == pytest.approx(0.5, abs=0.02)
-    assert torch.bincount(plan[:, 4:].flatten(), minlength=28).min() > 1200  # about 1429 each
-    assert torch.equal(plan[:, :4], epoch_plan(20_000, 3, 7, margin=4, mirror=True))
-    orders = {tuple(epoch_plan(100, seed, epoch)[:, 0].tolist()) for seed in (0, 1) for epoch in (0, 1)}
-    assert len(orders) == 4
 
 
 def test_processes_share_a_batch(tiny):
@@ -61,91 +32,8 @@ def test_processes_share_a_batch(tiny):
     assert torch.equal(torch.cat(shares), whole)
 
 
-def labels_over_epochs(asked):
-    """Each training image's label, as training sees it in two epochs. [2, images]"""
-    task = task_of(asked, CPU)
-    found = torch.full((2, task.examples), -1)
-    for epoch in range(2):
-        for batch in task.batches(epoch, 0, 1, slice(None)):
-            found[epoch, batch[0][0, 0]] = task.inputs(*batch)["labels"][0]
-    return found
-
-
-def test_labels_are_drawn_once_or_in_every_epoch_and_alike_for_all_seeds(tiny):
-    true, some = labels_over_epochs(tiny), labels_over_epochs(replace(tiny, label_noise=0.2))
-    redrawn = labels_over_epochs(replace(tiny, label_noise=1.0, redraw_labels=True))
-    assert torch.equal(some[0], some[1])
-    wrong = [(labels[0] != true[0]).double().mean().item() for labels in (some, redrawn)]
-    assert wrong == pytest.approx([0.18, 0.9], abs=0.03)  # a tenth of the draws is true
-    assert (redrawn[0] != redrawn[1]).double().mean().item() == pytest.approx(0.9, abs=0.03)
-    assert torch.equal(labels_over_epochs(replace(tiny, label_noise=0.2, seed=5)), some)
-    noisy, clean = (task_of(replace(tiny, label_noise=share), CPU) for share in (1.0, 0.0))
-    model, batch = clean.model(), next(clean.validation_batches(100, slice(None)))
-    assert torch.equal(noisy.score(model, *batch), clean.score(model, *batch))
-
-
-def pictures(count=6):
-    """Smooth images with noise, of different brightness; the last has one colour. uint8"""
-    generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(count, 3, 4, 4, generator=generator)
-    images = nn.functional.interpolate(coarse, SIDE, mode="bicubic") * 220
-    images = images + 40 * torch.rand(images.shape, generator=generator)
-    images[-1] = 77
-    return images.clamp(0, 255).to(torch.uint8)
-
-
-def by_pillow(image, name, sign):
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-    shear, angle, move = 0.3 * STRENGTH * sign, 30 * STRENGTH * sign, int(150 / 331 * STRENGTH * SIDE) * sign
-    factor = 1 + 0.9 * STRENGTH * sign
-
-    def affine(*numbers):
-        return picture.transform((SIDE, SIDE), Image.Transform.AFFINE, numbers, Image.Resampling.NEAREST)
-
-    changed = {
-        "identity": lambda: picture,
-        "shear x": lambda: affine(1, shear, 0, 0, 1, 0),
-        "shear y": lambda: affine(1, 0, 0, shear, 1, 0),
-        "translate x": lambda: affine(1, 0, move, 0, 1, 0),
-        "translate y": lambda: affine(1, 0, 0, 0, 1, move),
-        "rotate": lambda: picture.rotate(-angle, Image.Resampling.NEAREST),
-        "brightness": lambda: ImageEnhance.Brightness(picture).enhance(factor),
-        "colour": lambda: ImageEnhance.Color(picture).enhance(factor),
-        "contrast": lambda: ImageEnhance.Contrast(picture).enhance(factor),
-        "sharpness": lambda: ImageEnhance.Sharpness(picture).enhance(factor),
-        "posterise": lambda: ImageOps.posterize(picture, 8 - round(4 * STRENGTH)),
-        "solarise": lambda: ImageOps.solarize(picture, math.ceil(255 * (1 - STRENGTH))),
-        "autocontrast": lambda: ImageOps.autocontrast(picture),
-        "equalise": lambda: ImageOps.equalize(picture),
-    }[name]()
-    return torch.from_numpy(numpy.array(changed)).permute(2, 0, 1)
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("name", NAMES)
-def test_an_operation_of_randaugment_is_pillows(name, sign):
-    images = pictures()
-    draws = torch.full((len(images), 1), 2 * NAMES.index(name) + (sign > 0))
-    ours = rand_augmented(images, draws, moves_of(SIDE, SIDE))
-    theirs = torch.stack([by_pillow(image, name, sign) for image in images])
-    differences = (ours.int() - theirs.int()).abs()
-    if name in MOVES:
-        assert (differences > 0).double().mean() < 0.01  # places half-way between two pixels
-    else:
-        assert int(differences.max()) <= 1
-
-
-def test_each_image_has_operations_of_its_own():
-    images, moves = pictures(), moves_of(SIDE, SIDE)
-    draws = epoch_plan(len(images), seed=0, epoch=0, operations=len(moves))[:, 4:]
-    assert draws.shape == (6, PER_IMAGE)
-    for image, draw, result in zip(images, draws, rand_augmented(images, draws, moves), strict=True):
-        one = rand_augmented(image[None], draw[None, :1], moves)
-        assert torch.equal(rand_augmented(one, draw[None, 1:], moves)[0], result)
-
-
 @given(st.integers(1, 500), st.integers(0, 100))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_rate_warms_up_linearly_and_falls_as_a_cosine(total, warm_up):
     rates = [rate_at(step, total, warm_up) for step in range(total)]
     assert all(math.isclose(rate, (step + 1) / warm_up) for step, rate in enumerate(rates[:warm_up]))
@@ -176,7 +64,7 @@ def test_times_of_the_papers_run(tiny):
     assert (times.epoch_steps, times.total, times.warm_up) == (97, 48_500, 1455)
     assert sorted(times.evaluations) == [97, *range(485, 48_501, 485)]
     assert sorted(times.saves) == [*range(4850, 48_501, 4850)]
-    schedule = times.schedule()
+    schedule = times.schedule
     assert schedule.seldom == (10, 97, 24_250, 48_500)
     due = [step for step in range(times.total + 1) if schedule.due(step)]
     assert (due[0], due[-1]) == (0, 48_500)
@@ -270,3 +158,115 @@ def test_kernels_are_chosen_for_the_time_of_a_run(tiny):
             assert torch.get_num_threads() == 3
             assert torch.are_deterministic_algorithms_enabled() is wanted
         assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == before
+
+
+class Layered(nn.Module):
+    """An embedding, two layers and an output, as transformers have them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(7, 6)
+        self.layers = nn.ModuleList([nn.Linear(6, 9), nn.Linear(9, 6), nn.LayerNorm(6)])
+        self.answer = nn.Linear(6, 3)
+
+    def gradients(self, step):
+        generator = torch.Generator().manual_seed(step)
+        for weight in self.parameters():
+            weight.grad = torch.randn(weight.shape, generator=generator)
+
+
+def weights_after(settings, steps=4):
+    model = Layered()
+    optimiser = optimiser_of(settings, model, CPU)
+    for step in range(steps):
+        model.gradients(step)
+        optimiser.step()
+    return model
+
+
+def close(model, plain):
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_sgd_adds_up_past_gradients(tiny, momentum):
+    asked = replace(tiny, optimiser="sgd", learning_rate=0.1, momentum=momentum, weight_decay=0.01)
+    plain = Layered()
+    sums = {name: torch.zeros_like(weight) for name, weight in plain.named_parameters()}
+    for step in range(4):
+        plain.gradients(step)
+        for name, weight in plain.named_parameters():
+            pull = weight.grad + (0.01 * weight.detach() if weight.ndim > 1 else 0)
+            sums[name] = momentum * sums[name] + pull
+            weight.data -= 0.1 * sums[name]
+    close(weights_after(asked), plain)
+
+
+def test_lion_steps_by_the_sign_of_a_mean(tiny):
+    asked = replace(tiny, optimiser="lion", learning_rate=0.1, momentum=0.9, weight_decay=0.5)
+    plain = Layered()
+    means = {name: torch.zeros_like(weight) for name, weight in plain.named_parameters()}
+    for step in range(4):
+        plain.gradients(step)
+        for name, weight in plain.named_parameters():
+            sign = (0.9 * means[name] + 0.1 * weight.grad).sign()
+            weight.data -= 0.1 * (sign + (0.5 * weight.detach() if weight.ndim > 1 else 0.0))
+            means[name] = 0.99 * means[name] + 0.01 * weight.grad
+    close(weights_after(asked), plain)
+
+
+def test_muon_is_torchs_for_the_layers_matrices_and_adamw_for_the_rest(tiny):
+    asked = replace(tiny, optimiser="muon", learning_rate=0.01, momentum=0.95, weight_decay=0.1)
+    model, plain = weights_after(asked), Layered()
+    inside = [one for one in plain.layers.parameters() if one.ndim == 2]
+    groups = [
+        {"params": [plain.embedding.weight, plain.answer.weight], "weight_decay": 0.1},
+        {"params": [one for one in plain.parameters() if one.ndim == 1], "weight_decay": 0.0},
+    ]
+    muon = torch.optim.Muon(inside, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(groups, lr=0.01)
+    for step in range(4):
+        plain.gradients(step)
+        muon.step()
+        adamw.step()
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        matrix = name.startswith("layers") and one.ndim == 2
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-4 if matrix else 0.0)
+        assert not one.equal(dict(Layered().named_parameters())[name])
+
+
+def test_orthogonal_steps_grow_every_direction_alike():
+    torch.manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(16, 16)).Q for _ in range(2))
+    matrix = left @ torch.diag(torch.logspace(-1.5, 0, 16)) @ right.T
+    for one in (matrix, matrix[:, :9], matrix[:9]):
+        values = torch.linalg.svdvals(orthogonalised(one[None])[0].float())
+        assert 0.3 < values.min() <= values.max() < 1.35
+    both = torch.stack([matrix, 100 * matrix])
+    torch.testing.assert_close(*orthogonalised(both).unbind(), rtol=0, atol=0.05)
+
+
+def test_a_random_walk_has_adams_sizes_and_signs_of_its_own(tiny):
+    asked = replace(tiny, optimiser="random-walk", learning_rate=0.01)
+    begun, adam = Layered(), weights_after(replace(asked, optimiser="adamw"), steps=1)
+    torch.manual_seed(5)
+    walk = weights_after(asked, steps=1)
+    signs = []
+    for start, one, other in zip(begun.parameters(), adam.parameters(), walk.parameters(), strict=True):
+        torch.testing.assert_close((one - start).abs(), (other - start).abs(), rtol=1e-3, atol=1e-6)
+        signs.append(((one - start) * (other - start)).flatten())
+    assert (torch.cat(signs) > 0).double().mean() == pytest.approx(0.5, abs=0.1)  # of 186
+
+
+@pytest.mark.parametrize(
+    "changes", [*({"optimiser": name} for name in get_args(Optimiser)), {"optimiser": "sgd", "momentum": 0.0}]
+)
+def test_a_run_stopped_midway_ends_as_one_that_was_not(tiny, tmp_path, changes):
+    asked = replace(tiny, epochs=1, weight_decay=0.1, **changes)
+    train(asked, tmp_path / "whole")
+    with pytest.raises(Interrupted, match="SIGTERM at step 8"):
+        train(asked, tmp_path / "stopped", progress=stop_at(8))
+    train(asked, tmp_path / "stopped")
+    same_run(tmp_path / "whole", tmp_path / "stopped")

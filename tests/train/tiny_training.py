@@ -1,16 +1,22 @@
-"""A vision transformer small enough to train in a second; comparing runs to the bit."""
+"""Networks small enough to train in a second, data for them, and comparing runs to the bit."""
 
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
+from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.record.lines import read_lines
 from rankrise.train import Reached, TrainSettings
+from rankrise.train._data.cifar import FILES, FOLDERS
+from rankrise.train._data.text import made_text
 
 TINY = TrainSettings(
     data="digits",
@@ -35,6 +41,20 @@ TINY = TrainSettings(
     spectra_epochs=(1,),
 )
 """15 steps an epoch; checkpoints at 8, 15, 22 and 30, the first in the middle of an epoch."""
+TINY_TEXT = replace(
+    TINY,
+    data="text",
+    data_name="stories",
+    tokenizer="pairs",
+    sequence_length=32,
+    head_size=8,
+    batch_size=20,
+    epochs=1,
+    warm_up_epochs=0.25,
+    evaluate_every=0.5,
+    checkpoint_every=0.3,
+)
+"""19 steps; checkpoints at 6, 11, 17 and 19."""
 
 
 def same_run(one: Path, other: Path) -> None:
@@ -56,7 +76,7 @@ def same_run(one: Path, other: Path) -> None:
 
 
 def stop_at(step: int) -> Callable[[Reached], None]:
-    """What tells a run to stop when it reports that step."""
+    """A progress that stops a run by SIGTERM when it reports that step."""
 
     def progress(where: Reached) -> None:
         if where.step == step:
@@ -69,3 +89,60 @@ def recipe_file(settings: TrainSettings, path: Path, **changes: object) -> Path:
     """The settings as a recipe."""
     path.write_text(yaml.safe_dump(replace(settings, **changes).to_dict()))
     return path
+
+
+def write_stories(data: Path) -> Path:
+    """A text folder `stories` and a tokenizer `pairs` of 300 tokens in a data folder."""
+    (data / "stories").mkdir(parents=True)
+    (data / "pairs").mkdir()
+    for text in made_text():
+        stories = text.read().splitlines(keepends=True)[:150]
+        (data / "stories" / f"stories.{text.part}.txt").write_text("".join(stories))
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train(
+        [str(data / "stories" / "stories.train.txt")],
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        show_progress=False,
+    )
+    tokenizer.save_model(str(data / "pairs"))
+    return data
+
+
+def hub_of(**columns: dict[str, list[str]]) -> SimpleNamespace:
+    """Stands in for the module `datasets`: any name has these columns by split."""
+
+    class Rows(SimpleNamespace):
+        def __getitem__(self, column: str) -> list[str]:
+            return self.columns[column]
+
+    parts = {split: Rows(columns=it, features=list(it), _fingerprint=split) for split, it in columns.items()}
+    return SimpleNamespace(load_dataset=lambda name, configuration: parts)
+
+
+def write_cifar(folder: Path, name: str) -> tuple[numpy.ndarray, list[int]]:
+    """Four images per file: the images and labels of the training set."""
+    images, labels = [], []
+    (folder / FOLDERS[name]).mkdir(parents=True)
+    for number, file in enumerate(FILES[name]):
+        batch = numpy.random.default_rng(number).integers(0, 256, (4, 3, 32, 32), dtype=numpy.uint8)
+        classes = [(number + index) % 10 for index in range(4)]
+        coarse = [] if name == "cifar10" else [99]
+        records = zip(classes, batch, strict=True)
+        content = b"".join(bytes([*coarse, label]) + image.tobytes() for label, image in records)
+        (folder / FOLDERS[name] / file).write_bytes(content)
+        images.append(batch)
+        labels += classes
+    return numpy.concatenate(images[:-1]), labels[:-4]
+
+
+def write_photographs(folder: Path, classes: dict[str, int], held_out: int, side: int = 20) -> Path:
+    """An image folder with that many photographs per class to train on, and `held_out` to validate."""
+    for part in ("train", "val"):
+        for name, count in classes.items():
+            (folder / part / name).mkdir(parents=True)
+            for number in range(count if part == "train" else held_out):
+                generator = numpy.random.default_rng([number, len(part), ord(name[0])])
+                pixels = generator.integers(0, 256, (side, side + 8, 3), dtype=numpy.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{number}.png")
+    return folder

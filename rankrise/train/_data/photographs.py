@@ -46,9 +46,6 @@ def read_image_folder(folder: str | Path) -> tuple[Photographs, Photographs, int
             "val/<class>/*.jpg, or pass --data_folder and --data_name."
         )
     classes = sorted(path.name for path in train.iterdir() if path.is_dir())
-    for name in classes:
-        if not (validation / name).is_dir():
-            raise RankriseError(f"{validation} has no folder {name}: it needs one for each class of {train}.")
     return _in_folder(train, classes), _in_folder(validation, classes), len(classes)
 
 
@@ -58,6 +55,8 @@ def _in_folder(folder: Path, classes: list[str]) -> Photographs:
     labels: list[int] = []
     digest = hashlib.sha256()
     for number, name in enumerate(classes):
+        if not (folder / name).is_dir():
+            raise RankriseError(f"{folder} has no folder {name}: it needs one for each class.")
         inside = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in SUFFIXES)
         for path in inside:
             status = path.stat()
@@ -67,9 +66,8 @@ def _in_folder(folder: Path, classes: list[str]) -> Photographs:
         labels += [number] * len(inside)
     if not paths:
         raise RankriseError(f"{folder} has no photographs: put {', '.join(SUFFIXES)} into its folders.")
-    return Photographs(
-        f"{folder.parent.name}-{folder.name}", labels, digest.hexdigest(), partial(_open_file, paths)
-    )
+    name = f"{folder.parent.name}-{folder.name}"
+    return Photographs(name, labels, digest.hexdigest(), partial(_open_file, paths))
 
 
 def _open_file(paths: Sequence[Path], index: int) -> Any:
@@ -97,17 +95,17 @@ def read_hugging_face(name: str) -> tuple[Photographs, Photographs, int]:
             f"{name} has the columns {', '.join(features)}, but needs an image and a class: pass another "
             "data_name."
         )
-    image, label = kinds["Image"], kinds["ClassLabel"]
-    train, validation = (
-        Photographs(
+
+    def photographs(part: str, rows: Any) -> Photographs:
+        return Photographs(
             f"{name}-{part}".replace("/", "-"),
-            list(rows[label]),
+            list(rows[kinds["ClassLabel"]]),
             str(rows._fingerprint),
-            partial(_open_row, rows.select_columns([image]), image),
+            partial(_open_row, rows.select_columns([kinds["Image"]]), kinds["Image"]),
         )
-        for part, rows in (("train", parts["train"]), ("val", parts[held_out]))
-    )
-    return train, validation, features[label].num_classes
+
+    train, validation = photographs("train", parts["train"]), photographs("val", parts[held_out])
+    return train, validation, features[kinds["ClassLabel"]].num_classes
 
 
 def _open_row(rows: Any, column: str, index: int) -> Any:
@@ -118,7 +116,7 @@ def load_hub(name: str, configuration: str | None = None) -> Any:
     """A data set of the Hugging Face Hub, by split."""
     datasets = require("datasets", extra="datasets", purpose="a Hugging Face data set")
     try:
-        return datasets.load_dataset(name, configuration) if configuration else datasets.load_dataset(name)
+        return datasets.load_dataset(name, configuration)
     except Exception as error:
         raise RankriseError(
             f"the data set {name} cannot be loaded ({first_line(error)}): go online, accept its terms on "
@@ -181,9 +179,4 @@ def decoded(pictures: Photographs, side: int, meter: Meter = unseen) -> Tensor:
                 for done, _ in enumerate(executor.map(decode, range(shape[0])), start=1):
                     move_to(done)
             images.flush()
-    try:
-        return torch.from_numpy(numpy.load(path, mmap_mode="c").reshape(shape))
-    except (OSError, ValueError, EOFError) as error:
-        raise RankriseError(
-            f"{path} is damaged ({error}): remove it to decode the photographs again."
-        ) from error
+    return torch.from_numpy(numpy.load(path, mmap_mode="c"))

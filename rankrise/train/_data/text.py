@@ -23,21 +23,12 @@ from rankrise.train._data.tokenizer import Tokenizer
 from rankrise.train._data.wikitext import RULES, detokenised, is_wikitext, words_in
 
 FORMAT = "rankrise-tokens/1"
-TOKENISED = ".safetensors"
 PIECE = 100_000
 """Characters that are tokenised at once, about."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """One part of a data set of text."""
-
-    name: str
-    part: str
-    """train or valid."""
-    fingerprint: str
-    """Changes when the text does."""
-    read: Callable[[], str]
+NAMES = ("Anna", "Boris", "Clara", "David", "Emma", "Felix", "Greta", "Hugo")
+COLOURS = ("red", "green", "blue", "black", "white", "yellow")
+THINGS = ("ball", "book", "cup", "hat", "key", "lamp", "coin", "spoon")
+PLACES = ("garden", "kitchen", "market", "school", "station")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,91 +43,114 @@ class Tokens:
     """Words and line ends, if the text came in WikiText's form, else 0."""
 
 
-def read_text_folder(folder: Path, part: str, tokenizer: Tokenizer) -> Text | Tokens:
+@dataclass(frozen=True)
+class Text:
+    """One part of a data set of text."""
+
+    name: str
+    part: str
+    """train or valid."""
+    fingerprint: str
+    """Changes when the text does."""
+    read: Callable[[], str]
+    tokens_file: Path | None = None
+    """A tokenised file from the cache, which stands in for the text."""
+
+    def tokenised(self, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens:
+        """The tokens, from the cache if the text was tokenised before. WikiText is detokenised first."""
+        whole = f"{FORMAT} {self.fingerprint} {tokenizer.fingerprint} {RULES}"
+        fingerprint = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        name = f"{self.name}-{self.part}-{tokenizer.name}-{fingerprint}.safetensors"
+        path = self.tokens_file or cache_folder() / name
+        if not path.exists():
+            content, words = self.read(), 0
+            if is_wikitext(content):
+                words, content = words_in(content), detokenised(content)
+            parts, done, pieces = [numpy.zeros(0, numpy.uint16)], 0, pieces_of(content)
+            with meter(f"tokenising {self.name} {self.part}", len(content), "characters") as move_to:
+                while some := list(islice(pieces, 4 * (os.cpu_count() or 1))):
+                    parts += tokenizer.encode(some)
+                    done += sum(map(len, some))
+                    move_to(done)
+            facts = {"format": FORMAT, "text": self.fingerprint, "tokenizer": tokenizer.fingerprint}
+            facts |= {"vocabulary": str(tokenizer.vocabulary), "words": str(words)}
+            with replacing(path) as temporary:
+                save(temporary, {"tokens": torch.from_numpy(numpy.concatenate(parts))}, facts)
+        try:
+            with safe_open(path, "pt") as file:
+                facts, tokens = file.metadata() or {}, file.get_tensor("tokens")
+        except (OSError, SafetensorError) as error:
+            raise RankriseError(
+                f"{path} is damaged ({error}): remove it to tokenise the text again."
+            ) from error
+        if facts.get("tokenizer") != tokenizer.fingerprint:
+            raise RankriseError(f"{path} was made by another tokenizer than {tokenizer.name}: pass that one.")
+        return Tokens(self.name, tokens, tokenizer.vocabulary, int(facts["words"]))
+
+
+def read_text_folder(folder: Path, part: str) -> Text:
     """The file of a folder with `part` in its name, such as wiki.train.txt or valid.tokens.
 
     A tokenised file from the cache may take the place of a text.
     """
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    files = [path for path in files if path.is_file() and part in re.split(r"[._-]", path.name)]
-    files = [path for path in files if path.suffix != TOKENISED] or files
+    files = [path for path in sorted(folder.iterdir()) if part in re.split(r"[._-]", path.name)]
+    files = [path for path in files if path.suffix != ".safetensors"] or files
     if len(files) != 1:
         raise RankriseError(
             f"{folder} has {len(files)} files with {part!r} in their names, such as wiki.{part}.txt: put one "
             "there, or pass another folder."
         )
-    if files[0].suffix == TOKENISED:
-        return read_tokens(files[0], folder.name, tokenizer)
-    with files[0].open("rb") as file:
+    (path,) = files
+    with path.open("rb") as file:
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
 
     def read() -> str:
         try:
-            return files[0].read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise RankriseError(f"{files[0]} is not UTF-8 text ({error}): convert it.") from error
+            raise RankriseError(f"{path} is not UTF-8 text ({error}): convert it.") from error
 
-    return Text(folder.name, part, fingerprint, read)
+    return Text(folder.name, part, fingerprint, read, path if path.suffix == ".safetensors" else None)
 
 
-def read_hugging_face_text(name: str) -> tuple[Text, Text]:
+def read_hugging_face_text(name: str) -> list[Text]:
     """The training and the validation set of `owner/name` or `owner/name:configuration` on the Hub."""
     place, _, configuration = name.partition(":")
     parts = load_hub(place, configuration or None)
-    if "train" not in parts or "validation" not in parts:
-        raise RankriseError(f"{name} has the splits {', '.join(parts)}: pass one with train and validation.")
 
-    def text(part: str, rows: Any) -> Text:
-        if "text" not in rows.features:
-            raise RankriseError(
-                f"{name} has the columns {', '.join(rows.features)}, but needs text: pass another data_name."
-            )
+    def text(part: str, split: str) -> Text:
+        if split not in parts or "text" not in parts[split].features:
+            raise RankriseError(f"{name} has no {split} split with a column text: pass another data_name.")
+        rows: Any = parts[split]
 
         def read() -> str:
             return "".join(row if row.endswith("\n") else f"{row}\n" for row in rows["text"])
 
         return Text(configuration or place.rpartition("/")[2], part, str(rows._fingerprint), read)
 
-    return text("train", parts["train"]), text("valid", parts["validation"])
+    return [text("train", "train"), text("valid", "validation")]
 
 
-def tokenised(text: Text, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens:
-    """The tokens of a text, from the cache if it was tokenised before. WikiText is detokenised first."""
-    whole = f"{FORMAT} {text.fingerprint} {tokenizer.fingerprint} {RULES}"
-    fingerprint = hashlib.sha256(whole.encode()).hexdigest()[:16]
-    path = cache_folder() / f"{text.name}-{text.part}-{tokenizer.name}-{fingerprint}{TOKENISED}"
-    if not path.exists():
-        content, words = text.read(), 0
-        if is_wikitext(content):
-            words, content = words_in(content), detokenised(content)
-        parts, done, pieces = [numpy.zeros(0, numpy.uint16)], 0, pieces_of(content)
-        with meter(f"tokenising {text.name} {text.part}", len(content), "characters") as move_to:
-            while some := list(islice(pieces, 4 * (os.cpu_count() or 1))):
-                parts += tokenizer.encode(some)
-                done += sum(map(len, some))
-                move_to(done)
-        facts = {"format": FORMAT, "text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
-        facts |= {"vocabulary": str(tokenizer.vocabulary), "words": str(words)}
-        with replacing(path) as temporary:
-            save(temporary, {"tokens": torch.from_numpy(numpy.concatenate(parts))}, facts)
-    return read_tokens(path, text.name, tokenizer)
+def made_text() -> list[Text]:
+    """Short stories by a few rules: 4000 to train on and 200 to validate, one per line."""
+
+    def made(part: str, stories: int, seed: int) -> Text:
+        generator = numpy.random.Generator(numpy.random.Philox(key=[seed, 0]))
+        text = "".join(_story(generator) for _ in range(stories))
+        return Text("made-text", part, hashlib.sha256(text.encode()).hexdigest(), lambda: text)
+
+    return [made("train", stories=4000, seed=1), made("valid", stories=200, seed=2)]
 
 
-def read_tokens(path: Path, name: str, tokenizer: Tokenizer) -> Tokens:
-    """A file that `tokenised` wrote with this tokenizer."""
-    try:
-        with safe_open(path, "pt") as file:
-            facts = file.metadata() or {}
-            tokens = file.get_tensor("tokens")
-    except (OSError, SafetensorError) as error:
-        raise RankriseError(f"{path} is damaged ({error}): remove it to tokenise the text again.") from error
-    if facts.get("format") != FORMAT:
-        raise RankriseError(f"{path} is not a tokenised text: remove it.")
-    if facts["tokenizer"] != tokenizer.fingerprint:
-        raise RankriseError(
-            f"{path} was made by another tokenizer than {tokenizer.name}: pass that one, or the text itself."
-        )
-    return Tokens(name, tokens, tokenizer.vocabulary, int(facts["words"]))
+def _story(generator: numpy.random.Generator) -> str:
+    """A thing changes hands; the end says who has what and where, which follows from the beginning."""
+    owner, *others = generator.permutation(NAMES)[: generator.integers(2, 5)].tolist()
+    colour, thing, place = (str(generator.choice(words)) for words in (COLOURS, THINGS, PLACES))
+    story = f"{owner} is in the {place} with a {colour} {thing}."
+    for other in others:
+        story += f" {owner} gives the {colour} {thing} to {other}."
+        owner = other
+    return f"{story} Now {owner} has a {colour} {thing} in the {place}.\n"
 
 
 def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:

@@ -28,34 +28,28 @@ def read_tokenizer(name: str, folder: str | Path) -> Tokenizer:
     >>> read_tokenizer("bytes", "data").encode(["Rang", "é"])
     [array([ 82,  97, 110, 103], dtype=uint16), array([195, 169], dtype=uint16)]
     """
-    return (
-        Tokenizer("bytes", "bytes", 256, _bytes_of) if name == "bytes" else _byte_pairs(Path(folder) / name)
-    )
+    if name == "bytes":
 
+        def bytes_of(pieces: Sequence[str]) -> list[numpy.ndarray]:
+            return [numpy.frombuffer(piece.encode(), numpy.uint8).astype(numpy.uint16) for piece in pieces]
 
-def _bytes_of(pieces: Sequence[str]) -> list[numpy.ndarray]:
-    return [numpy.frombuffer(piece.encode(), numpy.uint8).astype(numpy.uint16) for piece in pieces]
-
-
-def _byte_pairs(folder: Path) -> Tokenizer:
+        return Tokenizer("bytes", "bytes", 256, bytes_of)
     transformers = require("transformers", extra="train", purpose="a tokenizer")
-    files = folder / "vocab.json", folder / "merges.txt"
-    digest = hashlib.sha256()
+    files = [Path(folder) / name / file for file in ("vocab.json", "merges.txt")]
     try:
-        for path in files:
-            digest.update(path.read_bytes() + b"\0")
+        digest = hashlib.sha256(b"".join(path.read_bytes() + b"\0" for path in files)).hexdigest()
         tokenizer = transformers.GPT2TokenizerFast(vocab=str(files[0]), merges=str(files[1]))
     except Exception as error:
         raise RankriseError(
-            f"{folder} has no tokenizer ({first_line(error)}): put GPT-2's vocab.json and merges.txt there, "
-            "or pass --tokenizer bytes."
+            f"{files[0].parent} has no tokenizer ({first_line(error)}): put GPT-2's vocab.json and "
+            "merges.txt there, or pass --tokenizer bytes."
         ) from error
     vocabulary = len(tokenizer)
     if max(vocabulary, *tokenizer.get_vocab().values()) > 2**16:
-        raise RankriseError(f"the tokenizer in {folder} needs more than 16 bits: pass a smaller one.")
+        raise RankriseError(f"the tokenizer {name} needs more than 16 bits: pass a smaller one.")
 
     def encode(pieces: Sequence[str]) -> list[numpy.ndarray]:
         encoded = tokenizer.backend_tokenizer.encode_batch_fast(list(pieces), add_special_tokens=False)
         return [numpy.array(one.ids, dtype=numpy.uint16) for one in encoded]
 
-    return Tokenizer(folder.name, digest.hexdigest(), vocabulary, encode)
+    return Tokenizer(files[0].parent.name, digest, vocabulary, encode)

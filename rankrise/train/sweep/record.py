@@ -13,7 +13,7 @@ from rankrise.recipes.train_settings import TrainSettings
 from rankrise.record.lines import last_step
 from rankrise.record.names import RANKS, RUN, STEPS, SWEEP
 from rankrise.record.run_file import has_run, read_run
-from rankrise.train._run_folder import run_in
+from rankrise.train._begun import run_in
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan
 
 FORMAT = "rankrise-sweep/1"

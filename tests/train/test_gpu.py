@@ -1,21 +1,33 @@
-"""Our kernels against plain torch in float64: on a GPU, or in Triton's interpreter."""
+"""Our kernels against plain torch in float64: on a GPU, or in Triton's interpreter. CUDA graphs on a GPU."""
 
 import importlib
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
+from accelerate import Accelerator
+from tiny_training import TINY, TINY_TEXT, same_run, stop_at
 from torch import Tensor, nn
+
+from rankrise.recipes.train_settings import Optimiser
+from rankrise.train import Interrupted, train
+from rankrise.train._optimiser import optimiser_of
+from rankrise.train._step import chosen_kernels, steps_of
+from rankrise.train._task import task_of
+from rankrise.train._times import set_rate
 
 pytest.importorskip("triton", reason="Triton comes with torch's GPU builds")
 GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 needs_either = pytest.mark.skipif(not GPU and not INTERPRETED, reason="runs in a process of its own")
 DEVICE, DTYPE, TOLERANCE = ("cuda", torch.bfloat16, 1e-2) if GPU else ("cpu", torch.float32, 2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(GPU or INTERPRETED, reason="the tests run in this process")
 def test_in_the_interpreter(tmp_path):
     """It has to be asked for before Triton is imported."""
@@ -167,7 +179,7 @@ def test_the_compiler_can_trace_them():
         torch.library.opcheck(operator, arguments, test_utils=checks)
 
 
-@pytest.mark.skipif(not GPU, reason="the model takes the kernels on a GPU alone")
+@needs_gpu
 def test_a_model_with_them_computes_the_same(tiny):
     from rankrise.train._vision_model import vision_transformer
 
@@ -187,3 +199,64 @@ def test_a_model_with_them_computes_the_same(tiny):
     for name, gradient in gradients.items():
         if not name.endswith("k_proj.bias"):  # the library's is rounding around 0
             assert (gradient - wanted[name]).norm() < 0.05 * size[name], name
+
+
+IMAGES = replace(TINY, head_size=16)
+CHOICES = replace(
+    IMAGES,
+    augmentation="rand-augment",
+    label_noise=0.5,
+    redraw_labels=True,
+    optimiser="muon",
+    matrices=("*.mlp.*",),
+)
+kinds = pytest.mark.parametrize(
+    "settings", [IMAGES, TINY_TEXT, CHOICES], ids=["images", "text", "images-otherwise"]
+)
+
+
+@needs_gpu
+@pytest.mark.parametrize("optimiser", get_args(Optimiser))
+def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(optimiser):
+    asked = replace(TINY, optimiser=optimiser, weight_decay=0.1)
+    accelerator = Accelerator(mixed_precision="no")
+    weights = []
+    for replayed in (False, True):
+        task = task_of(asked, accelerator.device)
+        model = task.model().to(accelerator.device)
+        model, chosen = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
+        compiled = replace(asked, compile="model", cuda_graph=replayed)
+        step, _ = steps_of(compiled, accelerator, task, model, chosen, before_capture=lambda: None)
+        with chosen_kernels(asked):
+            for number, batch in enumerate(task.batches(0, 0, 100, slice(None))):
+                set_rate(chosen, 1e-3 * (number + 1))
+                step(batch)
+        weights.append([weight.detach().clone() for weight in model.parameters()])
+    if optimiser != "random-walk":  # a graph has random numbers of its own
+        for plain, graph in zip(*weights, strict=True):
+            torch.testing.assert_close(plain, graph, rtol=0, atol=0)
+    begun = task_of(asked, accelerator.device).model().parameters()
+    assert not any(one.cpu().equal(other) for one, other in zip(weights[1], begun, strict=True))
+
+
+@needs_gpu
+@kinds
+def test_graphs_change_no_number(settings, stories, tmp_path):
+    settings = replace(settings, data_folder=str(stories), precision="bf16", compile="model")
+    for graph in (True, False):
+        torch._dynamo.reset()
+        train(replace(settings, cuda_graph=graph), tmp_path / str(graph))
+    same_run(tmp_path / "True", tmp_path / "False")
+
+
+@needs_gpu
+@kinds
+def test_resumed_to_the_bit(settings, stories, tmp_path):
+    settings = replace(settings, data_folder=str(stories), precision="bf16", compile="model", cuda_graph=True)
+    train(settings, tmp_path / "whole")
+    torch._dynamo.reset()
+    with pytest.raises(Interrupted, match="SIGTERM at step 8"):
+        train(settings, tmp_path / "stopped", progress=stop_at(8))
+    torch._dynamo.reset()
+    train(settings, tmp_path / "stopped")
+    same_run(tmp_path / "whole", tmp_path / "stopped")

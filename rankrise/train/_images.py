@@ -1,35 +1,114 @@
-"""Batches of images: cut out of a data set that is whole on the device, or read from files while training."""
+"""The class of an image, by a vision transformer.
+
+A data set that fits lies on the device, where each batch is cut out of it; photographs may also be read from
+files while training.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._data.images import ImageData, mean_and_deviation
-from rankrise.train._data.photographs import Photographs, fitted, random_crop
-from rankrise.train._order import (
+from rankrise.train._batches import (
     DOWN,
     INDEX,
     MIRRORED,
     OPERATIONS,
     RIGHT,
     Batch,
+    Task,
     epoch_plan,
     plain_plan,
     sent,
     shares,
 )
-from rankrise.train._rand_augment import moves_of, rand_augmented
+from rankrise.train._data.cifar import read_cifar
+from rankrise.train._data.images import ImageData, ImagePart, mean_and_deviation, read_digits
+from rankrise.train._data.photographs import (
+    Photographs,
+    decoded,
+    fitted,
+    random_crop,
+    read_hugging_face,
+    read_image_folder,
+)
+from rankrise.train._rand_augment import moves_of, picked, rand_augmented
+from rankrise.train._vision_model import vision_transformer
 
 DRAWS = 2**63 + 1
 """Key of the random labels, apart from every seed: runs of all seeds have the same wrong labels."""
 
 
-class DeviceImages:
+def image_classification(settings: TrainSettings, device: torch.device, meter: Meter) -> "ImageTask":
+    """The task on the data of the settings."""
+    if settings.data == "digits":
+        return DeviceImages(settings, read_digits(), device)
+    if settings.data in ("cifar10", "cifar100"):
+        data = read_cifar(settings.data, settings.data_folder, settings.check_data)
+        return DeviceImages(settings, data, device)
+    if settings.data == "image-folder":
+        parts = read_image_folder(Path(settings.data_folder) / settings.data_name)
+    else:
+        parts = read_hugging_face(settings.data_name)
+    if settings.stream:
+        return StreamedImages(settings, *parts, device)
+    train, validation, classes = parts
+    training, held_out = (
+        ImagePart(decoded(part, settings.image_size, meter), torch.tensor(part.labels))
+        for part in (train, validation)
+    )
+    return DeviceImages(settings, ImageData(settings.data_name, training, held_out, classes), device)
+
+
+class ImageTask(Task):
+    """Cross-entropy of classes; subclasses turn batches into pixels and labels."""
+
+    name = "image classification"
+    compiled_parts = ("pixels", "validation_pixels", "judged")
+    settings: TrainSettings
+    channels: int
+    classes: int
+    pixels: Any
+    validation_pixels: Any
+
+    def model(self) -> nn.Module:
+        return vision_transformer(self.settings, self.channels, self.classes)
+
+    def loss(self, model: Any, *batch: Tensor) -> Tensor:
+        losses, _ = self.judged(model, *self.pixels(*batch))
+        mean: Tensor = losses.mean()
+        return mean
+
+    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
+        pixels, labels = self.pixels(*batch)
+        return {"pixel_values": pixels, "labels": labels}
+
+    def score(self, model: Any, *batch: Tensor) -> Tensor:
+        """Numbers of images and of correct classes, and the sum of losses. [3]"""
+        pixels, labels = self.validation_pixels(*batch)
+        losses, right = self.judged(model, pixels, labels)
+        sums = (labels >= 0).sum(), right.sum(), losses.detach().sum()
+        return torch.stack([value.double() for value in sums])
+
+    def metrics(self, sums: Tensor) -> dict[str, Tensor]:
+        return {"accuracy": sums[1] / sums[0], "validation_loss": sums[2] / sums[0]}
+
+    @staticmethod
+    def judged(model: Any, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of each image, 0 if its label is -1, and whether its class is found. Both [share]"""
+        logits = model(pixel_values=pixels).logits.float()
+        losses = nn.functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
+        return losses, logits.argmax(1) == labels
+
+
+class DeviceImages(ImageTask):
     """The whole data set on the device; a batch is some rows of the epoch's plan, the last one padded."""
 
     def __init__(self, settings: TrainSettings, data: ImageData, device: torch.device) -> None:
@@ -41,28 +120,27 @@ class DeviceImages:
             )
         if settings.augmentation == "resized-crop-flip":
             raise RankriseError(
-                "augmentation is resized-crop-flip, which needs whole photographs: pass stream yes with an "
-                "image folder, or augmentation crop-flip."
+                "augmentation resized-crop-flip needs whole photographs: pass --stream yes with an image "
+                "folder, or --augmentation crop-flip."
             )
-        self.examples, self.classes = len(data.train.labels), data.classes
-        self._settings, self._true_labels = settings, data.train.labels
+        self.settings, self.classes, self.examples = settings, data.classes, len(data.train.labels)
         self._margin = 0 if settings.augmentation == "none" else settings.image_size // 8
         self._mirror = settings.augmentation in ("crop-flip", "rand-augment")
         moves = moves_of(height, width) if settings.augmentation == "rand-augment" else torch.empty(0)
         self._moves = moves.to(device)
         mean, deviation = mean_and_deviation(data.train.images)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
+        self._true_labels = data.train.labels
         self._images, self._labels = data.train.images.to(device), self._labels_in(0).to(device)
         self._validation_images = data.validation.images.to(device)
         self._validation_labels = data.validation.labels.to(device)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of the plan; also labels, if they are redrawn. ([share, columns],) or (…, [share])"""
-        plan = epoch_plan(
-            self.examples, self._settings.seed, epoch, self._margin, self._mirror, len(self._moves)
-        )
+        seed, operations = self.settings.seed, len(self._moves)
+        plan = epoch_plan(self.examples, seed, epoch, self._margin, self._mirror, operations)
         whole: Batch = (plan,)
-        if self._settings.redraw_labels:
+        if self.settings.redraw_labels:
             whole = plan, self._labels_in(epoch)[plan[:, INDEX]]
         whole = tuple(sent(tensor, self._labels.device) for tensor in whole)
         yield from zip(*(shares(tensor, first, batch_size, share) for tensor in whole), strict=True)
@@ -70,8 +148,7 @@ class DeviceImages:
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of the plain plan, and which of them count. ([share, 4], [share])"""
         plan = plain_plan(len(self._validation_labels)).to(self._labels.device)
-        for start in range(0, len(plan), batch_size):
-            rows = plan[start : start + batch_size]
+        for rows in plan.split(batch_size):
             counts = torch.arange(batch_size, device=plan.device) < len(rows)
             rows = torch.cat([rows, plan[:1].expand(batch_size - len(rows), -1)])
             yield rows[share], counts[share]
@@ -83,22 +160,18 @@ class DeviceImages:
         images = cut(self._images, rows)
         if len(self._moves):
             images = rand_augmented(images, rows[:, OPERATIONS], self._moves)
-        return self._normalised(images), labels
+        return (images - self._mean) / self._deviation, labels
 
-    def validation_pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def validation_pixels(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """The images without augmentation."""
-        rows, counts = batch
         labels = torch.where(counts, self._validation_labels[rows[:, INDEX]], -1)
-        return self._normalised(cut(self._validation_images, rows)), labels
+        return (cut(self._validation_images, rows) - self._mean) / self._deviation, labels
 
     def _labels_in(self, epoch: int) -> Tensor:
-        return noisy(self._true_labels, self.classes, self._settings.label_noise, epoch)
-
-    def _normalised(self, pixels: Tensor) -> Tensor:
-        return (pixels - self._mean) / self._deviation
+        return noisy(self._true_labels, self.classes, self.settings.label_noise, epoch)
 
 
-class StreamedImages:
+class StreamedImages(ImageTask):
     """Photographs that worker processes open and scale while the device computes; pixels from -1 to 1."""
 
     channels = 3
@@ -113,22 +186,19 @@ class StreamedImages:
     ) -> None:
         if settings.augmentation == "rand-augment" or settings.label_noise:
             raise RankriseError(
-                "streamed photographs have neither rand-augment nor label_noise: leave these out, or "
-                "pass stream no."
+                "streamed photographs have neither rand-augment nor label_noise: leave these out, or pass "
+                "--stream no."
             )
-        self.examples, self.classes = len(train.labels), classes
-        self._settings, self._device = settings, device
-        self._train, self._validation = train, validation
+        self.settings, self.classes, self.examples = settings, classes, len(train.labels)
+        self._train, self._validation, self._device = train, validation, device
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images, uint8 [share, 3, side, side], and labels, [share]."""
-        settings = self._settings
-        margin = settings.image_size // 8 if settings.augmentation in ("crop", "crop-flip") else 0
-        plan = epoch_plan(
-            self.examples, settings.seed, epoch, margin, mirror=settings.augmentation == "crop-flip"
-        )
+        kind, seed = self.settings.augmentation, self.settings.seed
+        margin = self.settings.image_size // 8 if kind in ("crop", "crop-flip") else 0
+        plan = epoch_plan(self.examples, seed, epoch, margin, mirror=kind == "crop-flip")
         rows = [part.tolist() for part in shares(plan, first, batch_size, share)]
-        return self._loaded(self._train, rows, (settings.seed, epoch))
+        return self._loaded(self._train, rows, (seed, epoch) if kind == "resized-crop-flip" else None)
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images and labels; the label of padding is -1."""
@@ -137,9 +207,8 @@ class StreamedImages:
         rows = [plan[start : start + batch_size][share] for start in range(0, len(plan), batch_size)]
         return self._loaded(self._validation, rows, None)
 
-    def pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def pixels(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Scale the values."""
-        images, labels = batch
         return images / 127.5 - 1.0, labels
 
     validation_pixels = pixels
@@ -147,11 +216,10 @@ class StreamedImages:
     def _loaded(
         self, pictures: Photographs, rows: list[list[list[int]]], draw: tuple[int, int] | None
     ) -> Iterator[Batch]:
-        resized = self._settings.augmentation == "resized-crop-flip"
         loader = DataLoader(
-            _Planned(pictures, self._settings.image_size, draw if resized else None),
+            _Planned(pictures, self.settings.image_size, draw),
             batch_sampler=rows,
-            num_workers=self._settings.workers,
+            num_workers=self.settings.workers,
             pin_memory=self._device.type == "cuda",
         )
         try:
@@ -189,18 +257,11 @@ def cut(images: Tensor, rows: Tensor) -> Tensor:
     >>> cut(images, torch.tensor([[0, 0, 0, 1], [0, 1, 0, 0]])).tolist()
     [[[[2, 1], [4, 3]]], [[[3, 4], [0, 0]]]]
     """
-    _, channels, height, width = images.shape
-    x = torch.arange(width, device=images.device)
-    x = torch.where(rows[:, MIRRORED, None] > 0, width - 1 - x, x) + rows[:, RIGHT, None]
-    y = torch.arange(height, device=images.device) + rows[:, DOWN, None]
-    inside = ((y >= 0) & (y < height))[:, None, :, None] & ((x >= 0) & (x < width))[:, None, None, :]
-    pixels = images[
-        rows[:, INDEX, None, None, None],
-        torch.arange(channels, device=images.device)[:, None, None],
-        y.clamp(0, height - 1)[:, None, :, None],
-        x.clamp(0, width - 1)[:, None, None, :],
-    ]
-    return torch.where(inside, pixels, torch.zeros_like(pixels))
+    height, width = images.shape[2:]
+    column = torch.arange(width, device=images.device)
+    column = torch.where(rows[:, MIRRORED, None] > 0, width - 1 - column, column) + rows[:, RIGHT, None]
+    row = torch.arange(height, device=images.device) + rows[:, DOWN, None]
+    return picked(images, rows[:, INDEX], row[:, :, None], column[:, None, :])
 
 
 def noisy(labels: Tensor, classes: int, share: float, epoch: int = 0) -> Tensor:

@@ -1,0 +1,114 @@
+"""What a task of training is, and the order of its data.
+
+The order and every draw of the augmentation come from a counter-based generator. They depend on the seed and
+the epoch alone, so that a run resumes anywhere, on any number of processes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from copy import copy
+from typing import Any, ClassVar, Self
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from rankrise.train._rand_augment import PER_IMAGE
+
+Batch = tuple[Tensor, ...]
+
+INDEX, DOWN, RIGHT, MIRRORED = range(4)
+"""The columns of a plan."""
+OPERATIONS = slice(4, 4 + PER_IMAGE)
+"""The columns of RandAugment's draws, if there are any."""
+
+
+class Task(ABC):
+    """All that the loop knows of what is trained. Every training batch has the same shapes."""
+
+    name: ClassVar[str]
+    compiled_parts: ClassVar[tuple[str, ...]] = ("judged",)
+    """The methods that `compiled` compiles; training and validation share the network's."""
+    units_per_example = 1
+    """Images, tokens or problems."""
+    examples: int
+    """Training examples in one epoch."""
+    judged: Any
+    """Computes the losses of single examples or tokens."""
+
+    def compiled(self, compile: Any) -> Self:
+        """The same task with compiled functions."""
+        task = copy(self)
+        for part in self.compiled_parts:
+            setattr(task, part, compile(getattr(self, part)))
+        return task
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The network with its initial weights, on the CPU."""
+
+    @abstractmethod
+    def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
+        """This process's share of each batch of an epoch, from number `first` on."""
+
+    @abstractmethod
+    def loss(self, model: Any, *batch: Tensor) -> Tensor:
+        """The mean loss over a batch, to be differentiated. []"""
+
+    @abstractmethod
+    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
+        """A training batch as keyword arguments of transformers' models."""
+
+    @abstractmethod
+    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
+        """The validation set, the last batch padded with examples that do not count."""
+
+    @abstractmethod
+    def score(self, model: Any, *batch: Tensor) -> Tensor:
+        """Sums over a validation batch, detached, which the loop adds up. [k]"""
+
+    @abstractmethod
+    def metrics(self, sums: Tensor) -> dict[str, Tensor]:
+        """The recorded metrics, from the summed scores."""
+
+
+def epoch_plan(
+    examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False, operations: int = 0
+) -> Tensor:
+    """One row per example, in the order of training. int64 [examples, 4 or 6]
+
+    A row is the example's index, how far its crop moves down and right (between -margin and margin), whether
+    it is mirrored, and with `operations` two draws below that number.
+
+    >>> epoch_plan(5, seed=0, epoch=3)[:, INDEX].sort().values.tolist()
+    [0, 1, 2, 3, 4]
+    """
+    generator = numpy.random.Generator(numpy.random.Philox(key=[seed, epoch]))
+    plan = numpy.zeros((examples, 4), dtype=numpy.int64)
+    plan[:, INDEX] = generator.permutation(examples)
+    if margin:
+        plan[:, DOWN : RIGHT + 1] = generator.integers(-margin, margin, size=(examples, 2), endpoint=True)
+    if mirror:
+        plan[:, MIRRORED] = generator.integers(0, 2, size=examples)
+    if operations:
+        drawn = generator.integers(0, operations, size=(examples, PER_IMAGE))
+        plan = numpy.concatenate([plan, drawn], axis=1)
+    return torch.from_numpy(plan)
+
+
+def plain_plan(examples: int) -> Tensor:
+    """The examples in their own order, unchanged, for validation. int64 [examples, 4]"""
+    return nn.functional.pad(torch.arange(examples)[:, None], (0, 3))
+
+
+def shares(rows: Tensor, first: int, batch_size: int, share: slice) -> Iterator[Tensor]:
+    """Each whole batch of rows from batch number `first` on, cut down to this process's share."""
+    for start in range(first * batch_size, len(rows) - batch_size + 1, batch_size):
+        yield rows[start : start + batch_size][share]
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to the device without waiting for the device's earlier work."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
