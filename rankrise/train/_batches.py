@@ -13,6 +13,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._rand_augment import PER_IMAGE
 
 Batch = tuple[Tensor, ...]
@@ -31,6 +32,7 @@ class Task(ABC):
     """The methods that `compiled` compiles; training and validation share the network's."""
     units_per_example = 1
     """Images, tokens or problems."""
+    settings: TrainSettings
     examples: int
     """Training examples in one epoch."""
     judged: Any

@@ -72,7 +72,6 @@ class ImageTask(Task):
 
     name = "image classification"
     compiled_parts = ("pixels", "validation_pixels", "judged")
-    settings: TrainSettings
     channels: int
     classes: int
     pixels: Any

@@ -62,7 +62,7 @@ class NextTokenPrediction(Task):
                 f"{train.name} has {len(train.tokens)} tokens, and validation sets need 2: pass a longer "
                 f"text, or a shorter sequence_length than {length}."
             )
-        self._settings, self._device = settings, device
+        self.settings, self._device = settings, device
         self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
         self._tokens = train.tokens if settings.stream else train.tokens.to(torch.int32).to(device)
         self._places = torch.arange(length + 1, device=device)
@@ -78,15 +78,15 @@ class NextTokenPrediction(Task):
         self._rows = torch.tensor(rows, device=device)
 
     def model(self) -> nn.Module:
-        return language_model(self._settings, self._vocabulary)
+        return language_model(self.settings, self._vocabulary)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of blocks, ([share],), or the blocks, (int32 [share, length + 1],)."""
-        plan = epoch_plan(self.examples, self._settings.seed, epoch)[:, INDEX]
-        if not self._settings.stream:
+        plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
+        if not self.settings.stream:
             yield from ((numbers,) for numbers in shares(sent(plan, self._device), first, batch_size, share))
             return
-        length = self._settings.sequence_length
+        length = self.settings.sequence_length
         for numbers in shares(plan, first, batch_size, share):
             starts = (numbers * length).tolist()
             blocks = [self._tokens[start : start + length + 1].to(torch.int32) for start in starts]
@@ -94,8 +94,8 @@ class NextTokenPrediction(Task):
 
     def blocks(self, given: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a training batch. Both int64 [share, length]"""
-        if not self._settings.stream:
-            given = self._tokens[given[:, None] * self._settings.sequence_length + self._places]
+        if not self.settings.stream:
+            given = self._tokens[given[:, None] * self.settings.sequence_length + self._places]
         return given[:, :-1].long(), given[:, 1:].long()
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:

@@ -41,18 +41,18 @@ class InContextRegression(Task):
 
     def __init__(self, settings: TrainSettings, device: torch.device, meter: Meter) -> None:
         self.examples = settings.examples
-        self._settings, self._device = settings, device
+        self.settings, self._device = settings, device
         made = made_regression(settings.examples, settings.pairs, settings.variances)
         self._train, self._validation = (
             Problems(part.tokens.to(device), part.answers.to(device)) for part in made
         )
 
     def model(self) -> nn.Module:
-        return regression_model(self._settings)
+        return regression_model(self.settings)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of problems. ([share],)"""
-        plan = sent(epoch_plan(self.examples, self._settings.seed, epoch)[:, INDEX], self._device)
+        plan = sent(epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX], self._device)
         yield from ((numbers,) for numbers in shares(plan, first, batch_size, share))
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
