@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.files import whole_folder, write_json
 from rankrise.recipes.train_settings import Precision
-from rankrise.record.checkpoint import REMEDY, remove_checkpoint, unusable, verified_step, write_about
+from rankrise.record.checkpoint import REMEDY, unusable, verified_step, write_about
 from rankrise.record.names import (
     CONFIG,
     MOMENTS,
@@ -58,8 +58,10 @@ def save_checkpoint(
             write_json(temporary / CONFIG, _configuration_of(accelerator.unwrap_model(model)))
             write_about(temporary, folder, step)
         for other in final.parent.iterdir():  # a folder with another name is the user's
-            if other != final and re.fullmatch(r"step-\d{10,}|\.step-.*", other.name):
-                remove_checkpoint(other)
+            if other != final and re.fullmatch(r"step-\d{10,}", other.name):
+                other.rename(other.with_name(f".{other.name}"))  # a kill leaves no half of a checkpoint
+        for removed in final.parent.glob(".step-*"):
+            shutil.rmtree(removed, ignore_errors=True)
     accelerator.wait_for_everyone()
 
 

@@ -145,8 +145,7 @@ def moments_of(
 
 def _data_of(settings: TrainSettings, model: nn.Module, measuring: Measuring, judged: Judged) -> Data:
     """The data of a recipe."""
-    from rankrise.train._begun import as_trained, evaluation, training_evaluation, training_inputs
-    from rankrise.train._task import task_of
+    from rankrise.train._task import as_trained, evaluation, task_of, training_evaluation, training_inputs
 
     settings = replace(settings, also_validate=())
     if measuring.data_folder is not None:

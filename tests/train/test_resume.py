@@ -154,7 +154,6 @@ def test_a_damaged_checkpoint_and_that_of_another_run_are_refused(tmp_path):
     for damage in (
         flip_a_bit,
         lambda checkpoint: (checkpoint / "optimiser.safetensors").unlink(),
-        lambda checkpoint: (checkpoint / "state.json").unlink(),
         lambda checkpoint: shutil.copytree(checkpoint_path(other, 15), checkpoint, dirs_exist_ok=True),
     ):
         shutil.copytree(run, damaged)
