@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from rankrise import predict, runs
-from rankrise.watch._stages import find_steps
-from rankrise.watch._stages.noise import binned
-from rankrise.watch._stages.steps import FINEST, LEAST
+from rankrise.watch._stages.draws import binned
+from rankrise.watch._stages.steps import FINEST, LEAST, find_steps
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "watch" / "stages"))
@@ -30,7 +29,7 @@ Finder = Callable[[np.ndarray, np.ndarray, str], list[float]]
 
 
 def ours(times: np.ndarray, curve: np.ndarray, direction: str) -> list[float]:
-    return [step.time for step in find_steps(times, curve, direction=direction)]  # type: ignore[arg-type]
+    return [step.time for step in find_steps(times, curve, direction=direction) or ()]  # type: ignore[arg-type]
 
 
 def mean_shifts(times: np.ndarray, curve: np.ndarray, direction: str) -> list[float]:

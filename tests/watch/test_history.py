@@ -191,7 +191,7 @@ def test_stages_leave_out_what_is_noise(series, tmp_path):
         for product in ("KQ", "VO"):
             row[product]["noise_share"] = [[0.9, 0.6], [0.2, 0.1]]
     write_rows(run.folder / "ranks.jsonl", rows)
-    from rankrise.watch._stages.curves import curves_of
+    from rankrise.watch._stages.find import curves_of
 
     curves = {curve.name: curve for curve in curves_of(watch.load(run.folder))}
     first, second = (layer["name"] for layer in run.layers)

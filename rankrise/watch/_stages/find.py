@@ -11,8 +11,20 @@ import numpy as np
 from rankrise.foundations.optional import require
 from rankrise.foundations.text_tables import text_table
 from rankrise.record.run import TrackedRun, load
-from rankrise.watch._stages.curves import Curve, curves_of
-from rankrise.watch._stages.steps import FoundStep, find_steps, has_room
+from rankrise.watch._stages.steps import Direction, FoundStep, Scale, find_steps
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Values (n,) at training steps (n,) that may step up or down."""
+
+    name: str
+    steps: np.ndarray
+    values: np.ndarray
+    direction: Direction = "up"
+    scale: Scale = "log"
+    alone: bool = True
+    """Whether a step of this curve makes a stage without another's."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +68,8 @@ class StagesFound:
             "curves that step": [f"{len(stage.curves)}" for stage in self],
         }
         count = f"{len(self)} stage{'' if len(self) == 1 else 's'}"
-        return text_table(
-            f"{count} by step {self.until}, searched for in {len(self.searched)} curves", columns
-        )
+        searched = f"searched for in {len(self.searched)} curves"
+        return text_table(f"{count} by step {self.until}, {searched}", columns)
 
     def numbers(self, steps: Any) -> np.ndarray:
         """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.
@@ -109,46 +120,68 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     """
     if isinstance(run, str | Path):
         run = load(run)
-    curves = curves_of(run) if isinstance(run, TrackedRun) else list(run)
-    steps = []
+    curves = list(curves_of(run) if isinstance(run, TrackedRun) else run)
+    searched: list[str] = []
+    named_steps: list[tuple[str, FoundStep]] = []
     for curve in curves:
-        found = find_steps(
+        steps = find_steps(
             curve.steps,
             curve.values,
             direction=curve.direction,
             scale=curve.scale,
             probability=probability,
         )
-        steps += [(curve.name, step) for step in found]
-    alone = {curve.name for curve in curves if curve.alone}
-    stages = [_stage(group) for group in _at_once(steps) if len(group) > 1 or alone & group.keys()]
-    return StagesFound(
-        stages=tuple(sorted(stages, key=lambda stage: stage.step)),
-        searched=tuple(curve.name for curve in curves if has_room(curve.steps, curve.values, curve.scale)),
-        until=int(max((curve.steps.max() for curve in curves if len(curve.steps)), default=0)),
-    )
+        if steps is not None:
+            searched.append(curve.name)
+            named_steps += [(curve.name, step) for step in steps]
 
-
-def _at_once(steps: list[tuple[str, FoundStep]]) -> list[dict[str, FoundStep]]:
-    """Groups of steps of different curves that happen at once, each with its clearest step first."""
+    # Steps of different curves that happen at once make a group, which begins with its clearest step.
     groups: list[dict[str, FoundStep]] = []
-    for name, step in sorted(steps, key=lambda named: _ratio(_span(named[1]))):
+    for name, step in sorted(named_steps, key=lambda named: _ratio(_span(named[1]))):
         near = [group for group in groups if name not in group and _meet(step, _first(group))]
         if near:
             min(near, key=lambda group: abs(math.log(step.time / _first(group).time)))[name] = step
         else:
             groups.append({name: step})
-    return groups
 
-
-def _stage(group: dict[str, FoundStep]) -> FoundStage:
-    clearest = min(group.values(), key=lambda step: _ratio(step.interval))
-    return FoundStage(
-        step=round(clearest.time),
-        interval=(math.floor(clearest.interval[0]), math.ceil(clearest.interval[1])),
-        probability=max(step.probability for step in group.values()),
-        curves=group,
+    alone = {curve.name for curve in curves if curve.alone}
+    stages = []
+    for group in groups:
+        if len(group) > 1 or alone & group.keys():
+            clearest = min(group.values(), key=lambda step: _ratio(step.interval))
+            low, high = clearest.interval
+            surest = max(step.probability for step in group.values())
+            stages.append(FoundStage(round(clearest.time), (math.floor(low), math.ceil(high)), surest, group))
+    return StagesFound(
+        stages=tuple(sorted(stages, key=lambda stage: stage.step)),
+        searched=tuple(searched),
+        until=int(max((curve.steps.max() for curve in curves if len(curve.steps)), default=0)),
     )
+
+
+def curves_of(run: TrackedRun) -> Iterator[Curve]:
+    """The loss; for every layer and product the median stable rank of its heads and the total of their
+    leading singular values; for every product the stable rank of all heads together, where there are several
+    layers. Steps at which the change of most heads is rounding noise are left out.
+    """
+    recorded = run.steps()
+    if "loss" in recorded:
+        yield Curve("loss", recorded["step"], recorded["loss"], direction="down")
+    for product in run.products:
+        ranks, noisy = run.stable_rank(product), run.below_noise(product)
+        values = np.nansum(run.top(product), axis=(2, 3))
+        for place, layer in enumerate(run.layers):
+            name, heads = f"{layer['name']} {product}", ranks[:, place]
+            clear = 2 * noisy[:, place].sum(1) <= np.isfinite(heads).sum(1)
+            heads = heads[:, ~np.isnan(heads).all(0)]
+            median = np.median(heads, axis=1) if heads.size else np.zeros(len(heads))
+            steps, total = run.measured[clear], values[clear, place]
+            yield Curve(f"{name} stable rank", steps, median[clear], alone=False)
+            yield Curve(f"{name} singular values", steps, total, scale="linear", alone=False)
+        if len(run.layers) > 1:  # of one layer, it would only repeat that layer's curve
+            clear = 2 * noisy.sum((1, 2)) <= np.isfinite(ranks).sum((1, 2))
+            total = np.nansum(ranks, axis=(1, 2))[clear]
+            yield Curve(f"all {product} stable rank", run.measured[clear], total, alone=False)
 
 
 def _first(group: dict[str, FoundStep]) -> FoundStep:

@@ -1,4 +1,11 @@
-"""The steps of one curve, each with an interval and a probability."""
+"""The steps of one curve, each with an interval and a probability.
+
+A step changes the curve at least twice as much as windows of its length just before and just after. The
+length before is taken in time and the length after in log time, the stricter of the two on each side. So no
+sum of decaying exponentials (power laws, stretched exponentials and saturating curves are such sums) has a
+step, nor has its logarithm: it falls most before. Nor has any power of time, nor an exponential that grows:
+they change most after.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +13,16 @@ from typing import Literal
 
 import numpy as np
 
-from rankrise.foundations.errors import RankriseError
-from rankrise.watch._stages.noise import binned, typical_noise
-from rankrise.watch._stages.posterior import draw_curves
-from rankrise.watch._stages.windows import LONGEST, Windows
+from rankrise.watch._stages.draws import binned, draw_curves, typical_noise
 
 DRAWS = 100
+FEWEST = 8
+# A step changes the curve at least this many times as much as either window beside it.
+CONTRAST = 2.0
+# A step is at least this many standard errors of the difference of the averages beside it.
+CLEAR = 4.0
+# A step is over before this many times the time at which it began.
+LONGEST = 1.2
 # The least step: 2 % of the value on a log scale, 2 % of the range on a linear one.
 LEAST = 0.02
 # A loss is seen as log(loss + a share of its noise), up to a share of its fall: a logarithm alone magnifies
@@ -21,7 +32,6 @@ NOISE_SHARE, FLOOR = 0.3, 0.25
 BUMP = 0.5
 # What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces.
 FINEST = LEAST / 10
-FEWEST = 8
 
 Direction = Literal["down", "up"]
 Scale = Literal["log", "linear"]
@@ -50,16 +60,13 @@ def find_steps(
     direction: Direction = "down",
     scale: Scale = "log",
     probability: float = 0.9,
-    seed: int = 0,
-) -> list[FoundStep]:
-    """Where a curve steps `direction`, in order of time: nothing on smooth decay or growth.
+) -> list[FoundStep] | None:
+    """Where a curve steps `direction`, in order of time; None if its points are too few or too far apart.
 
-    `times` (n,) are training steps or any clock that starts at 0, in any order and spacing; `curve` (n,) may
-    have nan. A step changes the curve at least twice as much as windows of the same length just before and
-    just after do (see `Windows`). Its probability is the share of `DRAWS` draws of the noiseless curve that
-    have it; steps below `probability` are left out. A step down reaches a new low, and a step up a level that
-    is kept: a spike is neither. Take a "linear" `scale` for what grows out of nothing, such as a singular
-    value.
+    `times` (n,) are training steps or any clock that starts at 0, in any order; `curve` (n,) may have nan. A
+    step's probability is the share of draws of the noiseless curve that have it. A step down reaches a new
+    low, and a step up a level that is kept: a spike is neither. Take a "linear" `scale` for what grows out of
+    nothing, such as a singular value.
 
     >>> steps = np.arange(1, 3001)
     >>> noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(3000))
@@ -70,113 +77,137 @@ def find_steps(
     >>> found.interval[0] <= 1000 <= found.interval[1], round(found.after / found.before, 1)
     (True, 0.7)
     """
-    times, values = _cleaned(times, curve, scale)
-    if len(times) < FEWEST:
-        return []
-    unit = 1.0 if scale == "log" else max(float(np.ptp(values)), 1e-6 * float(abs(values).max()), 1e-300)
-    noise = typical_noise(values) if (direction, scale) == ("down", "log") else 0.0
-    floor = min(NOISE_SHARE * noise, FLOOR * _fall(values))
-    times, values, variances = binned(times, np.log(values + floor) if scale == "log" else values / unit)
-    if len(times) < FEWEST:
-        return []
-    variances = variances + FINEST**2
-    curves = draw_curves(np.log(times), values, variances, DRAWS, seed)
-    windows, sign = Windows(times, variances, LEAST), 1 if direction == "up" else -1
-    found = []
-    for number, (drawn, heights) in enumerate(zip(curves, _climbing(curves, direction), strict=True)):
-        for first, last in windows.steps(heights):
-            if direction == "up":
-                counts = _stays(times, drawn, first, last)
-            else:
-                falls = _falls(heights, first, last, floor, noise)
-                counts = falls and not _ends_a_bump(times, drawn, heights, first, last)
-            if counts:
-                found.append((number, *_step(times, heights, first, last)))
-    steps = []
-    for share, group in _groups(np.array(found).reshape(-1, 7), probability):
-        _, begins, ends, starts, stops, before, after = group.T
-        levels = (sign * float(np.median(level)) * unit for level in (before, after))
-        before, after = (_value(level, scale, floor) for level in levels)
-        steps.append(
-            FoundStep(
-                time=float(np.median(np.sqrt(begins * ends))),
-                interval=(float(np.quantile(begins, 0.05)), float(np.quantile(ends, 0.95))),
-                extent=(float(np.median(starts)), float(np.median(stops))),
-                probability=share,
-                before=before,
-                after=after,
-            )
-        )
-    return sorted(steps, key=lambda step: step.time)
-
-
-def has_room(times: np.ndarray, curve: np.ndarray, scale: Scale) -> bool:
-    """Whether a curve could show a step at all: it has points enough, and close enough together.
-
-    >>> has_room(np.arange(1, 31), np.ones(30), "log"), has_room(2.0 ** np.arange(30), np.ones(30), "log")
-    (True, False)
-    """
-    times, values = _cleaned(times, curve, scale)
-    if len(times) < FEWEST:
-        return False
-    times, _, variances = binned(times, values)
-    return len(times) >= FEWEST and len(Windows(times, variances + FINEST**2, LEAST).first) > 0
-
-
-def _cleaned(
-    times: Sequence[float] | np.ndarray, curve: Sequence[float] | np.ndarray, scale: Scale
-) -> tuple[np.ndarray, np.ndarray]:
-    """Times above 0, each once and in order, and the values there: above 0 as well, on a log scale."""
     clock, values = np.asarray(times, dtype=np.float64), np.asarray(curve, dtype=np.float64)
-    if clock.ndim != 1 or clock.shape != values.shape:
-        raise RankriseError(
-            f"times are of shape {clock.shape} and the curve of {values.shape}: pass two rows of one length."
-        )
     usable = np.isfinite(values) & np.isfinite(clock) & (clock > 0)
     if scale == "log":
         usable &= values > 0
     clock, which = np.unique(clock[usable], return_inverse=True)
-    values = values[usable]
-    return clock, np.bincount(which, values) / np.bincount(which) if len(clock) else values
+    if len(clock) < FEWEST:
+        return None
+    values = np.bincount(which, values[usable]) / np.bincount(which)
+    noise = floor = 0.0
+    if scale == "linear":
+        unit = max(float(np.ptp(values)), 1e-6 * float(abs(values).max()), 1e-300)
+    elif direction == "down":
+        noise = typical_noise(values)
+        fall = max(0.0, float(np.median(values[:FEWEST]) - np.quantile(values, 0.05)))
+        floor = min(NOISE_SHARE * noise, FLOOR * fall)
+    clock, values, variances = binned(clock, np.log(values + floor) if scale == "log" else values / unit)
+    variances = variances + FINEST**2
+    windows = Windows(clock, variances)
+    if len(clock) < FEWEST or not len(windows.first):
+        return None
+
+    found = []
+    for number, drawn in enumerate(draw_curves(np.log(clock), values, variances, DRAWS)):
+        # A curve that never falls: how high it stays from now on, or how low it has been so far.
+        if direction == "up":
+            heights = np.minimum.accumulate(drawn[::-1])[::-1]
+        else:
+            heights = -np.minimum.accumulate(drawn)
+        for first, last in windows.steps(heights):
+            if direction == "up":
+                counts = _stays(clock, drawn, first, last)
+            else:
+                counts = _falls(clock, drawn, heights, (first, last), floor, noise)
+            if counts:
+                half = (heights[first] + heights[last]) / 2
+                middle = first + int(np.searchsorted(heights[first : last + 1], half))
+                start, end = clock[first], clock[last]
+                levels = np.interp((2 * start - end, end * end / start), clock, heights)
+                found.append((number, clock[middle - 1], clock[middle], start, end, *levels))
+
+    def level(heights: np.ndarray) -> float:
+        height = float(np.median(heights)) * (1 if direction == "up" else -1)
+        return height * unit if scale == "linear" else max(float(np.exp(height)) - floor, 0.0)
+
+    steps = []
+    for share, group in _groups(np.array(found).reshape(-1, 7), probability):
+        _, begins, ends, starts, stops, before, after = group.T
+        step = FoundStep(
+            time=float(np.median(np.sqrt(begins * ends))),
+            interval=(float(np.quantile(begins, 0.05)), float(np.quantile(ends, 0.95))),
+            extent=(float(np.median(starts)), float(np.median(stops))),
+            probability=share,
+            before=level(before),
+            after=level(after),
+        )
+        steps.append(step)
+    return sorted(steps, key=lambda step: step.time)
 
 
-def _fall(values: np.ndarray) -> float:
-    """From the first values to the lowest, by medians and quantiles: single points are noisy."""
-    return max(0.0, float(np.median(values[:FEWEST]) - np.quantile(values, 0.05)))
+class Windows:
+    """Every short window between two of the given times (n,) with room for windows of its length beside it.
 
+    `variances` (n,) are of the noise under which the curve was seen.
+    """
 
-def _climbing(curves: np.ndarray, direction: Direction) -> np.ndarray:
-    """Curves [draws, n] that never fall: how low each has been so far, or how high it stays from now on."""
-    if direction == "down":
-        return -np.minimum.accumulate(curves, axis=1)
-    return np.minimum.accumulate(curves[:, ::-1], axis=1)[:, ::-1]
+    def __init__(self, times: np.ndarray, variances: np.ndarray) -> None:
+        first, last = np.triu_indices(len(times), 1)
+        before, after = 2 * times[first] - times[last], times[last] ** 2 / times[first]
+        kept = (before >= times[0]) & (after <= times[-1]) & (times[last] <= LONGEST * times[first])
+        narrow_first = np.flatnonzero(kept)[np.argsort((times[last] / times[first])[kept], kind="stable")]
+        self.times, self.first, self.last = times, first[narrow_first], last[narrow_first]
+        self._before, self._after = before[narrow_first], after[narrow_first]
+        precision = np.concatenate([[0], np.cumsum(1 / variances)])
+        left = precision[self.first + 1] - precision[np.searchsorted(times, self._before)]
+        right = precision[np.searchsorted(times, self._after, side="right")] - precision[self.last]
+        self._least = np.maximum(LEAST, CLEAR * np.sqrt(1 / left + 1 / right))
 
+    def steps(self, heights: np.ndarray) -> list[tuple[int, int]]:
+        """The windows (first, last) that are steps of a noiseless curve (n,) that never falls.
 
-def _step(times: np.ndarray, heights: np.ndarray, first: int, last: int) -> tuple[float, ...]:
-    """The two times between which half of the change is over, the window's ends, the levels beside it."""
-    half = (heights[first] + heights[last]) / 2
-    middle = first + int(np.searchsorted(heights[first : last + 1], half))
-    start, end = times[first], times[last]
-    levels = np.interp((2 * start - end, end * end / start), times, heights)
-    return times[middle - 1], times[middle], start, end, *levels
+        None overlap; the narrowest are taken first. Neighbours are joined if the plateau between them is
+        shorter than the shorter of them.
 
-
-def _falls(heights: np.ndarray, first: int, last: int, floor: float, noise: float) -> bool:
-    """Whether a loss that is down to the size of its noise drops by enough of its fall so far to count."""
-    start, before, after = np.exp(-heights[[0, first, last]])
-    return bool(before - floor > noise or before - after >= LEAST * (start - after))
-
-
-def _ends_a_bump(times: np.ndarray, curve: np.ndarray, heights: np.ndarray, first: int, last: int) -> bool:
-    """Whether the loss had risen before its drop, in a time as long: then it did not drop from a plateau."""
-    before = slice(np.searchsorted(times, 2 * times[first] - times[last]), first + 1)
-    return bool((curve + heights)[before].max() > BUMP * (heights[last] - heights[first]))
+        >>> times = np.arange(1.0, 101.0)
+        >>> windows = Windows(times, variances=np.full(100, 1e-4))
+        >>> windows.steps(np.where(times < 40, 0.0, 1.0)), windows.steps(np.log(times))
+        ([(38, 39)], [])
+        """
+        change = heights[self.last] - heights[self.first]
+        (large,) = np.nonzero(change >= self._least)
+        first, last = self.first[large], self.last[large]
+        left = heights[first] - np.interp(self._before[large], self.times, heights)
+        right = np.interp(self._after[large], self.times, heights) - heights[last]
+        stands_out = CONTRAST * np.maximum(left, right) <= change[large]
+        taken: list[tuple[int, int]] = []
+        for start, end in zip(first[stands_out].tolist(), last[stands_out].tolist(), strict=True):
+            if all(end <= other or start >= another for other, another in taken):
+                taken.append((start, end))
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(taken):
+            if joined:
+                (began, over), (begins, ends) = self.times[list(joined[-1])], self.times[[start, end]]
+                if begins - over < min(over - began, ends - begins) and ends <= LONGEST * began:
+                    joined[-1] = (joined[-1][0], end)
+                    continue
+            joined.append((start, end))
+        return joined
 
 
 def _stays(times: np.ndarray, curve: np.ndarray, first: int, last: int) -> bool:
     """Whether a rise is more than the end of a dip, in the half of the time so far before it."""
     before = curve[np.searchsorted(times, times[first] / 2) : first + 1]
     return bool(before.max() <= (curve[first] + curve[last]) / 2)
+
+
+def _falls(
+    times: np.ndarray,
+    curve: np.ndarray,
+    heights: np.ndarray,
+    window: tuple[int, int],
+    floor: float,
+    noise: float,
+) -> bool:
+    """Whether a loss drops from a plateau, not from a bump in a time as long before; and, once it is down to
+    the size of its noise, by enough of its fall so far to count."""
+    first, last = window
+    start, above, below = np.exp(-heights[[0, first, last]])
+    if above - floor <= noise and above - below < LEAST * (start - below):
+        return False
+    before = slice(np.searchsorted(times, 2 * times[first] - times[last]), first + 1)
+    return bool((curve + heights)[before].max() <= BUMP * (heights[last] - heights[first]))
 
 
 def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarray]]:
@@ -202,7 +233,3 @@ def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarr
             groups.append((share, found[member]))
         found = found[~member]
     return groups
-
-
-def _value(height: float, scale: Scale, floor: float) -> float:
-    return max(float(np.exp(height)) - floor, 0.0) if scale == "log" else height

@@ -1,7 +1,7 @@
 """Steps that were found beside the stages of Algorithm 1: matched, missed, false."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,8 +9,7 @@ NEAR = 0.2
 """A plateau is reached where the flow is nearer to it than this fraction of the jumps to its neighbours."""
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """The way from one resolved plateau of Algorithm 1 to the next, through stages `first` to `last`.
 
     The flow is nearest to the two plateaus at the times `begin` and `end`. The last way may be `open`: the
@@ -24,8 +23,7 @@ class Passage:
     open: bool = False
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """How many passages have a step in them, how many have none, and steps that no stage accounts for."""
 
     matched: int
@@ -34,11 +32,10 @@ class Agreement:
 
 
 def passages(points: np.ndarray, times: np.ndarray, values: np.ndarray) -> list[Passage]:
-    """The passages of a flow at a finite scale.
+    """The passages of a flow at a finite scale, which is at `values` [n, p] at `times` (n,).
 
-    `points` [stages + 1, p] are Algorithm 1's plateaus, the initial one included, as far as the flow goes,
-    which is at `values` [n, p] at `times` (n,). A plateau is reached where the flow comes near it, and
-    resolved if the flow stays there at least as long as the way from the plateau reached before took.
+    `points` [stages + 1, p] are Algorithm 1's plateaus, the initial one included. A plateau is resolved if
+    the flow comes near and stays at least as long as the way from the plateau reached before took.
     """
     jumps = np.linalg.norm(np.diff(points, axis=0), axis=1)
     distances = np.linalg.norm(values[:, None] - points[None], axis=2)
@@ -66,15 +63,11 @@ def agreement(
     """Steps at the times `found` beside passages; those not `visible` in the curve need not be found.
 
     A passage of several stages may have as many steps, and an open one none.
-
-    >>> agreement([Passage(0.0, 1.0, 1, 1), Passage(1.0, 2.0, 2, 3)], found=[0.4, 0.6])
-    Agreement(matched=1, missed=1, false=1)
     """
-    counts = [sum(way.begin < time <= way.end for time in found) for way in resolved]
-    seen = visible or [True] * len(counts)
-    closed = [must and not way.open for way, must in zip(resolved, seen, strict=True)]
-    return Agreement(
-        matched=sum(count > 0 and not way.open for count, way in zip(counts, resolved, strict=True)),
-        missed=sum(count == 0 and bool(must) for count, must in zip(counts, closed, strict=True)),
-        false=sum(max(0, n - (way.last - way.first + 1)) for n, way in zip(counts, resolved, strict=True)),
-    )
+    matched = missed = false = 0
+    for way, must in zip(resolved, visible or [True] * len(resolved), strict=True):
+        count = sum(way.begin < time <= way.end for time in found)
+        matched += count > 0 and not way.open
+        missed += count == 0 and must and not way.open
+        false += max(0, count - (way.last - way.first + 1))
+    return Agreement(matched, missed, false)

@@ -1,17 +1,55 @@
 """Steps of one curve: where they are, how sure, and none on curves without stages."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 from smooth_curves import smooth_curve
 
 from rankrise import watch
-from rankrise.foundations.errors import RankriseError
 from rankrise.watch._stages import Curve, find_steps
+from rankrise.watch._stages.draws import PIECES, draw_curves
 
 STEPS = np.arange(1, 1501)
-SMOOTH = 77
+SMOOTH = 55
+
+
+def test_draws_are_of_the_exact_posterior() -> None:
+    """For seven values: the mean and the variance of the curve, summed over all 64 cuts."""
+    source = np.random.default_rng(3)
+    places = np.sort(source.uniform(0, 2, 7))
+    variances = source.uniform(0.02, 0.1, 7)
+    values = np.where(places < 1, 0.0, 1.0) + np.sqrt(variances) * source.standard_normal(7)
+    stop, spread, middle = min(0.5, PIECES / 7), np.ptp(values) ** 2, np.median(values)
+    weights, means, squares = [], [], []
+    for cuts in itertools.product([False, True], repeat=6):
+        edges = [0, *(place + 1 for place, cut in enumerate(cuts) if cut), 7]
+        weight, mean, square = stop ** sum(cuts) * (1 - stop) ** (6 - sum(cuts)), [], []
+        for start, end in itertools.pairwise(edges):
+            inside = slice(start, end)
+            precision = 1 / variances[inside]
+            centred = places[inside] - (precision * places[inside]).sum() / precision.sum()
+            width = np.sqrt((precision * centred**2).sum() / precision.sum())
+            design = np.stack([np.ones(end - start), centred / width] if end - start > 1 else [np.ones(1)], 1)
+            curve = spread * design @ design.T
+            data = curve + np.diag(variances[inside])
+            weight *= multivariate_normal.pdf(values[inside] - middle, np.zeros(end - start), data)
+            gain = curve @ np.linalg.inv(data)
+            expected = gain @ (values[inside] - middle)
+            mean += list(expected)
+            square += list(np.diag(curve - gain @ curve) + expected**2)
+        weights.append(weight)
+        means.append(mean)
+        squares.append(square)
+    part = np.array(weights) / np.sum(weights)
+    mean = part @ np.array(means)
+    std = np.sqrt(part @ np.array(squares) - mean**2)
+    draws = draw_curves(places, values, variances, draws=20000)
+    assert np.allclose(draws.mean(0), mean + middle, atol=5 * std.max() / np.sqrt(20000))
+    assert np.allclose(draws.std(0), std, rtol=0.05)
 
 
 def staircase(*at: int, factor: float = 0.7, noise: float = 0.03, seed: int = 0) -> np.ndarray:
@@ -22,69 +60,46 @@ def staircase(*at: int, factor: float = 0.7, noise: float = 0.03, seed: int = 0)
     return loss * np.exp(noise * np.random.default_rng(seed).standard_normal(len(STEPS)))
 
 
-def test_each_drop_and_its_size() -> None:
-    found = find_steps(STEPS, staircase(100, 400, 900))
-    assert len(found) == 3
+@settings(max_examples=5)
+@given(scale=st.floats(1e-6, 1e6), clock=st.floats(1e-3, 1e3))
+def test_each_drop_and_its_size_whatever_the_units(scale: float, clock: float) -> None:
+    found = find_steps(clock * STEPS, scale * staircase(100, 400, 900))
     for step, at in zip(found, (100, 400, 900), strict=True):
-        assert abs(step.time - at) < 0.02 * at
+        assert step.time == pytest.approx(clock * at, rel=0.02)
         assert step.after / step.before == pytest.approx(0.7, abs=0.06)
         assert step.extent[0] <= step.time <= step.extent[1]
 
 
-def test_intervals_cover_the_truth() -> None:
-    """Nine of ten of them should; of 30, 22 or fewer would have a probability of 0.5 %."""
+def test_intervals_cover_the_truth_and_probability_falls_with_noise() -> None:
+    """Nine of ten intervals should cover; of 30, 22 or fewer would have a probability of 0.5 %."""
     found = [find_steps(STEPS, staircase(500, factor=0.93, noise=0.1, seed=seed)) for seed in range(30)]
     covered = [step.interval[0] <= 501 and step.interval[1] >= 500 for steps in found for step in steps]
     assert len(covered) >= 25
     assert np.mean(covered) > 22 / 30
-
-
-def test_probability_falls_with_noise() -> None:
-    def sure(noise: float) -> float:
-        best = []
-        for seed in range(5):
-            curve = staircase(500, factor=0.9, noise=noise, seed=seed)
-            steps = find_steps(STEPS, curve, probability=0)
-            best.append(max((step.probability for step in steps if 450 < step.time < 550), default=0))
-        return float(np.mean(best))
-
-    assert sure(0.02) > 0.99
-    assert sure(0.5) < 0.5
-
-
-@settings(max_examples=8, deadline=None)
-@given(scale=st.floats(1e-6, 1e6), clock=st.floats(1e-3, 1e3))
-def test_units_do_not_matter(scale: float, clock: float) -> None:
-    curve = staircase(300, 800)
-    found, others = find_steps(STEPS, curve), find_steps(clock * STEPS, scale * curve)
-    for one, other in zip(found, others, strict=True):
-        assert other.time == pytest.approx(clock * one.time, rel=0.02)
-        assert other.after / other.before == pytest.approx(one.after / one.before, rel=0.1)
+    for noise, low, high in ((0.02, 0.99, 1), (0.5, 0, 0.5)):
+        curves = [staircase(500, factor=0.9, noise=noise, seed=seed) for seed in range(4)]
+        steps = [find_steps(STEPS, curve, probability=0) for curve in curves]
+        sure = [max((one.probability for one in some if 450 < one.time < 550), default=0) for some in steps]
+        assert low <= np.mean(sure) <= high
 
 
 def test_order_gaps_and_nan_do_not_matter() -> None:
     kept = np.random.default_rng(0).permutation(len(STEPS))[:500]
     curve = staircase(300, 800)
     curve[::7] = np.nan
-    found = find_steps(STEPS[kept], curve[kept])
-    assert [round(step.time / 100) for step in found] == [3, 8]
+    assert [round(step.time / 100) for step in find_steps(STEPS[kept], curve[kept])] == [3, 8]
 
 
-def test_a_spike_is_no_step() -> None:
+def test_neither_a_spike_nor_the_end_of_a_bump_is_a_step() -> None:
     curve = staircase()
     curve[600:620] *= 3
-    assert find_steps(STEPS, curve) == []
+    assert find_steps(STEPS, curve) == find_steps(STEPS, curve, direction="up") == []
     assert find_steps(STEPS, 10 - curve, direction="up") == []
-    assert find_steps(STEPS, curve, direction="up") == []
-
-
-def test_the_end_of_a_bump_is_no_step() -> None:
-    """A loss that wanders above a steady decay and comes back reaches new lows at once, from no plateau."""
     bumps = 0.3 * sum(
         np.clip((STEPS - start) / 60, 0, 1) * (start + 80 > STEPS) for start in (500, 800, 1100)
     )
     noise = 0.01 * np.random.default_rng(0).standard_normal(len(STEPS))
-    assert not find_steps(STEPS, np.exp(bumps + noise - STEPS / 400))
+    assert find_steps(STEPS, np.exp(bumps + noise - STEPS / 400)) == []
 
 
 def test_a_step_is_found_once_its_plateau_is_seen() -> None:
@@ -105,7 +120,7 @@ def test_a_value_that_grows_out_of_nothing() -> None:
 def test_a_loss_that_falls_into_its_noise() -> None:
     """From 1.1 to minibatch noise around 0.005 in one drop of a hundred steps: one stage, and none after."""
     steps = np.arange(1, 2001)
-    for seed in range(6):
+    for seed in range(3):
         noise = np.where(steps < 1300, 0.03, 1.0) * np.random.default_rng(seed).standard_normal(2000)
         level = 0.005 + 0.55 * (1 - np.tanh((steps - 1265) / 25)) + 0.3 * np.exp(-steps / 200)
         [step] = find_steps(steps, level * np.exp(noise))
@@ -114,11 +129,9 @@ def test_a_loss_that_falls_into_its_noise() -> None:
 
 def test_too_little_to_find_a_step_in() -> None:
     for count in (0, 1, 7):
-        assert find_steps(STEPS[:count], staircase(3)[:count]) == []
-    assert find_steps(STEPS, np.full(len(STEPS), np.nan)) == []
-    assert find_steps(STEPS, -np.ones(len(STEPS))) == []
-    with pytest.raises(RankriseError, match="length"):
-        find_steps(STEPS, STEPS[1:])
+        assert find_steps(STEPS[:count], staircase(3)[:count]) is None
+    for times, values in ((2.0 ** np.arange(30), np.ones(30)), (STEPS, STEPS * np.nan), (STEPS, -STEPS)):
+        assert find_steps(times, values) is None
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -137,7 +150,7 @@ def test_smooth_curves_under_noise() -> None:
 
 TIME = np.linspace(0.001, 1, 700)
 DECAYS = (TIME**-0.5, np.exp(-5 * TIME), 0.01 + np.exp(-30 * TIME), 0 * TIME + 2.3, np.exp(-(TIME**0.5)))
-GROWTHS = (TIME**2, TIME**0.3, 1 - np.exp(-9 * TIME), np.log1p(50 * TIME), np.exp(3 * TIME), 0 * TIME)
+GROWTHS = (TIME**2, TIME**0.3, 1 - np.exp(-9 * TIME), np.log1p(50 * TIME), np.exp(3 * TIME), 0 * TIME + 1)
 
 
 def test_smooth_curves_without_noise() -> None:
@@ -151,29 +164,24 @@ def test_smooth_curves_without_noise() -> None:
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("scale", ["log", "linear"])
 def test_pure_noise(direction, scale) -> None:
-    for seed in range(10):
+    for seed in range(5):
         noise = np.exp(0.3 * np.random.default_rng(seed).standard_normal(400))
         assert find_steps(np.arange(1, 401), noise, direction=direction, scale=scale) == []
 
 
 def test_noise_with_heavy_tails() -> None:
-    """Exponential noise, as of single examples: at most 1 of 40 decays steps."""
+    """Exponential noise, as of single examples: at most 1 of 20 decays steps."""
     steps = np.arange(1, 2001)
-    alarms = 0
-    for seed in range(20):
-        noise = np.random.default_rng(seed).exponential(size=2000)
-        alarms += sum(
-            bool(find_steps(steps, decay * noise))
-            for decay in (1.4 * np.exp(-steps / 200), 0.5 + steps**-0.3)
-        )
-    assert alarms <= 1
+    decays = 1.4 * np.exp(-steps / 200), 0.5 + steps**-0.3
+    noises = [np.random.default_rng(seed).exponential(size=2000) for seed in range(10)]
+    assert sum(bool(find_steps(steps, decay * noise)) for decay in decays for noise in noises) <= 1
 
 
 def test_runs_of_many_curves() -> None:
-    """A dozen curves of ranks and values a run, none of which steps: at most one run in ten alarms."""
+    """A dozen curves of ranks and values a run, none of which steps: at most one run in six alarms."""
     alarms = 0
     steps = np.unique(np.geomspace(1, 5000, 90).astype(int))
-    for seed in range(10):
+    for seed in range(6):
         source = np.random.default_rng(seed)
         loss = steps**-0.2 * np.exp(0.05 * source.standard_normal(len(steps)))
         curves = [Curve("loss", steps, loss, "down")]
