@@ -1,6 +1,6 @@
 """`Change`: what was learned between two moments, of heads' products or of whole matrices, as factors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,7 +24,7 @@ class Change:
     """`after` minus `before`: each is a product of two factors (left, right), or one whole matrix.
 
     It holds the tensors that were passed, not copies: clone weights that go on training. An empty `before`
-    stands for zero.
+    stands for a product of zero.
     """
 
     before: tuple[Tensor, ...]
@@ -32,7 +32,7 @@ class Change:
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """(k0, q0, kt, qt) or (w0, wt); (kt, qt) or (wt,) without a `before`."""
+        """(k0, q0, kt, qt), (kt, qt) or (w0, wt)."""
         return *self.before, *self.after
 
     @property
@@ -64,11 +64,12 @@ class Change:
         """
         wide = [weight.double() for weight in self.weights]
         if self.is_whole:
-            return wide[-1] - wide[0] if self.before else wide[0], identity(wide[0])
+            eye = torch.eye(self.shape[1], dtype=torch.float64, device=wide[0].device)
+            return wide[1] - wide[0], eye.expand(*wide[0].shape[:-2], -1, -1)
         if not self.before:
             return wide[0], wide[1]
-        left, right = blocks(*wide)
-        return torch.cat(left, -1), torch.cat(right, -1)
+        k0, q0, kt, qt = wide
+        return torch.cat((kt, kt - k0), -1), torch.cat((qt - q0, q0), -1)
 
     def in_chunks(self, function: Callable[["Change"], Tensor], larger: int = 1) -> Tensor:
         """Apply `function` to a few heads [heads, d, r] at a time, on all cores (see `batched`)."""
@@ -92,34 +93,29 @@ def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix,
     >>> watch.stable_rank(learned), watch.stable_rank(change([[1, 0], [0, 1]], [[3, 0], [0, 2]]))
     (tensor(2., dtype=torch.float64), tensor(1.2500, dtype=torch.float64))
     """
-    learned = Change(_weights(before), _weights(after))
-    was, now = ([(*one.shape, str(one.device)) for one in side] for side in (learned.before, learned.after))
+    old, new = (
+        _checked(*cast(Factors, side)) if isinstance(side, tuple) else _checked(side, side)[:1]
+        for side in (before, after)
+    )
+    was, now = ([(*one.shape, str(one.device)) for one in side] for side in (old, new))
     if was != now:
         raise RankriseError(
             f"The weights are {was} before and {now} after: pass the same weights at two moments, on one "
             "device."
         )
-    return learned
+    return Change(old, new)
 
 
 def as_change(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Change:
     """A change as it is; a product or a matrix as a change from zero."""
     if not isinstance(left, Change):
-        return Change((), _whole(left, name) if right is None else _checked(left, right, name))
+        if right is not None:
+            return Change((), _checked(left, right, name))
+        matrix = _checked(left, left, name)[:1]
+        return Change((matrix[0].new_zeros(()).expand_as(matrix[0]),), matrix)
     if right is not None:
         raise RankriseError("A change has no right factor: name further arguments, such as count=2.")
     return left
-
-
-def blocks(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> tuple[Factors, Factors]:
-    """Column blocks of the two factors of a change, in the weights' own dtype."""
-    return (kt, kt - k0), (qt - q0, q0)
-
-
-def identity(matrix: Tensor) -> Tensor:
-    """The right factor that makes a whole matrix [..., m, n] a product."""
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return eye.expand(*matrix.shape[:-2], -1, -1)
 
 
 def as_tensor(given: Matrix) -> Tensor:
@@ -139,15 +135,11 @@ def refuse_quantised(weight: Tensor, what: str) -> None:
         )
 
 
-def refuse_non_finite(bad: Tensor, name: str, numbers: Sequence[int] | None = None) -> None:
-    """Raise if any entry of `bad` [...] is set, naming the layer and its first bad head, counted from 1.
-
-    `numbers` are the heads' indices in the model, if `bad` covers only some heads.
-    """
+def refuse_non_finite(bad: Tensor, name: str) -> None:
+    """Raise if any entry of `bad` [...] is set, naming the layer and its first bad head, counted from 1."""
     if bad.any():
-        place = [int(index) for index in bad.nonzero()[0]]
-        head = [(index if numbers is None else numbers[index]) + 1 for index in place]
-        which = f", head {', '.join(map(str, head))} (counted from 1)," if head else ""
+        head = ", ".join(str(int(index) + 1) for index in bad.nonzero()[0])
+        which = f", head {head} (counted from 1)," if head else ""
         raise RankriseError(
             f"{name or 'The matrix'}{which} holds nan or inf, which has no singular values: look for where "
             "training diverged, or leave this layer out."
@@ -157,14 +149,6 @@ def refuse_non_finite(bad: Tensor, name: str, numbers: Sequence[int] | None = No
 def divided(numerator: Tensor, denominator: Tensor) -> Tensor:
     """`numerator / denominator`, and 0 where the denominator is 0."""
     return numerator / torch.where(denominator == 0, torch.inf, denominator)
-
-
-def _weights(side: Matrix | tuple[Matrix, Matrix]) -> tuple[Tensor, ...]:
-    return _checked(*cast(Factors, side)) if isinstance(side, tuple) else _whole(side)
-
-
-def _whole(matrix: Matrix, name: str = "") -> tuple[Tensor]:
-    return _checked(matrix, matrix, name)[:1]
 
 
 def _checked(left: Matrix, right: Matrix, name: str = "") -> Factors:

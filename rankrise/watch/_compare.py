@@ -140,7 +140,7 @@ def compare(
 
 def _head_rows(layer: LayerPair, product: str, threshold: float, device: Device) -> Iterator[MatrixChange]:
     learned = layer.change(product, device)
-    values = singular_values(learned).cpu()
+    values = singular_values(learned, name=f"{layer.name} ({product})").cpu()
     left, right = (factor.double() for factor in learned.before)
     squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
     norms, ceiling = squares.clamp_min(0).sqrt().tolist(), layer.ceilings.get(product)

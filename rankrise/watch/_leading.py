@@ -11,10 +11,9 @@ from rankrise.watch._change import divided
 from rankrise.watch._spectra import difference_values, row_parts
 
 # ----------------------------------------------------------------------------------------------------------
-# Heads: the largest eigenvalue of `A B` for two symmetric positive semidefinite matrices, which is the
-# squared spectral norm of a product whose factors have the Gram matrices A and B. On the CPU, where reading
-# the matrices takes the time, by subspace iteration; on an accelerator, where launching kernels does, by
-# powers of whole matrices.
+# Heads: the largest eigenvalue of `A B` for the Gram matrices A and B of a product's factors, which is its
+# squared spectral norm. On the CPU, where reading the matrices takes the time, by subspace iteration; on an
+# accelerator, where launching kernels does, by powers of whole matrices.
 
 # Vectors iterated together: reading the matrices costs the same for a few, and a cluster of as many leading
 # values does no harm.
@@ -33,7 +32,8 @@ POWER, POWER_ROUNDS = 64, 3
 
 
 class Leading(NamedTuple):
-    """Largest eigenvalues [heads], estimates of their relative errors, and right and left eigenvectors."""
+    """Largest eigenvalues and estimates of their relative errors [heads, 1], right and left eigenvectors
+    [heads, r]."""
 
     value: Tensor
     error: Tensor
@@ -60,8 +60,11 @@ def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
         turn, values = _ritz(rows @ images.mT, applied @ images.mT)
         rows, applied = turn @ rows, turn @ applied
         if done or (values[:, 0] <= NOTHING * values[:, -1]).all():
-            found = _assessed(first, second, rows[:, -1:], values[:, 0])
-            best = _better(best, found) if best else found
+            found = _assessed(first, second, rows[:, -1:], values[:, :1])
+            if best is not None:
+                better = found.error < best.error
+                found = Leading(*(torch.where(better, *pair) for pair in zip(found, best, strict=True)))
+            best = found
             if (best.error <= tolerance).all():
                 break
         cut = torch.maximum(values[:, 0], LOWEST_CUT * values[:, -1])[:, None, None]
@@ -80,7 +83,7 @@ def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     """Rotation to Ritz vectors (rows) and their values, smallest first; 0 for directions lost in rounding."""
     cutoff = 10 * torch.finfo(overlap.dtype).eps
     finite = (overlap.isfinite() & energy.isfinite()).all(-1).all(-1)[:, None, None]
-    wide, energy_wide = torch.where(finite, overlap, 0.0).double(), torch.where(finite, energy, 0.0).double()
+    wide, energy_wide = (torch.where(finite, matrix, 0.0).double() for matrix in (overlap, energy))
     scale = divided(torch.ones_like(wide[:, 0]), wide.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt())
     lengths, directions = torch.linalg.eigh(scale[:, :, None] * wide * scale[:, None, :])
     shrink = torch.where(lengths > cutoff * lengths[:, -1:], lengths.clamp_min(0).rsqrt(), 0.0)
@@ -91,7 +94,7 @@ def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> Leading:
-    """Value and error of a Ritz vector [heads, 1, r]; `lowest` [heads] is the smallest Ritz value.
+    """Value and error of a Ritz vector [heads, 1, r]; `lowest` [heads, 1] is the smallest Ritz value.
 
     A Ritz value is never above the largest eigenvalue. It is below by at most residual^2 / gap, and by a few
     residuals if the leading values are too close to see a gap. The operator is applied afresh, free of the
@@ -103,21 +106,11 @@ def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> L
     value = divided((left * after).sum(-1, keepdim=True), norm)
     rest = after - value * right
     residual = divided(((rest @ second) * rest).sum(-1, keepdim=True), norm).clamp_min(0).double().sqrt()
-    value, residual, length = value.double()[:, 0, 0], residual[:, 0, 0], norm[:, 0].sqrt()
+    value, residual, length = value.double()[:, 0], residual[:, 0], norm[:, 0].sqrt()
     gap = (value - lowest).clamp_min(0)
     error = torch.where(gap > 10 * residual, divided(residual.square(), gap), 4 * residual)
     error = torch.where(value > 0, divided(error, value), residual)
     return Leading(value, error, divided(right[:, 0], length), divided(left[:, 0], length))
-
-
-def _better(one: Leading, other: Leading) -> Leading:
-    """Whichever has the smaller error, head by head."""
-    better = other.error < one.error
-    vectors = better[:, None]
-    return Leading(
-        *(torch.where(better, new, old) for new, old in zip(other[:2], one[:2], strict=True)),
-        *(torch.where(vectors, new, old) for new, old in zip(other[2:], one[2:], strict=True)),
-    )
 
 
 def by_squaring(matrix: Tensor) -> Tensor:
@@ -126,19 +119,19 @@ def by_squaring(matrix: Tensor) -> Tensor:
     With q = 64^s, `tr M^2q / tr M^q` is at most the q-th power of the largest, and short of it by a factor of
     at most sqrt(r), for any start and any gap.
     """
-    scale = _trace(matrix)
+
+    def trace(matrix: Tensor) -> Tensor:
+        return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+
+    scale = trace(matrix)
     power, logarithm = divided(matrix, scale), torch.zeros_like(scale)  # of tr M^q, M having trace 1
     for _ in range(POWER_ROUNDS):
         power = torch.linalg.matrix_power(power, POWER)
-        trace = _trace(power)
-        power, logarithm = divided(power, trace), POWER * logarithm + trace.log()
+        size = trace(power)
+        power, logarithm = divided(power, size), POWER * logarithm + size.log()
     logarithm = logarithm + (power * power.mT).sum((-2, -1), keepdim=True).log()
     largest = scale * (logarithm / POWER**POWER_ROUNDS).exp()
     return torch.where(scale > 0, largest, scale)[:, 0, 0]
-
-
-def _trace(matrix: Tensor) -> Tensor:
-    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ def _rows(
 ) -> Iterator[HeadOverlap]:
     changes = [layer.change(product, device) for layer in layers]
     most = min(changes[0].highest_rank, directions)
-    found = [leading_vectors(change, count=most) for change in changes]
+    name = f"{layers[0].name} ({product})"
+    found = [leading_vectors(change, count=most, name=name) for change in changes]
     counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0).tolist()
     for place, (head, count) in enumerate(zip(layers[0].heads, counts, strict=True)):
         left, right = (

@@ -16,7 +16,7 @@ from rankrise.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_na
 from rankrise.record.run_file import has_run, read_run
 from rankrise.record.tensors import read_tensors
 from rankrise.watch._ceilings import PRODUCTS
-from rankrise.watch._change import Change, refuse_non_finite
+from rankrise.watch._change import Change
 from rankrise.watch._families import ROLES
 from rankrise.watch._heads import Layers, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder
@@ -47,8 +47,6 @@ class LayerPair:
         for role, old, new in zip(PRODUCTS[product], *sides, strict=True):
             if old.shape != new.shape:
                 raise different(f"{self.name}'s {role} weights are {list(old.shape)}", list(new.shape))
-        bad = torch.stack([~weight.isfinite().all(-1).all(-1) for side in sides for weight in side]).any(0)
-        refuse_non_finite(bad, f"{self.name} ({product})", self.heads)
         return Change(*sides)
 
 

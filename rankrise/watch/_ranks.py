@@ -7,16 +7,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._change import (
-    Change,
-    Matrix,
-    as_change,
-    as_tensor,
-    blocks,
-    divided,
-    identity,
-    refuse_non_finite,
-)
+from rankrise.watch._change import Change, Matrix, as_change, as_tensor, divided, refuse_non_finite
 from rankrise.watch._leading import by_filter, by_squaring
 from rankrise.watch._spectra import CANCELLATION_LIMIT, Blocks, factor_values, grams, singular_values
 
@@ -27,8 +18,8 @@ Values = Matrix | Change
 TOLERANCE = 2e-6
 # Rounding in a float32 Gram matrix of unit columns, entry by entry: about 4e-8 is seen.
 FLOAT32_NOISE = 2e-7
-# Column norms between which float32 squares neither overflow nor vanish.
-SMALLEST, LARGEST = 1e-12, 1e15
+# Below this norm of a column, float32 squares vanish.
+SMALLEST = 1e-12
 
 
 def effective_rank(values: Values) -> Tensor:
@@ -89,40 +80,35 @@ def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str
     """
     learned = as_change(left, right, name=name)
     if learned.is_whole:
-        matrix = learned.after[0]
-        if learned.before:
-            matrix = matrix.double() - learned.before[0].double()
-        tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
-        learned = Change((), (tall, identity(tall)))
+        matrix, _ = learned.factors()
+        matrix = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        learned = Change((), (matrix, eye.expand(*matrix.shape[:-2], -1, -1)))
     ranks = learned.in_chunks(_stable_ranks, larger=2)
     refuse_non_finite(ranks.isnan(), name)
     return ranks
 
 
 def _stable_ranks(part: Change) -> Tensor:
-    """Stable ranks [heads] of a chunk; a head that holds nan or inf comes out as nan."""
-    ranks, sure = _quick_ranks(*_column_blocks(part))
-    if not sure.all():
-        rest = Change(*(tuple(weight[~sure] for weight in side) for side in (part.before, part.after)))
-        values = factor_values(*rest.factors())
-        energy = (values / values[:, :1]).square().sum(-1)
-        ranks[~sure] = torch.where(values[:, 0] == 0, 0.0, energy)
-    return ranks
+    """Stable ranks [heads] of a chunk; a head that holds nan or inf comes out as nan.
 
-
-def _column_blocks(part: Change) -> tuple[Blocks, Blocks]:
-    """Both factors in the precision to compute in: float32 if products on this CPU are float32 products.
-
-    A float32 difference is rounded once, to 6e-8 of itself: no worse than float32 Gram matrices.
+    float32 serves if products on this CPU are float32 products: a difference is rounded once, to 6e-8 of
+    itself, no worse than the Gram matrices.
     """
     precision = getattr(torch.backends.mkldnn, "matmul").fp32_precision  # noqa: B009 (not in torch's stubs)
     double = any(weight.dtype == torch.float64 for weight in part.weights)
     narrow = part.after[0].device.type == "cpu" and not double and precision in ("none", "ieee")
-    dtype = torch.float32 if narrow else torch.float64
+    weights = [weight.to(torch.float32 if narrow else torch.float64) for weight in part.weights]
     if part.before:
-        return blocks(*(weight.to(dtype) for weight in part.weights))
-    left, right = part.after
-    return (left.to(dtype),), (right.to(dtype),)
+        k0, q0, kt, qt = weights
+        ranks, sure = _quick_ranks((kt, kt - k0), (qt - q0, q0))
+    else:
+        ranks, sure = _quick_ranks(*((weight,) for weight in weights))
+    if not sure.all():
+        rest = Change(*(tuple(weight[~sure] for weight in side) for side in (part.before, part.after)))
+        values = factor_values(*rest.factors())
+        ranks[~sure] = divided(values, values[:, :1]).square().sum(-1)
+    return ranks
 
 
 def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
@@ -134,20 +120,13 @@ def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
         largest = by_squaring(gram.left @ gram.right)
         return divided(energy, largest), left_size * right_size <= CANCELLATION_LIMIT * largest
     leading = by_filter(gram.left, gram.right, TOLERANCE)
-    sure = (leading.error <= TOLERANCE) & ((leading.value > 0) | (energy == 0))
+    largest, error = leading.value[:, 0], leading.error[:, 0]
+    sure = (error <= TOLERANCE) & ((largest > 0) | (energy == 0))
     if gram.left.dtype == torch.float64:
-        sure &= left_size * right_size <= CANCELLATION_LIMIT * leading.value
+        sure &= left_size * right_size <= CANCELLATION_LIMIT * largest
     else:
-        spread = leading.right.square().sum(-1) + divided(leading.left.square().sum(-1), leading.value)
+        spread = leading.right.square().sum(-1) + divided(leading.left.square().sum(-1), largest)
         sure &= FLOAT32_NOISE * (left_size + right_size) <= TOLERANCE * energy
         sure &= FLOAT32_NOISE * spread <= TOLERANCE
-        sure &= _in_range(left, gram.norms[0]) & _in_range(right, gram.norms[1])
-    return divided(energy, leading.value), sure
-
-
-def _in_range(factor: Blocks, norms: Tensor) -> Tensor:
-    """Where [heads] float32 squares of all columns neither overflowed nor vanished."""
-    zero = norms == 0
-    if zero.any():
-        zero &= (torch.cat(factor, -1) == 0).all(-2)
-    return (zero | ((norms > SMALLEST) & (norms < LARGEST))).all(-1)
+        sure &= ((gram.norms == 0) | (gram.norms > SMALLEST)).all(-1).all(0)
+    return divided(energy, largest), sure

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._batches import batched, in_parallel, without_autocast
+from rankrise.watch._batches import in_parallel, without_autocast
 from rankrise.watch._change import Change, Matrix, as_change, divided, refuse_non_finite
 
 Blocks = tuple[Tensor, ...]
-"""Column blocks of one factor: one, or two of equal size."""
+"""Column blocks of one factor [heads, d, r]: one, or two of equal size."""
 
 # |A| |B| over the largest squared singular value. Rounding errors are about 2e-16 |A| |B|; taking the root,
 # values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the largest.
@@ -43,14 +43,14 @@ def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name:
     tensor([6.9282, 0.0000, 0.0000, 0.0000], dtype=torch.float64)
     """
     learned = as_change(left, right, name=name)
-    if not learned.is_whole:
-        values = learned.in_chunks(_product_values)
-    elif learned.before:
-        pairs = zip(*(weight.reshape(-1, *weight.shape[-2:]) for weight in learned.weights), strict=True)
-        values = torch.stack([difference_values(old, new) for old, new in pairs])
+    if learned.is_whole:
+        old, new = (weight.reshape(-1, *weight.shape[-2:]) for weight in learned.weights)
+        values = torch.stack([difference_values(*pair) for pair in zip(old, new, strict=True)])
         values = values.reshape(*learned.after[0].shape[:-2], -1)
+    elif learned.before:
+        values = learned.in_chunks(lambda part: change_values_and_grams(*part.weights)[0])
     else:
-        values = batched(matrix_values, *learned.after)
+        values = learned.in_chunks(lambda part: factor_values(*part.after))
     refuse_non_finite(values.isnan().any(-1), name)
     return values
 
@@ -77,11 +77,18 @@ def leading_vectors(
     learned = as_change(left, right, name=name)
     if not 1 <= count <= learned.highest_rank:
         raise RankriseError(f"count is {count}: pass 1 to {learned.highest_rank}, the highest possible rank.")
+    bad = [~weight.isfinite().all(-1).all(-1) for weight in learned.weights]
+    refuse_non_finite(torch.stack(bad).any(0), name)
+
+    def decomposed(part: Change) -> Tensor:
+        """Left vectors, values and right vectors in the rows of one matrix per head, as chunks need it."""
+        (left_base, left_triangle), (right_base, right_triangle) = map(torch.linalg.qr, part.factors())
+        vectors, values, others = torch.linalg.svd(left_triangle @ right_triangle.mT)
+        rows = left_base @ vectors, values[:, None], right_base @ others.mT
+        return torch.cat([one[..., :count] for one in rows], dim=-2)
+
     rows, columns = learned.shape
-    # Vectors and values go through the chunks as one matrix per head: m + 1 + n rows, `count` columns.
-    joined = learned.in_chunks(lambda part: _decomposed(part, count))
-    vectors, values, others = joined.split([rows, 1, columns], dim=-2)
-    refuse_non_finite(values.isnan().any(-1)[..., 0], name)
+    vectors, values, others = learned.in_chunks(decomposed).split([rows, 1, columns], dim=-2)
     return SingularVectors(vectors, values[..., 0, :], others)
 
 
@@ -100,20 +107,16 @@ def change_values_and_grams(
     """Singular values [heads, r] of a change, and the Gram matrices of k0, q0, kt and qt if they were needed
     for it."""
     k0, q0, kt, qt = (_double_columns(weight) for weight in (k0, q0, kt, qt))
-    # `blocks`, in place of copies that are no longer needed: fresh memory costs time.
+    # As `Change.factors`, in place of copies that are no longer needed: fresh memory costs time.
     left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
     if _product_is_smaller(left, right):
         return _values(left, right), None
-    both = _plain_grams(left, right)
-    (now, cross, _, off), (step, mixed, _, before) = (_quarters(gram) for gram in both)
+    both, half = _plain_grams(left, right), kt.shape[-1]
+    (now, cross, off), (step, mixed, before) = (
+        (gram[:, :half, :half], gram[:, :half, half:], gram[:, half:, half:]) for gram in both
+    )
     found = (now - cross - cross.mT + off, before.clone(), now.clone(), step + mixed + mixed.mT + before)
-    return _values_from_grams(left, right, _balanced(both)), found
-
-
-def matrix_values(matrix: Tensor) -> Tensor:
-    """Singular values [heads, min(m, n)] of whole matrices."""
-    matrix = matrix.double()
-    return _roots(matrix @ matrix.mT if matrix.shape[-2] <= matrix.shape[-1] else matrix.mT @ matrix)
+    return _values(left, right, both), found
 
 
 def difference_values(before: Tensor, after: Tensor) -> Tensor:
@@ -134,37 +137,16 @@ def row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
     return list(zip(before.split(rows), after.split(rows), strict=True))
 
 
-def _product_values(part: Change) -> Tensor:
-    return change_values_and_grams(*part.weights)[0] if part.before else factor_values(*part.after)
-
-
-def _decomposed(part: Change, count: int) -> Tensor:
-    """Left vectors, values and right vectors, stacked; only an r x r matrix is decomposed."""
-    left, right = part.factors()
-    finite = left.isfinite().all(-1).all(-1) & right.isfinite().all(-1).all(-1)
-    left, right = (torch.where(finite[:, None, None], factor, 0.0) for factor in (left, right))
-    (left_base, left_triangle), (right_base, right_triangle) = torch.linalg.qr(left), torch.linalg.qr(right)
-    vectors, values, others = torch.linalg.svd(left_triangle @ right_triangle.mT)
-    values = torch.where(finite[:, None], values, torch.nan)
-    parts = [left_base @ vectors[..., :count], values[:, None, :count], right_base @ others.mT[..., :count]]
-    return torch.cat(parts, dim=-2)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Gram matrices.
-
-
 class Grams(NamedTuple):
     """Gram matrices [heads, r, r] of two factors whose columns have equal norms on both sides, at most 1.
 
-    Before scaling, the product was `scale` [heads] times larger, and the columns had `norms` [heads, r] left
-    and right.
+    Before scaling, the product was `scale` [heads] times larger, and columns had `norms` [2, heads, r].
     """
 
     left: Tensor
     right: Tensor
     scale: Tensor
-    norms: tuple[Tensor, Tensor]
+    norms: Tensor
 
 
 def grams(left: Blocks, right: Blocks) -> Grams:
@@ -194,7 +176,7 @@ def _balanced(both: Tensor) -> Grams:
     largest = target.amax(-1, keepdim=True)
     scale = divided(divided(target, largest), norms)
     both.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
-    return Grams(both[0], both[1], largest[..., 0].square(), (norms[0], norms[1]))
+    return Grams(both[0], both[1], largest[..., 0].square(), norms)
 
 
 def _double_columns(weight: Tensor) -> Tensor:
@@ -203,27 +185,17 @@ def _double_columns(weight: Tensor) -> Tensor:
     return weight.new_empty((heads, columns, rows), dtype=torch.float64).copy_(weight.mT).mT
 
 
-def _quarters(gram: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    half = gram.shape[-1] // 2
-    return gram[:, :half, :half], gram[:, :half, half:], gram[:, half:, :half], gram[:, half:, half:]
-
-
 def _product_is_smaller(left: Blocks, right: Blocks) -> bool:
     return min(left[0].shape[-2], right[0].shape[-2]) < len(left) * left[0].shape[-1]
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Singular values from Gram matrices.
-
-
-def _values(left: Blocks, right: Blocks) -> Tensor:
-    """Singular values from float64 factors."""
+def _values(left: Blocks, right: Blocks, both: Tensor | None = None) -> Tensor:
+    """Singular values from float64 factors, and from their plain Gram matrices, which are overwritten."""
     if _product_is_smaller(left, right):
-        return matrix_values(torch.cat(left, -1) @ torch.cat(right, -1).mT)
-    return _values_from_grams(left, right, grams(left, right))
-
-
-def _values_from_grams(left: Blocks, right: Blocks, gram: Grams) -> Tensor:
+        product = torch.cat(left, -1) @ torch.cat(right, -1).mT
+        wide = product.shape[-2] <= product.shape[-1]
+        return _roots(product @ product.mT if wide else product.mT @ product)
+    gram = grams(left, right) if both is None else _balanced(both)
     size = torch.linalg.matrix_norm(gram.left) * torch.linalg.matrix_norm(gram.right)
     # Cholesky of the right one, shifted by the size of its rounding errors
     diagonal = gram.right.diagonal(dim1=-2, dim2=-1)
