@@ -131,17 +131,6 @@ def test_what_the_hub_does_not_have_is_named(hub, place, choices, named):
         watch.history_plan(place, **choices)
 
 
-def test_a_revision_with_other_heads_is_refused_and_the_rest_is_kept(hub, series, tmp_path):
-    other = shutil.copytree(series / "step20", tmp_path / "step20")
-    described = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(described | {"n_head": 4}))
-    hub.revisions["step20"] = other
-    with pytest.raises(RankriseError, match="step20"):
-        watch.history("someone/tiny", tmp_path / "run")
-    assert watch.load(tmp_path / "run").measured.tolist() == [0, 10]
-    assert not (tmp_path / "run" / ".fetched").exists()
-
-
 def test_the_command_uses_endpoint_and_token_of_the_library_and_shows_neither(series, tmp_path):
     revisions = {f"step{step}": series / f"step{step}" for step in STEPS}
     server = HubServer("someone/tiny", revisions, private=True)

@@ -1,10 +1,12 @@
 """`watch.history`: turn a series of checkpoints into a tracked run, one checkpoint at a time."""
 
 import shutil
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_text
@@ -12,21 +14,29 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.record.lines import read_lines
 from rankrise.record.lock import Lock
-from rankrise.record.names import INITIAL, RANKS, spectra_path
+from rankrise.record.names import RANKS, spectra_path
 from rankrise.record.run import TrackedRun, load
 from rankrise.record.run_file import has_run, read_run
-from rankrise.record.weight_folders import weights_in
 from rankrise.record.writer import Record
+from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin, read_initial
-from rankrise.watch._history.folders import LocalCheckpoint
+from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.plan import HistoryPlan, history_plan
-from rankrise.watch._history.reading import FETCHED, Part, fetch, read_all, whole
-from rankrise.watch._history.series import Entry, naming
-from rankrise.watch._measure import Results, initial_spectra, measure, row_of, spectra_of
-from rankrise.watch._units import Tensors
+from rankrise.watch._history.series import Entry, LocalCheckpoint
+from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
+from rankrise.watch._rounding import variances
+from rankrise.watch._units import Tensors, Unit
 
+FETCHED = ".fetched"
+"""In the run's folder: checkpoints that are being fetched or measured."""
+# Weights that are read and measured together: small enough to hold two parts, enough work for all cores.
+PART_BYTES = 2**27
 # Bytes of float64 copies of heads on an accelerator, which a history has to itself.
 ACCELERATOR_BYTES = 2**30
+
+Item = TypeVar("Item")
+Part = dict[str, tuple[Tensors, Tensors]]
+"""Weights of some units of a checkpoint by unit and role, and the variances of their rounding errors."""
 
 
 def history(
@@ -69,8 +79,12 @@ def history(
     else:
         plan = history_plan(series, **choices)
     folder = Path(run)
-    _refuse_weights(plan, folder)
-    _steps_held(plan, folder)  # before anything is written into another run
+    sources = [entry.source for entry in plan.checkpoints]
+    paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
+    if any(folder.resolve() in (path, path.parent) for path in paths):
+        raise RankriseError(f"{folder} holds the checkpoints: pass a folder for the history alone.")
+    if has_run(folder):
+        _refuse_other_settings(plan, folder)  # before anything is written into another run
     lock = Lock(folder)
     try:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
@@ -81,45 +95,44 @@ def history(
     return load(folder)
 
 
-def _refuse_weights(plan: HistoryPlan, folder: Path) -> None:
-    """A record among checkpoints would pass for one of them."""
-    sources = [entry.source for entry in plan.checkpoints]
-    paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
-    of_series = any(folder.resolve() in (path, path.parent) for path in paths)
-    # A history that was killed early leaves initial weights without a run.
-    weights = folder.is_dir() and any(path.name != INITIAL for path in weights_in(folder))
-    if of_series or (weights and not has_run(folder)):
-        raise RankriseError(
-            f"{folder} holds weights of a model: pass --run with a folder for the history alone."
-        )
-
-
 def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None:
     """Measure the checkpoints that have no row yet, and write their rows."""
-    done = _steps_held(plan, folder)
-    missing = [(entry, since) for entry, since in _rows(plan) if entry.step not in done]
-    units = plan.model.units
-    info, base = _begin(plan, folder, note)
+    units, entries, begun = plan.model.units, plan.checkpoints, plan.begun
+    # The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
+    rows = [entry for entry in entries if entry != begun or entry.step == 0]
+    held = _steps_held(plan, folder, rows)
+    missing = [entry for entry in rows if entry.step not in held]
+    # For a change since the checkpoint before, that one is read as well.
+    pairs = [[entry] if plan.base else [plan.before(entry), entry] for entry in missing]
+    needed = dict.fromkeys(one for pair in pairs for one in pair if one != begun)
+
+    info, before = _begin(plan, folder, note)
     record = Record(folder)
     info |= {"finished": None}
     record.write_about(info)
     try:
         if not spectra_path(folder, None).exists():
-            record.add_spectra(None, initial_spectra(units, base.weights))
-        with meter("measuring", len(plan.checkpoints), "checkpoints") as move_to:
-            measured = len(plan.checkpoints) - len(missing)
-            move_to(measured)
-            for entry, since, before, parts in _changes(plan, folder, base, missing):
-                results: Results = {}
-                full = entry is plan.checkpoints[-1]
-                for part in parts:
-                    changes = part.changes_since(before, units)
+            initial = {name: weights for name, (weights, _) in before.items()}
+            record.add_spectra(None, initial_spectra(units, initial))
+        with meter("measuring", len(entries), "checkpoints") as move_to:
+            move_to(len(entries) - len(missing))
+            results: Results = {}
+            after: Part = {}
+            beginning = [(begun, before, True)] if begun in missing else []
+            for entry, part, is_last in chain(beginning, _one_ahead(_parts(plan, folder, list(needed)))):
+                if plan.base is None:
+                    after |= part
+                if entry in missing:
+                    changes, full = _changes(units, before, part), entry == entries[-1]
                     results |= measure(changes, plan.top, full, accelerator_bytes=ACCELERATOR_BYTES)
-                about = {"checkpoint": entry.name, "key": entry.source.key()} | _since(plan, entry, since)
-                record.add_spectra(entry.step, spectra_of(units, results))
-                record.add_ranks(entry.step, about | row_of(units, results))
-                measured += 1
-                move_to(measured)
+                    if is_last:
+                        record.add_spectra(entry.step, spectra_of(units, results))
+                        record.add_ranks(entry.step, _about(plan, entry) | row_of(units, results))
+                        results = {}
+                        missing.remove(entry)
+                        move_to(len(entries) - len(missing))
+                if is_last and plan.base is None:
+                    before, after = after, {}
         info["finished"] = now()
     except BaseException as error:
         info["stopped"] = first_line(error)
@@ -135,29 +148,28 @@ def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None
 
 
 def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], Part]:
-    """What run.json says from now on, and the weights that changes are since."""
-    units = plan.model.units
-    base = plan.base or plan.checkpoints[0]
+    """What run.json says from now on, and the weights that the first changes are since."""
+    units, begun = plan.model.units, plan.begun
     if has_run(folder):
         weights = read_initial(folder, units)
     else:
         scratch = folder / FETCHED / "base"
-        checkpoint = fetch(plan, base, scratch)
-        with naming(base):
+        checkpoint = _fetch(plan, begun, scratch)
+        with _naming(begun):
             weights = {
                 unit.name: {role: tensor.contiguous() for role, tensor in found.items()}
-                for unit, found in plan.model.read(checkpoint, base.name, "cpu")
+                for unit, found in plan.model.read(checkpoint, begun.name, "cpu")
             }
         shutil.rmtree(scratch, ignore_errors=True)
     about = {
         "model": plan.model.name,
-        "settings": {"products": _products(plan), "top": plan.top},
+        "settings": {"products": plan.model.products, "top": plan.top},
         "device": plan.device,
         "note": note,
         "extra": {
             "history": {
                 "series": plan.series,
-                "base": _described_base(plan),
+                "base": _base(plan),
                 "since": plan.since,
                 "left_out": list(plan.left_out),
             },
@@ -165,110 +177,138 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
         },
     }
     info = begin(folder, units, weights, about).info
-    part = Part()
+    part: Part = {}
     for unit in units:
-        placed: Tensors = {}
-        for role, tensor in weights.pop(unit.name).items():
-            tensor = tensor.to(plan.device)
-            # Factors [heads, d, r] with each column in one piece, as measuring takes them
-            placed[role] = tensor.mT.contiguous().mT if tensor.ndim == 3 else tensor
-        part.add(unit, placed)
+        placed = {role: tensor.to(plan.device) for role, tensor in weights.pop(unit.name).items()}
+        if unit.is_layer:  # factors [heads, d, r] with each column in one piece, as measuring takes them
+            placed = {role: tensor.mT.contiguous().mT for role, tensor in placed.items()}
+        part[unit.name] = _with_variances(unit, placed)
     return info, part
 
 
-def _rows(plan: HistoryPlan) -> list[tuple[Entry, Entry]]:
-    """The checkpoints that get a row, each with the one that its change is since.
-
-    The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
-    """
-    entries = plan.checkpoints
-    if plan.base is not None:
-        rows = [(entry, plan.base) for entry in entries]
-    else:
-        rows = [(entries[0], entries[0]), *((later, one) for one, later in pairwise(entries))]
-    return [(entry, since) for entry, since in rows if entry is not since or entry.step == 0]
+# ----------------------------------------------------------------------------------------------------------
+# Reading checkpoints in parts: while one part is measured, the next is read or fetched.
 
 
-def _changes(
-    plan: HistoryPlan, folder: Path, base: Part, missing: Sequence[tuple[Entry, Entry]]
-) -> Iterator[tuple[Entry, Entry, Part, Iterator[Part]]]:
-    """For each missing row its checkpoint, the one that its change is since, and the weights of that and its
-    own."""
-    begun = plan.base or plan.checkpoints[0]
-    held, weights = begun, base
-    needed: list[Entry] = []
-    for entry, since in missing:
-        needed += [one for one in (since, entry) if one not in (begun, *needed[-1:])]
-    reading = read_all(plan, folder, needed)
-    for entry, since in missing:
-        if since is not held:
-            held, weights = since, whole(next(reading))
-        parts = iter([weights]) if entry is since else next(reading)
-        if plan.base is None:
-            after = weights if entry is since else whole(parts)
-            yield entry, since, weights, iter([after])
-            held, weights = entry, after
-        else:
-            yield entry, since, weights, parts
+def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[tuple[Entry, Part, bool]]:
+    """The parts of one checkpoint after another, each with whether it is the checkpoint's last."""
+    scratches = [folder / FETCHED / str(place) for place in range(len(entries))]
+    fetched = _one_ahead(_fetch(plan, *each) for each in zip(entries, scratches, strict=True))
+    for entry, scratch, checkpoint in zip(entries, scratches, fetched, strict=True):
+        part: Part = {}
+        size, left = 0, len(plan.model.units)
+        with _naming(entry):
+            for unit, tensors in plan.model.read(checkpoint, entry.name, plan.device):
+                part[unit.name] = _with_variances(unit, tensors)
+                size, left = size + sum(tensor.nbytes for tensor in tensors.values()), left - 1
+                if size > PART_BYTES or not left:
+                    yield entry, part, not left
+                    part, size = {}, 0
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _steps_held(plan: HistoryPlan, folder: Path) -> set[int]:
-    """The steps that the record has already; an error if they are of something else."""
-    if not has_run(folder):
-        return set()
-    info = read_run(folder, "tracked")
-    about = info.get("extra", {}).get("history")
-    if about is None:
+def _fetch(plan: HistoryPlan, entry: Entry, into: Path) -> Checkpoint:
+    into.mkdir(parents=True, exist_ok=True)
+    with _naming(entry):
+        return entry.source.fetch(plan.model.wanted, into)
+
+
+@contextmanager
+def _naming(entry: Entry) -> Iterator[None]:
+    """Name the checkpoint in errors about it, and how to go on."""
+    try:
+        yield
+    except RankriseError as error:
+        raise RankriseError(
+            f"{entry.name} cannot be measured: {error} What was measured is kept: run the command again, or "
+            "leave this checkpoint out with --steps TABLE, a CSV file with lines name,step for the others."
+        ) from error
+
+
+def _one_ahead(items: Generator[Item]) -> Generator[Item]:
+    """The same items, each made on another thread while the one before is used."""
+    end = object()
+    with ThreadPoolExecutor(1, "rankrise-read", initializer=use_threads, initargs=(1,)) as pool:
+        try:
+            waiting = pool.submit(next, items, end)
+            while (item := waiting.result()) is not end:
+                waiting = pool.submit(next, items, end)
+                yield item  # type: ignore[misc]
+                del item
+        finally:
+            pool.submit(items.close)
+
+
+def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
+    return weights, {role: variances(factor) for role, factor in weights.items()} if unit.is_layer else {}
+
+
+def _changes(units: Sequence[Unit], before: Part, after: Part) -> list[UnitChange]:
+    """The changes of the units that `after` has."""
+    found = []
+    for unit in units:
+        if unit.name in after:
+            (old, old_variances), (new, new_variances) = before[unit.name], after[unit.name]
+            found.append(UnitChange(unit, old, new, (old_variances, new_variances)))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------
+# What a record holds, and what it is of.
+
+
+def _about(plan: HistoryPlan, entry: Entry) -> dict[str, str]:
+    """What a row says about its checkpoint, and about the one before if its change is since that."""
+    about = {"checkpoint": entry.name, "key": entry.source.key()}
+    if plan.base is None and entry != plan.begun:
+        about["since"] = plan.before(entry).source.key()
+    return about
+
+
+def _steps_held(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> set[int]:
+    """The steps that the record has already; an error if they are of other weights than the entries' now."""
+    rows = {row["step"]: row for row in read_lines(folder / RANKS)}
+    for entry in entries:
+        row = rows.get(entry.step)
+        if row and any(
+            row[name] != value for name, value in _about(plan, entry).items() if name != "checkpoint"
+        ):
+            raise RankriseError(
+                f"{folder} has step {entry.step} from other weights, or since another checkpoint, than "
+                f"{entry.name} has now: choose checkpoints as before, or pass another folder."
+            )
+    return set(rows)
+
+
+def _refuse_other_settings(plan: HistoryPlan, folder: Path) -> None:
+    info, layers = read_run(folder, "tracked"), [unit for unit in plan.model.units if unit.is_layer]
+    if "history" not in info.get("extra", {}):
         raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
-    layers = [unit for unit in plan.model.units if unit.is_layer]
-    asked = {
-        "layers": [layer.name for layer in layers],
-        "heads": [list(layer.heads) for layer in layers],
-        "products": _products(plan),
-        "matrices": [unit.name for unit in plan.model.units if not unit.is_layer],
-        "top": plan.top,
-        "base": _described_base(plan),
-    }
     held = {
         "layers": [layer["name"] for layer in info["layers"]],
         "heads": [layer["tracked_heads"] for layer in info["layers"]],
-        "products": info["settings"]["products"],
         "matrices": [matrix["name"] for matrix in info["matrices"]],
+        "products": info["settings"]["products"],
         "top": info["settings"]["top"],
-        "base": about["base"],
+        "base": info["extra"]["history"]["base"],
+    }
+    asked = {
+        "layers": [layer.name for layer in layers],
+        "heads": [list(layer.heads) for layer in layers],
+        "matrices": [unit.name for unit in plan.model.units if not unit.is_layer],
+        "products": plan.model.products,
+        "top": plan.top,
+        "base": _base(plan),
     }
     for what, value in asked.items():
         if value != held[what]:
             raise RankriseError(
                 f"{folder} was measured with other {what}: pass the same {what}, or another folder."
             )
-    rows = {row["step"]: row for row in read_lines(folder / RANKS)}
-    for entry, since in _rows(plan):
-        row = rows.get(entry.step, {"key": entry.source.key()} | _since(plan, entry, since))
-        if row["key"] != entry.source.key():
-            raise RankriseError(
-                f"{folder} has step {entry.step} from other weights than {entry.name} has now: pass another "
-                "folder."
-            )
-        if row.get("since") != _since(plan, entry, since).get("since"):
-            raise RankriseError(
-                f"{folder} has step {entry.step} measured against another checkpoint than the one before it "
-                "now: choose the same checkpoints as before, or pass another folder."
-            )
-    return set(rows)
 
 
-def _since(plan: HistoryPlan, entry: Entry, since: Entry) -> dict[str, str]:
-    """What a row says about the checkpoint that its change is since, if that is not the run's base."""
-    return {"since": since.source.key()} if plan.base is None and entry is not since else {}
-
-
-def _products(plan: HistoryPlan) -> list[str]:
-    return [name for unit in plan.model.units[:1] if unit.is_layer for name, _ in unit.products]
-
-
-def _described_base(plan: HistoryPlan) -> dict[str, str]:
-    begun = plan.base or plan.checkpoints[0]
+def _base(plan: HistoryPlan) -> dict[str, str]:
+    begun = plan.begun
     return {"name": begun.name if plan.base else "previous", "key": begun.source.key()}
 
 

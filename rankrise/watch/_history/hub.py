@@ -18,7 +18,6 @@ from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
 from rankrise.record.weight_folders import WHOLE
 from rankrise.watch._checkpoint import Checkpoint, StoredTensor, Wanted, without_wrappers
-from rankrise.watch._history.folders import refuse_adapter
 
 # Bytes of the first request for a file: enough for most tables.
 TABLE = 2**17
@@ -31,10 +30,6 @@ WAITS = (1.0, 2.0, 4.0, 8.0)
 LONGEST_WAIT = 300.0
 
 Answer = TypeVar("Answer")
-
-
-class NotFetched(RankriseError):
-    """The Hub could not be reached, or refused."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +59,20 @@ class HubRevision:
                 tensors[name] = StoredTensor(tuple(one["shape"]), end - begin, Path(file), name)
         return Checkpoint(Path(), without_wrappers(tensors))
 
-    def size(self, wanted: Wanted) -> int:
-        if self._pickled:
-            return sum(self._files[file] for file in self._weights)
-        header = self.header()
-        return sum(header.size(name) for name in wanted(header))
-
     def config(self, into: Path) -> Path | None:
         if CONFIG not in self._files:
             return None
         self._fetch_whole(CONFIG, into / CONFIG)
         return into / CONFIG
 
+    def size(self, wanted: Wanted) -> int:
+        if self._pickled:
+            return sum(self._files[file] for file in self._weights)
+        header = self.header()
+        return sum(header.size(name) for name in wanted(header))
+
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
-        refuse_adapter(self.name, self._files)
+        """Fetch the wanted tensors, each file's as a safetensors file of their own."""
         if self._pickled:
             for file in self._weights:
                 self._fetch_whole(file, into / file)
@@ -88,7 +83,21 @@ class HubRevision:
             stored = header.tensors[name]
             names.setdefault(stored.file.name, []).append(stored.name)
         for file, inside in names.items():
-            self._fetch_tensors(file, inside, into / file)
+            start, table = self._tables[file]
+            entries, ranges, offset = {}, [], 0
+            for name in sorted(inside, key=lambda name: table[name]["data_offsets"]):
+                begin, end = table[name]["data_offsets"]
+                entries[name] = table[name] | {"data_offsets": [offset, offset + end - begin]}
+                ranges.append((start + begin, start + end))
+                offset += end - begin
+            text = json.dumps(entries).encode()
+            text += b" " * (-len(text) % 8)
+            with (into / file).open("wb") as out:
+                out.write(len(text).to_bytes(8, "little") + text)
+                for begin, end, parts in _requests(ranges):
+                    data = memoryview(self._bytes(file, begin, end))
+                    for part_begin, part_end in parts:
+                        out.write(data[part_begin - begin : part_end - begin])
         return Checkpoint.open(into)
 
     @cached_property
@@ -108,11 +117,9 @@ class HubRevision:
                 return [whole]
             index = f"{whole}.index.json"
             if index in self._files:
-                homes = json.loads(self._bytes(index, 0, self._files[index]))["weight_map"]
-                missing = sorted(set(homes.values()) - self._files.keys())
-                if missing:
-                    raise RankriseError(f"{self} lacks {missing[0]}, which {index} names: leave it out.")
-                return sorted(set(homes.values()))
+                return sorted(
+                    set(json.loads(self._bytes(index, 0, self._files[index]))["weight_map"].values())
+                )
         raise RankriseError(
             f"{self} has neither {' nor '.join(WHOLE)}: leave it out, with a pattern for the steps."
         )
@@ -124,35 +131,15 @@ class HubRevision:
     @cached_property
     def _tables(self) -> dict[str, tuple[int, dict[str, Any]]]:
         """By file, where its data begin and its table of tensors: dtype, shape and data_offsets by name."""
-        return {file: self._table(file) for file in self._weights}
-
-    def _table(self, file: str) -> tuple[int, dict[str, Any]]:
-        first = self._bytes(file, 0, min(TABLE, self._files[file]))
-        start = 8 + int.from_bytes(first[:8], "little")
-        if not 8 < start <= self._files[file]:
-            raise RankriseError(f"{file} of {self} is damaged: leave this revision out.")
-        text = first[8:start] if start <= len(first) else first[8:] + self._bytes(file, len(first), start)
-        table = json.loads(text)
-        table.pop("__metadata__", None)
-        return start, table
-
-    def _fetch_tensors(self, file: str, names: Sequence[str], path: Path) -> None:
-        """Write a safetensors file with these tensors alone."""
-        start, table = self._tables[file]
-        entries, ranges, offset = {}, [], 0
-        for name in sorted(names, key=lambda name: table[name]["data_offsets"]):
-            begin, end = table[name]["data_offsets"]
-            entries[name] = table[name] | {"data_offsets": [offset, offset + end - begin]}
-            ranges.append((start + begin, start + end))
-            offset += end - begin
-        text = json.dumps(entries).encode()
-        text += b" " * (-len(text) % 8)
-        with path.open("wb") as out:
-            out.write(len(text).to_bytes(8, "little") + text)
-            for begin, end, parts in _requests(ranges):
-                data = memoryview(self._bytes(file, begin, end))
-                for part_begin, part_end in parts:
-                    out.write(data[part_begin - begin : part_end - begin])
+        tables = {}
+        for file in self._weights:
+            first = self._bytes(file, 0, min(TABLE, self._files[file]))
+            start = 8 + int.from_bytes(first[:8], "little")
+            more = b"" if start <= len(first) else self._bytes(file, len(first), start)
+            table = json.loads((first + more)[8:start])
+            table.pop("__metadata__", None)
+            tables[file] = start, table
+        return tables
 
     def _fetch_whole(self, file: str, path: Path) -> None:
         with path.open("wb") as out:
@@ -160,8 +147,6 @@ class HubRevision:
                 out.write(self._bytes(file, begin, min(begin + PART, self._files[file])))
 
     def _bytes(self, file: str, begin: int, end: int) -> bytes:
-        if begin == end:
-            return b""
         hub = _hub()
         url = hub.hf_hub_url(self.repository, file, revision=self.commit)
         headers = hub.utils.build_hf_headers() | {"Range": f"bytes={begin}-{end - 1}"}
@@ -205,18 +190,15 @@ def _requests(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, lis
     >>> list(_requests([(0, 10), (12, 20), (10**7, 10**7 + 4)]))
     [(0, 20, [(0, 10), (12, 20)]), (10000000, 10000004, [(10000000, 10000004)])]
     """
-    begin = end = -1
+    pieces = [(one, min(one + PART, end)) for begin, end in ranges for one in range(begin, end, PART)]
     parts: list[tuple[int, int]] = []
-    for first, last in ranges:
-        for start in range(first, last, PART):
-            stop = min(start + PART, last)
-            if parts and (start - end > GAP or stop - begin > PART):
-                yield begin, end, parts
-                parts = []
-            begin, end = begin if parts else start, stop
-            parts.append((start, stop))
+    for begin, end in pieces:
+        if parts and (begin - parts[-1][1] > GAP or end - parts[0][0] > PART):
+            yield parts[0][0], parts[-1][1], parts
+            parts = []
+        parts.append((begin, end))
     if parts:
-        yield begin, end, parts
+        yield parts[0][0], parts[-1][1], parts
 
 
 def _ask(what: str, ask: Callable[[], Answer]) -> Answer:
@@ -226,22 +208,17 @@ def _ask(what: str, ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except Exception as error:
-            response = getattr(error, "response", None)
+            kind, response = type(error).__name__, getattr(error, "response", None)
             status = getattr(response, "status_code", None)
             if wait is None or status not in (None, *RETRIED):
-                failure = error
                 break
             asked = "" if response is None else response.headers.get("retry-after", "")
             time.sleep(min(float(asked), LONGEST_WAIT) if asked.isdecimal() else wait)
-    kind = type(failure).__name__
-    advice = {
-        "GatedRepoError": "ask for access on its page, and log in with 'hf auth login'",
-        "RepositoryNotFoundError": "check its name, and if it is private log in with 'hf auth login'",
-        "RemoteEntryNotFoundError": "leave this revision out",
-        "EntryNotFoundError": "leave this revision out",
-    }.get(kind, "run the same command again later, and it goes on where it stopped")
     answer = f"{kind}, status {status}" if status else kind
-    raise NotFetched(f"{what} could not be fetched from the Hugging Face Hub ({answer}): {advice}.")
+    raise RankriseError(
+        f"{what} could not be fetched from the Hugging Face Hub ({answer}): check its name, log in with "
+        "'hf auth login' if it is private or gated, or try again later."
+    )
 
 
 def _hub() -> Any:

@@ -1,7 +1,8 @@
 """Plan a history: which checkpoints it reads, what it measures, since when, and how many bytes that takes."""
 
+import copy
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +13,44 @@ from torch import nn
 
 from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._history.model import Model, model_of
+from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.series import Entry, choose, find_series, source_of
-from rankrise.watch._units import Choice
+from rankrise.watch._pretrained import Architecture, architecture_of, loading
+from rankrise.watch._units import Choice, Tensors, Unit, find_units
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The units of a model without weights, and what finds them in its checkpoints."""
+
+    architecture: Architecture
+    units: Sequence[Unit]
+    name: str
+
+    @property
+    def products(self) -> list[str]:
+        """The products of heads that are measured."""
+        return list(dict.fromkeys(product for unit in self.units for product, _ in unit.products))
+
+    def wanted(self, checkpoint: Checkpoint) -> list[str]:
+        """The names in a checkpoint of all that the units need."""
+        stored = self.architecture.bind(checkpoint).stored
+        return list(dict.fromkeys(name for unit in self.units for name in stored(unit.path)))
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, device: str | torch.device
+    ) -> Iterator[tuple[Unit, Tensors]]:
+        """Copies of the weights of one unit after another by role."""
+        loaded = loading(self.architecture.bind(checkpoint.kept_open()), name)
+        for unit in self.units:
+            with torch.no_grad(), loaded(unit.module, unit.path):
+                weights = unit.fresh(unit.module)
+                copied = {role: weight.detach().to(device, copy=True) for role, weight in weights.items()}
+            del weights
+            for weight in copied.values():  # a sum shows nan and inf in one pass, unless it overflows itself
+                if not weight.sum().isfinite() and not weight.isfinite().all():
+                    raise RankriseError(f"{unit.name} has values that are not finite.")
+            yield unit, copied
 
 
 @dataclass(frozen=True)
@@ -37,6 +73,15 @@ class HistoryPlan:
     model: Model = field(repr=False)
     top: int
     device: str
+
+    @property
+    def begun(self) -> Entry:
+        """The checkpoint whose weights are the run's initial weights."""
+        return self.base or self.checkpoints[0]
+
+    def before(self, entry: Entry) -> Entry:
+        """The checkpoint before one of them; the first for itself."""
+        return self.checkpoints[max(0, self.checkpoints.index(entry) - 1)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, as `rankrise history --json` prints them."""
@@ -83,24 +128,24 @@ def history_plan(
         raise RankriseError(f"top is {top}: pass 1 or more.")
     usable(str(device))
     choice = Choice.of(products, layers, heads, matrices)
-    entries, left_out, asides = find_series(series, steps)
+    entries, left_out = find_series(series, steps)
     chosen = choose(entries, every, first, last, log_spaced)
+    begun: Entry | None = entries[0]
+    since, note = "", ""
     if base == "previous":
         begun, since = None, "the checkpoint before"
-        notes = ["each change is since the checkpoint before, not since the initialisation"]
-    elif base == "first":
-        begun, since, notes = entries[0], "", []
-        if begun.step > 0:
-            since = f"{begun.name} (step {begun.step})"
-            begins = f"the series begins at step {begun.step}"
-            notes = [f"{begins}: changes are since then, not since the initialisation"]
-    else:
+        note = "each change is since the checkpoint before, not since the initialisation"
+    elif base != "first":
         begun = Entry(0, source_of(base))
-        since, notes = begun.name, [f"changes are since {begun.name}, not since the initialisation"]
+        since, note = begun.name, f"changes are since {begun.name}, not since the initialisation"
+    elif entries[0].step > 0:
+        since = f"{entries[0].name} (step {entries[0].step})"
+        begins = f"the series begins at step {entries[0].step}"
+        note = f"{begins}: changes are since then, not since the initialisation"
     if chosen == (begun or chosen[0],):
         raise RankriseError(f"only {chosen[0].name} is chosen, which changes are since: choose others too.")
     with tempfile.TemporaryDirectory() as scratch:
-        read = model_of(chosen[0], choice, model, Path(scratch))
+        read = _model(chosen[0], choice, model, Path(scratch))
         size = chosen[0].source.size(read.wanted)
     return HistoryPlan(
         series=str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
@@ -109,9 +154,42 @@ def history_plan(
         total=len(entries),
         base=begun,
         since=since,
-        notes=(*notes, *asides),
+        notes=(note,) if note else (),
         bytes=size * (len(chosen) + (begun is not None and begun not in chosen)),
         model=read,
         top=top,
         device=str(device),
     )
+
+
+def _model(entry: Entry, choice: Choice, model: nn.Module | None, scratch: Path) -> Model:
+    """The model of a series: the user's, or that of a checkpoint's config.json, or bare matrices."""
+    config = None if model is not None else entry.source.config(scratch)
+    if model is not None:
+        architecture, name = Architecture(copy.deepcopy(model).to("meta")), type(model).__name__
+    elif config is not None:
+        architecture = architecture_of(config)
+        name = type(architecture.model).__name__
+    elif choice.matrices:
+        architecture, name, choice = (
+            Architecture(nn.Module()),
+            "matrices",
+            Choice((), matrices=choice.matrices),
+        )
+        header = entry.source.header()
+        for path in header.names:
+            if len(header.shape(path)) == 2 and 0 not in header.shape(path):
+                owner = architecture.model
+                *above, leaf = path.split(".")
+                for part in above:
+                    if part not in owner._modules:
+                        owner.add_module(part, nn.Module())
+                    owner = owner.get_submodule(part)
+                empty = torch.empty(header.shape(path), device="meta")
+                owner.register_parameter(leaf, nn.Parameter(empty, requires_grad=False))
+    else:
+        raise RankriseError(
+            f"{entry.name} has no config.json beside its weights, so its heads cannot be told apart: pass "
+            "model=... in Python, or measure plain matrices with --matrices '*'."
+        )
+    return Model(architecture, find_units(architecture.model, choice), name)

@@ -1,7 +1,9 @@
 """Find a series of checkpoints, order it by training steps, and choose from it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import csv
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -9,10 +11,58 @@ from pathlib import Path
 import numpy
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.weight_folders import weights_in
-from rankrise.watch._history.folders import LocalCheckpoint, local_checkpoints
-from rankrise.watch._history.hub import HubRevision, NotFetched, hub_revisions, is_hub_name
-from rankrise.watch._history.names import reader_of
+from rankrise.record.names import CHECKPOINTS, CONFIG, SERIES
+from rankrise.record.run_file import has_run
+from rankrise.record.weight_folders import WHOLE, folders_with_weights, weights_in
+from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
+from rankrise.watch._history.hub import HubRevision, hub_revisions, is_hub_name
+
+# A fingerprint reads a piece at the beginning of each file, where safetensors keep names and places, and
+# pieces that are spread over the rest.
+PIECE = 2**16
+PIECES = 15
+NUMBER = r"(\d+(?:\.\d+)?)(?:([kmb])(?![a-z\d]))?"
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+@dataclass(frozen=True)
+class LocalCheckpoint:
+    """A folder or file with weights, which are mapped into memory from where they are."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        path = self.path.resolve()
+        if path.is_dir():
+            return path.name
+        return path.parent.name if path.name in WHOLE else path.stem
+
+    def key(self) -> str:
+        """A checksum of names, sizes and pieces of the files, which takes milliseconds for any size."""
+        digest, files = hashlib.sha256(), weight_files(self.path)
+        for file in files:
+            size = file.stat().st_size
+            digest.update(f"{file.name if len(files) > 1 else file.suffix}:{size};".encode())
+            with file.open("rb") as opened:
+                for piece in range(PIECES + 1):
+                    opened.seek(max(0, (size - PIECE) * piece // PIECES))
+                    digest.update(opened.read(PIECE))
+        return f"sha256-pieces:{digest.hexdigest()}"
+
+    def header(self) -> Checkpoint:
+        return Checkpoint.open(self.path)
+
+    def config(self, into: Path) -> Path | None:
+        path = (self.path if self.path.is_dir() else self.path.parent) / CONFIG
+        return path if path.is_file() else None
+
+    def size(self, wanted: Wanted) -> int:
+        header = self.header()
+        return sum(header.size(name) for name in wanted(header))
+
+    def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
+        return self.header()
 
 
 @dataclass(frozen=True)
@@ -27,47 +77,89 @@ class Entry:
         return self.source.name
 
 
-@contextmanager
-def naming(entry: Entry) -> Iterator[None]:
-    """Name the checkpoint in errors about it, and how to go on."""
+def step_of(name: str) -> int | None:
+    """The number after the last "step" in a name; or after "checkpoint", "iteration" or "epoch"; or the only
+    number.
+
+    Numbers written as 1e3 or 1,000 and names without a whole number give None.
+
+    >>> names = ["step512", "checkpoint-500", "stage1-step1000-tokens5B", "ckpt_12", "step-0000000010"]
+    >>> [step_of(name) for name in names]
+    [512, 500, 1000, 12, 10]
+    >>> step_of("epoch=3-step=750"), step_of("0042"), step_of("main"), step_of("seed1-size2")
+    (750, 42, None, None)
+    >>> step_of("step1k"), step_of("step2.5k"), step_of("epoch_1.5"), step_of("model-7b")
+    (1000, 2500, None, None)
+    >>> step_of("step=1e3"), step_of("step1,000"), step_of("step10,lr1")
+    (None, None, 10)
+    """
+    for word in ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch"):
+        if found := re.findall(rf"(?:{word})[-_=.]?{NUMBER}(?:([e,])\d)?", name, re.IGNORECASE):
+            digits, suffix, more = found[-1]
+            step = float(digits) * SUFFIXES[suffix.lower()]
+            return int(step) if not more and step.is_integer() else None
+    numbers = ["".join(found) for found in re.findall(NUMBER, name, re.IGNORECASE)]
+    return int(numbers[0]) if len(numbers) == 1 and numbers[0].isdecimal() else None
+
+
+def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], int | None]:
+    """Turn `steps` into a function: a mapping, a CSV file with lines `name,step`, a pattern, or the rule.
+
+    >>> reader_of(r"stage2-.*-step(\\d+)")("stage2-part1-step30-tokens1B"), reader_of({"final": 9})("final")
+    (30, 9)
+    """
+    if steps is None:
+        return step_of
+    if isinstance(steps, Mapping):
+        return steps.get
+    if Path(steps).is_file():
+        with Path(steps).open(encoding="utf-8-sig", newline="") as file:
+            lines = [line for line in csv.reader(file) if len(line) == 2 and line[1].strip().isdecimal()]
+        return {name.strip(): int(step) for name, step in lines}.get
     try:
-        yield
-    except NotFetched:
-        raise
-    except RankriseError as error:
+        pattern = re.compile(str(steps))
+    except re.error as error:
+        raise RankriseError(f"steps is {steps!r}, neither a file nor a pattern: {error}.") from error
+    if pattern.groups != 1:
         raise RankriseError(
-            f"{entry.name} cannot be measured: {error} What was measured is kept: mend the checkpoint, or "
-            "leave it out with --steps TABLE, a CSV file with lines name,step for the others, and run the "
-            "command again."
-        ) from error
+            f"steps is {steps!r}: pass a pattern with one group around the step's digits, such as "
+            r"'stage1-step(\d+)', or the path of a CSV file with lines name,step."
+        )
+
+    def read(name: str) -> int | None:
+        found = pattern.search(name)
+        return int(found[1]) if found and (found[1] or "").isdecimal() else None
+
+    return read
 
 
 def find_series(
     series: str | Path | Sequence[str | Path], steps: str | Path | Mapping[str, int] | None
-) -> tuple[list[Entry], list[str], list[str]]:
-    """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub: in
-    the order of their steps, then the names that tell no step, then notes."""
-    notes = []
+) -> tuple[list[Entry], list[str]]:
+    """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub, in
+    the order of their steps; then the names that tell no step."""
     found: Sequence[LocalCheckpoint | HubRevision]
     if not isinstance(series, str | Path):
         found = [source_of(one) for one in series]
     elif _is_on_hub(series):
         found = hub_revisions(str(series))
     else:
-        top = Path(series).expanduser()
-        found = local_checkpoints(top)
-        beside = [path.name for path in weights_in(top) if LocalCheckpoint(path) not in found]
-        notes = [f"beside the checkpoints, {top} has {', '.join(beside)}: left out"] if beside else []
-
-    step_of = reader_of(steps)
-    entries, left_out = [], []
-    for source in found:
-        step = step_of(source.name)
-        if step is None:
-            left_out.append(source.name)
-        else:
-            entries.append(Entry(step, source))
-    entries.sort(key=lambda entry: entry.step)
+        folder = Path(series).expanduser()
+        if not folder.is_dir():
+            raise RankriseError(
+                f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or "
+                "OWNER/NAME of a model on the Hugging Face Hub (where OWNER is not a folder)."
+            )
+        if has_run(folder):
+            inside = (folder / name for name in (SERIES, CHECKPOINTS))
+            folder = next((one for one in inside if one.is_dir()), folder)
+        found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
+    step_of_name = reader_of(steps)
+    numbered = [(step_of_name(source.name), source) for source in found]
+    left_out = [source.name for step, source in numbered if step is None]
+    entries = sorted(
+        (Entry(step, source) for step, source in numbered if step is not None), key=lambda entry: entry.step
+    )
     for one, other in pairwise(entries):
         if one.step == other.step:
             raise RankriseError(
@@ -80,7 +172,7 @@ def find_series(
             f"{series} has fewer than two checkpoints with a step in the name (found: {names}): pass a "
             "longer series, and --steps with a pattern or a table if the names tell steps in another way."
         )
-    return entries, left_out, notes
+    return entries, left_out
 
 
 def source_of(place: str | Path) -> LocalCheckpoint | HubRevision:
@@ -94,12 +186,12 @@ def source_of(place: str | Path) -> LocalCheckpoint | HubRevision:
             f"There is no checkpoint {str(place)!r}: pass a folder or file with weights, or OWNER/NAME of a "
             "model on the Hugging Face Hub."
         )
-    for source in hub_revisions(repository):
-        if source.name == (revision or "main"):
-            return source
-    raise RankriseError(
-        f"{repository} has no revision {revision or 'main'!r}: pass one of its branches or tags."
-    )
+    found = {source.name: source for source in hub_revisions(repository)}
+    if (revision or "main") not in found:
+        raise RankriseError(
+            f"{repository} has no revision {revision or 'main'!r}: pass one of its branches or tags."
+        )
+    return found[revision or "main"]
 
 
 def _is_on_hub(place: str | Path) -> bool:
@@ -129,11 +221,8 @@ def choose(
     """
     if every < 1 or (log_spaced is not None and log_spaced < 2):
         raise RankriseError(f"every is {every} and log_spaced {log_spaced}: pass at least 1 and 2.")
-    within = [
-        entry
-        for entry in entries
-        if (first is None or entry.step >= first) and (last is None or entry.step <= last)
-    ]
+    low, high = entries[0].step if first is None else first, entries[-1].step if last is None else last
+    within = [entry for entry in entries if low <= entry.step <= high]
     if not within:
         raise RankriseError(
             f"no checkpoint is between first={first} and last={last}: the series has steps "
