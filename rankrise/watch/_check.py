@@ -4,15 +4,14 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from rankrise.foundations.errors import RankriseError
-from rankrise.watch._heads import family_snippet, none_read, unwrap
+from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.watch._heads import family_template, none_read, unwrap
 from rankrise.watch._linear import plain_name, works_as_known
 from rankrise.watch._recognise import find_attention, record_verdict
 from rankrise.watch._trial import Refuted, Trial, Unprovable, trial_of, with_tensors
@@ -77,32 +76,45 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     if not found:
         raise none_read(root)
     names = {module: plain_name(path) for path, module in found.items()}
-    handles: dict[nn.Module, RemovableHandle] = {}
-    reached: dict[nn.Module, LayerCheck] = {}
+    verdicts: dict[nn.Module, LayerCheck] = {}
     tried: list[tuple[Trial, LayerCheck]] = []
 
     def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         handles[module].remove()  # only the first call counts, and a copy must not try itself
-        reached[module] = _verdict(names[module], module, args, kwargs, tried)
+        name = names[module]
+        try:
+            trial = trial_of(module, args, kwargs)
+            alike = next((verdict for other, verdict in tried if trial.works_like(other)), None)
+            limits = tuple(trial.prove()) if alike is None else alike.limits
+            verdicts[module] = LayerCheck(name, True, limits=limits)
+            tried.append((trial, verdicts[module]))
+        except Unprovable as unprovable:
+            verdicts[module] = LayerCheck(name, False, str(unprovable))
+        except Refuted as refuted:
+            if not works_as_known(module):
+                record_verdict(module, False, str(refuted))
+                raise RankriseError(
+                    f"{name} ({type(module).__name__}) is not read as its forward pass works: {refuted}. Add "
+                    "a family for it, as docs/heads.md#your-own-module shows; or, if its heads are not "
+                    f"products of weights, track its matrices instead.{family_template(module)}"
+                ) from None
+            reason = f"{refuted}, or what its notes name acts between"  # the layout is the library's own
+            verdicts[module] = LayerCheck(name, False, reason)
+        except Exception as error:
+            reason = f"a copy of it does not run by itself ({type(error).__name__}: {first_line(error)})"
+            verdicts[module] = LayerCheck(name, False, reason)
 
-    for module in names:
-        handles[module] = module.register_forward_pre_hook(try_layer, with_kwargs=True)
+    handles = {module: module.register_forward_pre_hook(try_layer, with_kwargs=True) for module in names}
     try:
         with _undisturbed(root):
             _run(root, batch)
     finally:
         for handle in handles.values():
             handle.remove()
-    for module, verdict in sorted(reached.items(), key=lambda pair: not pair[1].proved):
-        record_verdict(module, verdict.proved, verdict.reason or "; ".join(verdict.limits))  # the worst stays
-    return LayoutCheck(
-        tuple(
-            replace(reached[module], layer=name)
-            if module in reached
-            else LayerCheck(name, False, "the batch does not reach it")
-            for module, name in names.items()
-        )
-    )
+    for module, verdict in sorted(verdicts.items(), key=lambda pair: not pair[1].proved):  # the worst stays
+        record_verdict(module, verdict.proved, verdict.reason or "; ".join(verdict.limits))
+    unreached = {name: LayerCheck(name, False, "the batch does not reach it") for name in names.values()}
+    return LayoutCheck(tuple(verdicts.get(module, unreached[name]) for module, name in names.items()))
 
 
 def check_and_warn(model: nn.Module, batch: Batch) -> None:
@@ -112,54 +124,22 @@ def check_and_warn(model: nn.Module, batch: Batch) -> None:
         warnings.warn(f"Heads of the tracked model: {result}", stacklevel=3)
 
 
-def _verdict(
-    name: str,
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tried: list[tuple[Trial, LayerCheck]],
-) -> LayerCheck:
-    """Whether a layer's layout is proved, with the limits of that, or why not; an error if it is wrong."""
-    try:
-        trial = trial_of(module, args, kwargs)
-        for other, verdict in tried:
-            if trial.works_like(other):
-                return verdict
-        verdict = LayerCheck(name, True, limits=tuple(trial.prove()))
-    except Unprovable as unprovable:
-        return LayerCheck(name, False, str(unprovable))
-    except Refuted as refuted:
-        if works_as_known(module):  # a library's own layout: what acts between is in its notes
-            return LayerCheck(name, False, f"{refuted}, or what its notes name acts between")
-        record_verdict(module, False, "")
-        raise RankriseError(
-            f"{name} ({type(module).__name__}) is not read as its forward pass works: {refuted}. Add a "
-            "family for it, as docs/heads.md#your-own-module shows; or, if its heads are not products of "
-            f"weights, track its matrices instead.{family_snippet(module)}"
-        ) from None
-    tried.append((trial, verdict))
-    return verdict
-
-
 def _run(model: nn.Module, batch: Batch) -> None:
     """Call the model with the batch, on the model's device."""
     if not isinstance(batch, (Tensor, Mapping, tuple, list)):
-        if not callable(batch):
-            raise RankriseError(f"batch is a {type(batch).__name__}: pass what the model is called with.")
         batch(model)
         return
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     given = with_tensors(batch, lambda tensor: tensor.to(device))
     if isinstance(given, Mapping):
         model(**given)
-    elif isinstance(given, Tensor):
-        model(given)
-    else:
-        try:
-            inspect.signature(model.forward).bind(*given)
-        except TypeError:  # more than it takes, such as labels
-            given = given[:1]
-        model(*given)
+        return
+    several = (given,) if isinstance(given, Tensor) else given
+    try:
+        inspect.signature(model.forward).bind(*several)
+    except TypeError:  # more than it takes, such as labels
+        several = several[:1]
+    model(*several)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def weight_files(path: Path) -> list[Path]:
             return [path / whole]
         index = path / f"{whole}.index.json"
         if index.exists():
-            shards = sorted({index.parent / shard for shard in read_json(index)["weight_map"].values()})
+            shards = sorted({path / shard for shard in read_json(index)["weight_map"].values()})
             missing = next((shard.name for shard in shards if not shard.is_file()), None)
             if missing:
                 raise RankriseError(f"{str(index)!r} names {missing!r}, which is not beside it: restore it.")
@@ -168,7 +168,7 @@ def _safetensors(file: Path) -> dict[str, StoredTensor]:
 
 
 def _unpickled(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of a pickled checkpoint, memory-mapped. No code in the file runs."""
+    """The tensors of a pickled checkpoint, memory-mapped where torch can. No code in the file runs."""
     try:
         try:
             loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)

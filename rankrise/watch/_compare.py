@@ -199,7 +199,7 @@ def _matrices(before: Source, after: Source) -> dict[str, Pair]:
     pairs: dict[str, Pair] = {}
     for name, read in old.items():
         module, _, leaf = name.rpartition(".")
-        ceiling = None if name in adapted.replaced else adapted.rank_of(module) if leaf == "weight" else 0
+        ceiling = None if name in adapted.others else adapted.rank_of(module) if leaf == "weight" else 0
         pairs[name] = read, partial(adapted.of, name), ceiling
     return pairs
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.watch import _roles as roles
-from rankrise.watch._linear import from_known_library, is_linear, linear, used_forward, works_as_known
+from rankrise.watch._linear import is_known, is_linear, linear, used_forward, works_as_known
 from rankrise.watch._projection import Projection, Unreadable
 
 ROLES = ("query", "key", "value", "output")
@@ -84,14 +84,10 @@ def torch_multihead(module: Any) -> Attention | None:
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         parts = tuple(linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))
     query, key, value = (part.cut(module.num_heads) for part in parts)
-    notes = ["a learned key and value stand beside those of the tokens"] * (module.bias_k is not None)
-    guess = ""
-    if used_forward(module) is not nn.MultiheadAttention.forward:
-        guess = f"{type(module).__name__} is read as nn.MultiheadAttention, whose forward pass it replaces"
-        own = r"(in|[qkv])_proj_weight|in_proj_bias|bias_[kv]|out_proj"
-        further = [name for name in (*module._parameters, *module._modules) if not re.fullmatch(own, name)]
-        notes += [f"it has further weights that are not read: {', '.join(further)}"] * bool(further)
-    return Attention(query, key, value, linear(module.out_proj), notes=tuple(notes), guess=guess)
+    notes = ("a learned key and value stand beside those of the tokens",) * (module.bias_k is not None)
+    own = used_forward(module) is not nn.MultiheadAttention.forward
+    guess = f"{type(module).__name__} is read as nn.MultiheadAttention, whose forward pass it replaces" * own
+    return Attention(query, key, value, linear(module.out_proj), notes=notes, guess=guess)
 
 
 def per_head(module: Any) -> Attention | None:
@@ -100,18 +96,19 @@ def per_head(module: Any) -> Attention | None:
     """
     name = type(module).__name__
     if name.startswith(("GPTNeoX", "Bloom", "Persimmon")) and hasattr(module, "query_key_value"):
-        fused, output = module.query_key_value, linear(module.dense)
+        fused, output = module.query_key_value, module.dense
     elif name.startswith("GPTBigCode") and hasattr(module, "c_attn") and not module.multi_query:
-        fused, output = module.c_attn, linear(module.c_proj)
-    elif from_known_library(module) and (getattr(module, "head_first", False) or hasattr(module, "val_dim")):
+        fused, output = module.c_attn, module.c_proj
+    elif is_known(type(module)) and (getattr(module, "head_first", False) or hasattr(module, "val_dim")):
         if not is_linear(getattr(module, "qkv", None)):
             return None
-        fused, output = module.qkv, linear(module.proj)
+        fused, output = module.qkv, module.proj
     else:
         return None
     sizes = (module.key_dim, module.key_dim, module.val_dim) if hasattr(module, "val_dim") else (3,)
-    query, key, value = linear(fused).cut(roles.heads_of(module, output)).split(*sizes)
-    return Attention(query, key, value, output)
+    last = linear(output)
+    query, key, value = linear(fused).cut(roles.heads_of(module, last)).split(*sizes)
+    return Attention(query, key, value, last)
 
 
 def falcon(module: Any) -> Attention | None:
@@ -135,21 +132,18 @@ def codegen(module: Any) -> Attention | None:
 
 def xlnet(module: Any) -> Attention | None:
     """XLNet: bare parameters of shape [d_model, heads, d_head]."""
-    if not type(module).__name__.startswith("XLNet"):
-        return None
     weights: list[Any] = [getattr(module, name, None) for name in ("q", "k", "v", "o")]
-    if not all(isinstance(weight, nn.Parameter) and weight.ndim == 3 for weight in weights):
+    if not type(module).__name__.startswith("XLNet") or not isinstance(weights[0], nn.Parameter):
         return None
     query, key, value = (linear(weight.flatten(1).T).cut(weight.shape[1]) for weight in weights[:3])
-    output = linear(weights[3].flatten(1))
-    return Attention(query, key, value, output, notes=("logits have further terms from relative positions",))
+    notes = ("logits have further terms from relative positions",)
+    return Attention(query, key, value, linear(weights[3].flatten(1)), notes=notes)
 
 
 def gated_query(module: Any) -> Attention | None:
     """Qwen3-Next and its successors: a query projection twice as wide, per head [query, gate]."""
-    if not re.match(r"Qwen(3Next|3_5|4Exp)\w*Attention", type(module).__name__) or not hasattr(
-        module, "q_proj"
-    ):
+    known = re.match(r"Qwen(3Next|3_5|4Exp)\w*Attention", type(module).__name__)
+    if not known or not hasattr(module, "q_proj"):
         return None
     output, key, value = linear(module.o_proj), linear(module.k_proj), linear(module.v_proj)
     query, _ = linear(module.q_proj).cut(output.weight.shape[1] // module.head_dim).split(2)
@@ -177,16 +171,13 @@ def latent(module: Any) -> Attention | None:
     weights = getattr(module, "mla_scale_kv_lora", 1.0) * module.kv_a_layernorm.weight  # a factor in LongCat
     key, value = down.then(up, weights).split(own, module.v_head_dim)
     if getattr(module, "q_b_proj", None) is None:
-        query, read = linear(module.q_proj).cut(heads), [module.q_proj]
+        query = linear(module.q_proj).cut(heads)
     else:
         weights = getattr(module, "mla_scale_q_lora", 1.0) * module.q_a_layernorm.weight
         query = linear(module.q_a_proj).then(linear(module.q_b_proj).cut(heads), weights)
-        read = [module.q_a_proj, module.q_a_layernorm, module.q_b_proj]
-    read += [module.kv_a_proj_with_mqa, module.kv_a_layernorm, module.kv_b_proj, module.o_proj]
     notes = (
         "queries, keys and values pass a bottleneck with a norm: the product has the weights of the norm, "
         "not its division by the size of each token",
-        *roles.unread_parts(module, tuple(read)),
     )
     return Attention(query, key.with_shared(shared), value, linear(module.o_proj), notes=notes)
 
@@ -198,13 +189,9 @@ def standard(module: Any) -> Attention | None:
     The output projection is beside them, or (BERT) in the `output` module beside the one that holds them.
     """
     holder, last = module, roles.role(module, roles.OUTPUT)
-    inputs = roles.inputs(holder)
+    inputs = roles.inputs(module)
     if inputs is None:
-        inner = [
-            child
-            for child in module.children()
-            if roles.inputs(child) and not roles.role(child, roles.OUTPUT)
-        ]
+        inner = [one for one in module.children() if roles.inputs(one) and not roles.role(one, roles.OUTPUT)]
         beside = module._modules.get("output")
         if len(inner) != 1 or beside is None:
             return None
@@ -214,51 +201,41 @@ def standard(module: Any) -> Attention | None:
     if inputs is None or last is None:
         return None
 
-    output = linear(last)
+    query_bias, value_bias = _bias(holder, "q_bias"), _bias(holder, "v_bias")
+    if len(inputs) == 1 and query_bias is not None and value_bias is not None:  # and none on the keys
+        query_bias = torch.cat([query_bias, torch.zeros_like(query_bias), value_bias])
+    output, first = linear(last), linear(inputs[0], query_bias)
     heads = roles.heads_of(holder, output)
     if len(inputs) == 1:
-        fused, size = linear(inputs[0], _fused_bias(holder)), output.weight.shape[1] // heads
-        groups = heads if fused.width == 3 * heads * size else roles.groups_of(holder) or heads
-        query, key, value = fused.split(heads * size, groups * size, groups * size)
+        size = output.weight.shape[1] // heads
+        said = 1 if getattr(holder, "multi_query", False) else roles.configured(holder, roles.GROUPS)
+        groups = heads if first.width == 3 * heads * size else said or heads
+        query, key, value = first.split(heads * size, groups * size, groups * size)
+        guess = "the one projection of {} is read as all queries, all keys, all values"
     elif len(inputs) == 2:
-        query, groups = linear(inputs[0]), heads
+        query, groups = first, heads
         key, value = linear(inputs[1]).split(2)
+        guess = "the projection of keys and values of {} is read as all keys, all values"
     else:
-        query = linear(inputs[0], _bias(holder, "q_bias"))
-        key, value = linear(inputs[1]), linear(inputs[2], _bias(holder, "v_bias"))
+        query, key, value = first, linear(inputs[1]), linear(inputs[2], value_bias)
         groups = key.width // query.cut(heads).width
-    said = roles.head_size(holder)
-    if said is not None and query.width != heads * said:
+        guess = "each projection of {} is read as heads of equal size that follow one another"
+        if heads != groups:
+            guess = "the keys of {} are read as each shared by heads that follow one another"
+    told = roles.number(holder, roles.SIZES)
+    if told is not None and query.width != heads * told:
         raise Unreadable(
-            f"it says it has {heads} heads of size {said}, and its query projection has width {query.width}"
+            f"it says it has {heads} heads of size {told}, and its query projection has width {query.width}"
         )
-    notes = roles.notes_on(holder) + roles.unread_parts(holder, (*inputs, last))
-    guess = "" if works_as_known(holder) else _assumed(type(holder).__name__, len(inputs), heads != groups)
-    scale = roles.scale_of(holder)
-    return Attention(query.cut(heads), key.cut(groups), value.cut(groups), output, scale, notes, guess)
-
-
-def _assumed(kind: str, layers: int, shared: bool) -> str:
-    """What is assumed of a module from elsewhere."""
-    if layers == 1:
-        return f"the one projection of {kind} is read as all queries, all keys, all values"
-    if layers == 2:
-        return f"the projection of keys and values of {kind} is read as all keys, all values"
-    if shared:
-        return f"the keys of {kind} are read as each shared by heads that follow one another"
-    return f"each projection of {kind} is read as heads of equal size that follow one another"
-
-
-FAMILIES: tuple[Family, ...] = (
-    torch_multihead,
-    per_head,
-    falcon,
-    codegen,
-    xlnet,
-    gated_query,
-    latent,
-    standard,
-)
+    return Attention(
+        query.cut(heads),
+        key.cut(groups),
+        value.cut(groups),
+        output,
+        scale=roles.scale_of(holder),
+        notes=roles.notes_on(holder),
+        guess="" if works_as_known(holder) else guess.format(type(holder).__name__),
+    )
 
 
 def _bias(module: Any, name: str) -> Tensor | None:
@@ -267,7 +244,4 @@ def _bias(module: Any, name: str) -> Tensor | None:
     return bias.flatten() if isinstance(bias, Tensor) else None
 
 
-def _fused_bias(module: Any) -> Tensor | None:
-    """The bias of BEiT's and EVA's fused projection: there is none on the keys."""
-    query, value = _bias(module, "q_bias"), _bias(module, "v_bias")
-    return None if query is None or value is None else torch.cat([query, torch.zeros_like(query), value])
+FAMILIES = (torch_multihead, per_head, falcon, codegen, xlnet, gated_query, latent, standard)

@@ -1,8 +1,8 @@
 """Every attention head of a model in one form: `heads(model)`, and the layers that it gives."""
 
-import contextlib
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -15,7 +15,7 @@ from rankrise.watch import _roles as roles
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import Attention
 from rankrise.watch._linear import is_linear, plain_name
-from rankrise.watch._lora import AdaptedWeights
+from rankrise.watch._lora import StoredAdapter
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._recognise import find_attention, naming, read_shapes, recognise
 
@@ -66,16 +66,15 @@ class Layer:
 
     @classmethod
     def of(cls, name: str, attention: Attention) -> "Layer":
-        """The layer that a family's reading describes, with every shape checked."""
-        attention.refuse_misfit()
+        """The layer that a family's reading describes."""
         query, key, value, output = attention.query, attention.key, attention.value, attention.output
         count, groups, group = query.blocks, key.blocks, attention.group_of_head
 
         def repeated(shared: Tensor) -> Tensor:
             """One block for each head: a view if no group is repeated, or if there is only one."""
-            if attention.group:
-                return shared[list(group)]
-            return shared[:, None].expand(groups, count // groups, *shared.shape[1:]).flatten(0, 1)
+            if groups == 1:
+                return shared.expand(count, *shared.shape[1:])
+            return shared if group == tuple(range(groups)) else shared[list(group)]
 
         return cls(
             name=name,
@@ -100,7 +99,7 @@ class Layers(Sequence[Layer]):
     names: tuple[str, ...]
     _modules: tuple[nn.Module, ...]
     _loaded: Loaded
-    _adapted: AdaptedWeights | None = None
+    _adapter: StoredAdapter | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -115,7 +114,7 @@ class Layers(Sequence[Layer]):
     def __getitem__(self, index: slice) -> "Layers": ...
     def __getitem__(self, index: int | slice) -> "Layer | Layers":
         if isinstance(index, slice):
-            return Layers(self.names[index], self._modules[index], self._loaded, self._adapted)
+            return Layers(self.names[index], self._modules[index], self._loaded, self._adapter)
         name, module = self.names[index], self._modules[index]
         with naming(name), self._loaded(module, name):
             attention = recognise(module)
@@ -125,14 +124,11 @@ class Layers(Sequence[Layer]):
     def ceilings(self, index: int) -> dict[str, int]:
         """By product, the highest rank of the change that the adapter on disk can make to a head; {} if none
         was passed."""
-        if self._adapted is None:
+        if self._adapter is None:
             return {}
-        name, module = self.names[index], self._modules[index]
-        paths = {part: f"{name}.{path}".lstrip(".") for path, part in module.named_modules()}
-        rank_of = self._adapted.rank_of
-        return product_ceilings(
-            read_shapes(module), lambda layer: rank_of(paths[layer]) if layer in paths else 0
-        )
+        name, module, rank_of = self.names[index], self._modules[index], self._adapter.rank_of
+        ranks = {part: rank_of(f"{name}.{path}".lstrip(".")) for path, part in module.named_modules()}
+        return product_ceilings(read_shapes(module), lambda layer: ranks.get(layer, 0))
 
 
 def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:
@@ -150,30 +146,38 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
     ...     print(layer.name, tuple(layer.query.shape), tuple((layer.key @ layer.query.mT).shape))
     self_attn (2, 8, 4) (2, 8, 8)
     """
-    adapted: AdaptedWeights | None = None
-    loaded: Loaded = lambda module, name: contextlib.nullcontext()  # noqa: E731
-    if isinstance(model, nn.Module):
-        if adapter is not None:
-            raise RankriseError("adapter is for a checkpoint: load it onto a model with PEFT.")
-        model = unwrap(model)
-    elif isinstance(model, (str, Path)):
-        model, loaded, adapted = open_pretrained(model, adapter)
-    else:
+    loaded: Loaded = lambda module, name: nullcontext()  # noqa: E731
+    stored: StoredAdapter | None = None
+    if isinstance(model, (str, Path)):
+        model, loaded, stored = open_pretrained(model, adapter)
+    elif not isinstance(model, nn.Module):
         raise RankriseError(
             f"heads was given a {type(model).__name__}, which does not say how its weights are used: load "
             "them into a model and pass that, or the path of a checkpoint that has a config.json."
         )
+    elif adapter is not None:
+        raise RankriseError("adapter is for a checkpoint: load it onto a model with PEFT.")
+    model = unwrap(model)
     found, reasons = find_attention(model)
     if not found:
         raise none_read(model)
     if reasons:
         warnings.warn(
             f"Only {len(found)} of {len(found) + len(reasons)} attention layers of {type(model).__name__} "
-            f"are read; left out: {_grouped(model, reasons)}.",
+            f"are read; left out: {_listed(model, reasons)}.",
             stacklevel=2,
         )
-    _announce_guesses(found)
-    return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, adapted)
+    for path, module in found.items():
+        guess = read_shapes(module).guess
+        if guess and type(module) not in _announced:
+            _announced.add(type(module))
+            warnings.warn(
+                f"The layout of {plain_name(path) or 'the model'} ({type(module).__name__}) is a GUESS: "
+                f"{guess}. If that is wrong, so is every rank. Prove it by a forward pass: "
+                "watch.check(model, batch), or RankTracker(..., check=batch).",
+                stacklevel=2,
+            )
+    return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, stored)
 
 
 def unwrap(model: Any) -> nn.Module:
@@ -198,59 +202,52 @@ def unwrap(model: Any) -> nn.Module:
 def none_read(model: nn.Module) -> RankriseError:
     """The error for a model of which no layer can be read."""
     _, reasons = find_attention(model)
-    snippet = family_snippet(model.get_submodule(next(iter(reasons)))) if reasons else ""
+    template = family_template(model.get_submodule(next(iter(reasons)))) if reasons else ""
     return RankriseError(
         f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
-        f"{_grouped(model, reasons) or 'none'}. Add a family for your own module, as "
-        f"docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch).{snippet}"
+        f"{_listed(model, reasons) or 'none'}. Add a family for your own module, as "
+        f"docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch).{template}"
     )
 
 
-def family_snippet(module: nn.Module) -> str:
+_TEMPLATE = """
+
+@watch.add_family
+def mine(module):
+    if type(module).__name__ == "{kind}":
+        query, key, value = (watch.linear(part).cut({heads}) for part in ({inputs}))
+        # from one layer, per head [q, k, v]: query, key, value = watch.linear({first}).cut({heads}).split(3)
+        return watch.Attention(query, key, value, watch.linear({output}))
+"""
+
+
+def family_template(module: nn.Module) -> str:
     """Code of a family to start from, with the names of the module's own linear layers."""
     layers = [name for name, child in module.named_children() if is_linear(child)]
+    named = [
+        next(filter(pattern.fullmatch, layers), "")
+        for pattern in (roles.QUERY, roles.KEY, roles.VALUE, roles.OUTPUT)
+    ]
+    output = named.pop() or "..."
+    inputs = [*filter(None, named), *(name for name in layers if name not in (*named, output))] or ["..."]
+    parts = [f"module.{name}" for name in inputs]
     heads = next((f"module.{name}" for name in roles.HEADS if roles.number(module, (name,))), "HEADS")
-    if len(layers) == 2:
-        fused, output = layers
-        lines = [
-            f"query, key, value = watch.linear(module.{fused}).cut({heads}).split(3)",
-            "# that is per head [q, k, v]; or split(3), then cut each: all queries, all keys, all values",
-        ]
-    else:
-        patterns = {"query": roles.QUERY, "key": roles.KEY, "value": roles.VALUE, "output": roles.OUTPUT}
-        named = {role: next(filter(one.fullmatch, layers), "") for role, one in patterns.items()}
-        others = [name for name in layers if name not in named.values()]
-        named = {role: name or (others.pop(0) if others else "...") for role, name in named.items()}
-        output = named.pop("output")
-        lines = [f"{role} = watch.linear(module.{name}).cut({heads})" for role, name in named.items()]
-    lines.append(f"return watch.Attention(query, key, value, watch.linear(module.{output}))")
-    kind = type(module).__name__
-    start = f'\n\n@watch.add_family\ndef mine(module):\n    if type(module).__name__ == "{kind}":\n'
-    return start + "".join(f"        {line}\n" for line in lines)
+    return _TEMPLATE.format(
+        kind=type(module).__name__,
+        heads=heads,
+        inputs=", ".join(parts),
+        first=parts[0],
+        output=f"module.{output}",
+    )
 
 
-def _announce_guesses(found: dict[str, nn.Module]) -> None:
-    """Warn of an assumed layout, once for each class."""
-    for module in found.values():
-        guess = read_shapes(module).guess
-        if guess and type(module) not in _announced:
-            _announced.add(type(module))
-            alike = [name for name, other in found.items() if type(other) is type(module)]
-            warnings.warn(
-                f"The layout of {_first_of(alike)} is a GUESS: {guess}. If that is wrong, so is every rank. "
-                "Prove it by a forward pass: watch.check(model, batch), or RankTracker(..., check=batch).",
-                stacklevel=3,
-            )
-
-
-def _grouped(model: nn.Module, reasons: dict[str, str]) -> str:
+def _listed(model: nn.Module, reasons: dict[str, str]) -> str:
     """Each kind of module and reason once, with the first module of that kind and how many more there are."""
     paths: dict[tuple[str, str], list[str]] = {}
     for path, reason in reasons.items():
-        paths.setdefault((type(model.get_submodule(path)).__name__, reason), []).append(path)
-    return "; ".join(f"{_first_of(these)} ({kind}): {reason}" for (kind, reason), these in paths.items())
-
-
-def _first_of(paths: list[str]) -> str:
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return (plain_name(paths[0]) or "the model") + more
+        kind = type(model.get_submodule(path)).__name__
+        paths.setdefault((kind, reason), []).append(plain_name(path) or "the model")
+    return "; ".join(
+        f"{first}{f' and {len(more)} more' if more else ''} ({kind}): {reason}"
+        for (kind, reason), (first, *more) in paths.items()
+    )

@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._projection import Projection, Unreadable, read_as, reading
 
-WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Name of the only child of a module inside torch.compile, activation checkpointing and FSDP1."""
 _LIBRARIES = ("transformers", "timm", "litgpt", "vit_pytorch")
 """Libraries whose layouts were checked against their own forward pass."""
@@ -42,11 +43,9 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     layers = in_a_row(source)
     if not layers:
         raise Unreadable(f"{type(source).__name__} is not a linear layer that is known here")
-    projections = [_one_layer(layer, bias if layer is layers[-1] else None) for layer in layers]
-    whole = projections[0]
-    for one in projections[1:]:
-        whole = whole.then(one)
-    return whole
+    return reduce(
+        Projection.then, [_one_layer(layer, bias if layer is layers[-1] else None) for layer in layers]
+    )
 
 
 def is_linear(module: object) -> bool:
@@ -60,73 +59,28 @@ def is_linear(module: object) -> bool:
     return bool(in_a_row(module))
 
 
-def shapes_only() -> AbstractContextManager[None]:
-    """Read shapes and no values, to recognise a layout without any cost in memory."""
-    return read_as("shapes")
-
-
-def plain_name(path: str) -> str:
-    """The name of a module or weight without the names of its wrappers.
-
-    >>> plain_name("h.0._orig_mod.attn.q_proj.base_layer.weight")
-    'h.0.attn.q_proj.weight'
-    """
-    return ".".join(part for part in path.split(".") if part not in (*WRAPPERS, "base_layer"))
-
-
-def from_known_library(module: nn.Module) -> bool:
-    """Whether the module's class comes from a library whose layouts were checked."""
-    return _is_known(type(module))
-
-
-def works_as_known(module: nn.Module) -> bool:
-    """Whether its class and also its forward pass come from such a library: users replace forward passes."""
-    return from_known_library(module) and _is_known(used_forward(module))
-
-
-def used_forward(module: nn.Module) -> Callable[..., Any]:
-    """The function that runs when this module is called, inside wrappers such as accelerate's.
-
-    >>> used_forward(nn.Linear(2, 2)) is nn.Linear.forward
-    True
-    """
-    used = inspect.unwrap(module.forward)
-    return getattr(used, "__func__", used)
-
-
-def _is_known(made: object) -> bool:
-    return str(getattr(made, "__module__", "")).split(".")[0] in _LIBRARIES
-
-
-def has_own_forward(layer: nn.Module) -> bool:
-    """Whether a linear layer may use its weight in another way than `nn.Linear` does."""
-    used = used_forward(layer)
-    known = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
-    return not (used in known or is_adapter(layer) or _is_known(used))
-
-
 def in_a_row(module: object) -> tuple[nn.Module, ...]:
     """The linear layers that a module applies one after another, without their wrappers; () if it does
     anything else."""
     if not isinstance(module, nn.Module):
         return ()
-    for wrapper in WRAPPERS:
-        if wrapper in module._modules:
-            return in_a_row(module._modules[wrapper])
+    wrapped = next((module._modules[name] for name in _WRAPPERS if name in module._modules), None)
+    if wrapped is None and [*module._modules] == ["linear"] and type(module).__name__.endswith("Linear"):
+        wrapped = module._modules["linear"] if works_as_known(module) else None  # Moshi
+    if wrapped is not None:
+        return in_a_row(wrapped)
     if is_adapter(module):
         return (module,) if len(in_a_row(module._modules["base_layer"])) == 1 else ()
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
-        if isinstance(module, nn.Sequential) and used_forward(module) is not nn.Sequential.forward:
-            return ()
         rest = [in_a_row(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
-        known = all(rest) and (len(rest) == 1 or isinstance(module, nn.Sequential))
-        return tuple(layer for one in rest for layer in one) if known else ()
-    inner = [*module._modules] == ["linear"] and not module._buffers and not module._parameters
-    if inner and type(module).__name__.endswith("Linear") and works_as_known(module):
-        return in_a_row(module._modules["linear"])  # Moshi
+        if isinstance(module, nn.Sequential):
+            known = used_forward(module) is nn.Sequential.forward
+        else:
+            known = len(rest) == 1
+        return sum(rest, ()) if known and all(rest) else ()
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return (module,) if set(module.kernel_size) == {1} and module.groups == 1 else ()
-    return (module,) if isinstance(module, nn.Linear) or is_conv1d(module) or _is_packed(module) else ()
+    return (module,) if isinstance(module, nn.Linear) or is_conv1d(module) else ()
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -140,9 +94,45 @@ def is_adapter(module: nn.Module) -> bool:
     return "base_layer" in module._modules and hasattr(module, "merge") and hasattr(module, "active_adapters")
 
 
-def _is_packed(module: nn.Module) -> bool:
-    """Whether it is a layer of a quantisation library (GPTQ, AWQ, compressed-tensors, I-BERT)."""
-    return any(hasattr(module, held) for held in ("qweight", "weight_packed", "weight_integer"))
+def is_known(made: object) -> bool:
+    """Whether a class or function comes from a library whose layouts were checked."""
+    return str(getattr(made, "__module__", "")).split(".")[0] in _LIBRARIES
+
+
+def works_as_known(module: nn.Module) -> bool:
+    """Whether its class and also its forward pass come from such a library: users replace forward passes."""
+    return is_known(type(module)) and is_known(used_forward(module))
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """Whether a linear layer may use its weight in another way than `nn.Linear` does."""
+    used = used_forward(layer)
+    known = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
+    return not (used in known or is_adapter(layer) or is_known(used))
+
+
+def used_forward(module: nn.Module) -> Callable[..., Any]:
+    """The function that runs when this module is called, inside wrappers such as accelerate's.
+
+    >>> used_forward(nn.Linear(2, 2)) is nn.Linear.forward
+    True
+    """
+    used = inspect.unwrap(module.forward)
+    return getattr(used, "__func__", used)
+
+
+def plain_name(path: str) -> str:
+    """The name of a module or weight without the names of its wrappers.
+
+    >>> plain_name("h.0._orig_mod.attn.q_proj.base_layer.weight")
+    'h.0.attn.q_proj.weight'
+    """
+    return ".".join(part for part in path.split(".") if part not in (*_WRAPPERS, "base_layer"))
+
+
+def shapes_only() -> AbstractContextManager[None]:
+    """Read shapes and no values, to recognise a layout without any cost in memory."""
+    return read_as("shapes")
 
 
 def merged_adapter(adapter: Any) -> nn.Module:
@@ -151,11 +141,9 @@ def merged_adapter(adapter: Any) -> nn.Module:
     Merging in half precision would round away exactly the small change that is to be measured.
     """
     base: Any = in_a_row(adapter.base_layer)[0]
-    if is_adapter(base):
-        raise RankriseError("A PEFT adapter is around another one: merge the inner one first.")
     if reading() == "shapes" or adapter.disable_adapters or adapter.merged:
         return base
-    _values(base.weight)
+    _values(base.weight)  # refuses quantised ones, which PEFT would merge
     adapter = copy.deepcopy(adapter)
     if base.weight.dtype in (torch.float16, torch.bfloat16):
         adapter = adapter.float()
@@ -164,40 +152,8 @@ def merged_adapter(adapter: Any) -> nn.Module:
     return adapter.get_base_layer()
 
 
-def computed_weight(module: Any) -> Tensor:
-    """The weight as the next forward pass will use it, also where it is computed from other tensors.
-
-    The hooks of `nn.utils.weight_norm`, `spectral_norm` and pruning keep the weight of the last pass as an
-    attribute. A parametrization computes on access; in training mode a spectral norm would take a step.
-    """
-    for hook in module._forward_pre_hooks.values():
-        if getattr(hook, "name", getattr(hook, "_tensor_name", None)) != "weight":
-            continue
-        with torch.no_grad():
-            if isinstance(hook, WeightNorm):
-                return hook.compute_weight(module)
-            if isinstance(hook, SpectralNorm):
-                return hook.compute_weight(module, do_power_iteration=False)
-            if isinstance(hook, BasePruningMethod):
-                return hook.apply_mask(module)
-    if not parametrize.is_parametrized(module, "weight"):
-        return module.weight
-    parts = list(module.parametrizations.weight.modules())
-    modes = [part.training for part in parts]
-    try:
-        for part in parts:
-            part.training = False
-        with torch.no_grad():
-            return module.weight
-    finally:
-        for part, mode in zip(parts, modes, strict=True):
-            part.training = mode
-
-
 def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
     module: Any = merged_adapter(layer) if is_adapter(layer) else layer
-    if _is_packed(module):
-        raise RankriseError(f"{type(module).__name__} holds quantised weights: dequantise the model first.")
     further = [
         name for name, _ in module.named_parameters() if not name.startswith(("weight", "bias", "para"))
     ]
@@ -206,12 +162,29 @@ def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
             f"its {type(module).__name__} has further weights beside its matrix ({', '.join(further)}): "
             "merge them into it, or add a family that passes watch.linear the matrix that all of them make"
         )
-    weight, bias = computed_weight(module), module.bias if bias is None else bias
+    weight = _computed_weight(module)
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         weight = weight.flatten(1)
     elif is_conv1d(module):
         weight = weight.T
-    return _project(weight, bias, layer)
+    return _project(weight, module.bias if bias is None else bias, layer)
+
+
+def _computed_weight(module: Any) -> Tensor:
+    """The weight as the next forward pass will use it, also where it is computed from other tensors.
+
+    The hooks of `nn.utils.weight_norm`, `spectral_norm` and pruning keep the weight of the last pass as an
+    attribute. A parametrization computes on access; in training mode a spectral norm would take a step.
+    """
+    with torch.no_grad():
+        if parametrize.is_parametrized(module, "weight"):
+            return copy.deepcopy(module.parametrizations["weight"]).eval()()
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)):
+                module = copy.copy(module)
+                module.training = False
+                hook(module, ())
+    return module.weight
 
 
 def _project(weight: Tensor, bias: Tensor | None, source: object) -> Projection:
@@ -230,11 +203,6 @@ def _values(tensor: Tensor) -> Tensor:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
         raise RankriseError(f"A weight is a {kind}, not a plain tensor: dequantise the model first.")
     refuse_quantised(tensor, "A weight")
-    if hasattr(tensor, "ds_id") and tensor.numel() == 0:
-        raise RankriseError(
-            "A weight is empty, as ZeRO-3 keeps it on other ranks: read it within "
-            "deepspeed.zero.GatheredParameters."
-        )
     if reading() == "shapes":
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     if tensor.is_meta:

@@ -1,7 +1,7 @@
 """Read a PEFT LoRA adapter from disk without PEFT, and apply it to the weights of its base."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,91 +18,76 @@ from rankrise.watch._linear import is_conv1d
 
 ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-# Initialisations that change the base, so that it is no longer the one on disk ("lora" is LoRA-GA).
-MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
-# Settings that make a change other than the product of two factors.
-NOT_A_PRODUCT = (
-    "use_dora",
-    "use_qalora",
-    "use_bdlora",
-    "layer_replication",
-    "alora_invocation_tokens",
-    "lora_bias",
-    "target_parameters",
+_MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
+"""Initialisations that change the base, so that it is no longer the one on disk ("lora" is LoRA-GA)."""
+_NOT_A_PRODUCT = (
+    *("use_dora", "use_qalora", "use_bdlora", "layer_replication"),
+    *("alora_invocation_tokens", "lora_bias", "target_parameters"),
 )
+"""Settings that make a change other than the product of two factors."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredAdapter:
-    """A PEFT LoRA adapter on disk."""
+    """A PEFT LoRA adapter on disk, by its own names or, after `on`, by those of a base."""
 
     folder: Path
     config: dict[str, Any]
     factors: dict[str, tuple[Tensor, Tensor]]
     """(B, A) by module name; the change is `B @ A`, [out, in], with the scale in B."""
     others: dict[str, Tensor]
-    """All other tensors by the name in the file."""
+    """All other tensors by name: weights that the adapter replaces."""
     dtype: torch.dtype
     """The dtype in which the factors are stored."""
+    transposed: frozenset[str] = frozenset()
+    """Modules of the base that keep their weight as (in, out)."""
 
-    def on(self, model: nn.Module) -> "AdaptedWeights":
+    def on(self, model: nn.Module) -> "StoredAdapter":
         """Match the adapter's names to those of its base, which may lack or have a head around the model."""
         modules = dict(model.named_modules())
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
-        for before, after in (("", ""), (prefix, ""), ("", prefix)):
-            factors = {after + name.removeprefix(before): both for name, both in self.factors.items()}
-            if factors.keys() <= modules.keys():
-                plain = {
-                    name.removeprefix(PREFIX).replace(".base_layer.", "."): tensor
-                    for name, tensor in self.others.items()
-                }
-                replaced = {after + name.removeprefix(before): tensor for name, tensor in plain.items()}
-                transposed = {name for name in factors if is_conv1d(modules[name])}
-                return AdaptedWeights(str(self.folder), factors, replaced, frozenset(transposed))
-        missing = next(name for name in self.factors if name not in modules)
-        raise RankriseError(
-            f"The adapter in {str(self.folder)!r} changes {missing}, which the base does not have: pass the "
-            "base that it was trained on."
-        )
 
+        def own(name: str) -> str:
+            name = name.removeprefix(PREFIX)
+            others = (name, name.removeprefix(prefix), prefix + name)
+            return next((one for one in others if one.rpartition(".")[0] in modules), name)
 
-@dataclass(frozen=True, eq=False)
-class AdaptedWeights:
-    """An adapter by the names of one base."""
-
-    folder: str
-    factors: dict[str, tuple[Tensor, Tensor]]
-    """(B, A) by module."""
-    replaced: dict[str, Tensor]
-    """Weights that the adapter replaces, by name."""
-    transposed: frozenset[str]
-    """Modules that keep their weight as (in, out)."""
+        factors = {own(name): both for name, both in self.factors.items()}
+        missing = next((name for name in factors if name not in modules), None)
+        if missing is not None:
+            raise self._of_another_base(f"it changes {missing}, which the base does not have")
+        others = {own(name.replace(".base_layer.", ".")): tensor for name, tensor in self.others.items()}
+        transposed = frozenset(name for name in factors if is_conv1d(modules[name]))
+        return replace(self, factors=factors, others=others, transposed=transposed)
 
     def rank_of(self, module: str) -> int | None:
         """The highest possible rank of the change of a module's weight; None if the adapter replaces it."""
-        if f"{module}.weight" in self.replaced:
+        if f"{module}.weight" in self.others:
             return None
         return self.factors[module][1].shape[0] if module in self.factors else 0
 
     def of(self, name: str, weight: Tensor) -> Tensor:
         """A weight of the base with the adapter applied; in float32 at least where factors change it."""
         module, _, leaf = name.rpartition(".")
-        if name in self.replaced:
-            adapted = self.replaced[name]
-        elif module in self.factors and leaf == "weight":
+        changes = module in self.factors and leaf == "weight"
+        if name in self.others:
+            adapted = self.others[name]
+        elif changes:
             refuse_quantised(weight, f"{name} in the base")
             left, right = self.factors[module]
             adapted = (left @ right).mT if module in self.transposed else left @ right
         else:
             return weight
         if adapted.shape != weight.shape:
-            raise RankriseError(
-                f"{name} is {list(weight.shape)} in the base and {list(adapted.shape)} in the adapter "
-                f"{self.folder!r}: pass the base that it was trained on."
+            raise self._of_another_base(
+                f"{name} is {list(weight.shape)} in the base and {list(adapted.shape)} in the adapter"
             )
-        if name in self.replaced:
+        if name in self.others:
             return adapted
         return weight.to(torch.promote_types(weight.dtype, torch.float32)) + adapted
+
+    def _of_another_base(self, found: str) -> RankriseError:
+        return RankriseError(f"{str(self.folder)!r}: {found}: pass the base that it was trained on.")
 
 
 def is_adapter_folder(source: object) -> bool:
@@ -115,10 +100,9 @@ def is_adapter_folder(source: object) -> bool:
 def read_adapter(folder: str | Path) -> StoredAdapter:
     """Read the factors of a PEFT LoRA adapter from its folder."""
     folder = Path(folder)
-    if not (folder / ADAPTER_CONFIG).is_file():
-        raise RankriseError(f"{str(folder)!r} has no {ADAPTER_CONFIG}: pass the folder of a PEFT adapter.")
-    if not (folder / TENSORS).is_file():
-        raise RankriseError(f"{str(folder)!r} has no {TENSORS}: save the adapter as safetensors.")
+    for file in (ADAPTER_CONFIG, TENSORS):
+        if not (folder / file).is_file():
+            raise RankriseError(f"{str(folder)!r} has no {file}: pass the folder of a PEFT adapter.")
     config = read_json(folder / ADAPTER_CONFIG)
     _refuse_other_kinds(folder, config)
     try:
@@ -132,9 +116,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
         right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
         if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-            raise RankriseError(
-                f"{str(folder)!r} holds no two factors for {name}: pass an adapter of linear layers."
-            )
+            raise RankriseError(f"{str(folder)!r} holds no two factors for {name}: pass plain LoRA.")
         for factor in (left, right):
             refuse_quantised(factor, f"a factor for {name} in {str(folder)!r}")
             if not factor.float().isfinite().all():
@@ -143,26 +125,24 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
 
     left_over = [key for key in tensors if ".lora_" in key]
     if left_over or not factors:
-        raise RankriseError(
-            f"{str(folder)!r} holds {left_over[0] if left_over else 'no LoRA factors'}: pass a LoRA adapter "
-            "of linear layers alone."
-        )
+        what = left_over[0] if left_over else "no LoRA factors"
+        raise RankriseError(f"{str(folder)!r} holds {what}: pass a LoRA adapter of linear layers alone.")
     return StoredAdapter(folder, config, factors, tensors, dtype)
 
 
 def _refuse_other_kinds(folder: Path, config: dict[str, Any]) -> None:
     """Refuse adapters whose change is not a product of two factors added to the base on disk."""
     start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
-    if start in MOVES_THE_BASE:
+    if start in _MOVES_THE_BASE:
         raise RankriseError(
             f"{str(folder)!r} is a LoRA adapter that began by moving the base's weights ({start}): save it "
             "as plain LoRA with PEFT's path_initial_model_for_weight_conversion."
         )
-    special = next((name for name in NOT_A_PRODUCT if config.get(name)), None)
+    special = next((name for name in _NOT_A_PRODUCT if config.get(name)), "")
     if config.get("peft_type") != "LORA" or special:
-        what = f"{config.get('peft_type')}{f' with {special}' if special else ''}"
         raise RankriseError(
-            f"{str(folder)!r} holds an adapter of type {what}: pass plain LoRA, a product of two factors."
+            f"{str(folder)!r} holds an adapter of type {config.get('peft_type')} {special}: pass plain LoRA, "
+            "a product of two factors."
         )
 
 

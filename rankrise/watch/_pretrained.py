@@ -1,12 +1,11 @@
 """Build the model of a checkpoint without weights from its config.json, and fill it one layer at a time."""
 
-import contextlib
 import copy
 import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_json
 from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
 from rankrise.record.weight_folders import advice_below, by_numbers
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline, read_config
-from rankrise.watch._lora import AdaptedWeights, read_adapter
+from rankrise.watch._lora import StoredAdapter, read_adapter
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
@@ -60,13 +59,12 @@ class Opened:
         """The tensor of that name, or all below the module of that name, by their whole names."""
         tensors: dict[str, Tensor] = {}
         for target in self._below(name):
-            parts = self._sources[target]
-            stored, pattern = parts[0]
+            stored, pattern = self._sources[target][0]
             if pattern is None:
                 tensors[target] = self.checkpoint.read(stored)
                 continue
             converter = copy.deepcopy(self._converters[pattern])
-            for stored, pattern in parts:
+            for stored, pattern in self._sources[target]:
                 converter.add_tensor(target, stored, pattern, self.checkpoint.read(stored))
             made = converter.convert(target, model=self.model, config=getattr(self.model, "config", None))
             tensors |= {one: value[0] if isinstance(value, list) else value for one, value in made.items()}
@@ -103,49 +101,47 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
 
 def open_pretrained(
     source: str | Path, adapter: str | Path | None = None
-) -> tuple[nn.Module, Loaded, AdaptedWeights | None]:
-    """The model of a checkpoint on the meta device, what gives one module its weights, and a PEFT adapter's
-    weights by the model's names."""
+) -> tuple[nn.Module, Loaded, StoredAdapter | None]:
+    """The model of a checkpoint on the meta device, what gives one module its weights, and a PEFT adapter by
+    the model's names."""
     opened = open_weights(source)
     adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
     return opened.model, loading(opened, source, adapted), adapted
 
 
-def loading(opened: Opened, source: object, adapted: AdaptedWeights | None = None) -> Loaded:
+def loading(opened: Opened, source: object, adapted: StoredAdapter | None = None) -> Loaded:
     """What gives a module its weights, with an adapter applied; `source` is named in errors."""
+    method = getattr(getattr(opened.model, "config", None), "quantization_config", None)
+    advice = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
 
-    @contextlib.contextmanager
+    @contextmanager
     def loaded(module: nn.Module, name: str) -> Iterator[None]:
         tensors = opened.read(name)
-        with contextlib.ExitStack() as emptied:
-            for path, parameter in list(module.named_parameters()):
+        empty = dict(module.named_parameters())
+        try:
+            for path, parameter in empty.items():
                 whole = f"{name}.{path}".lstrip(".")
                 tensor = tensors.pop(whole, None)
                 if tensor is None:
-                    raise RankriseError(
-                        f"{str(source)!r} has no tensor for {whole}{_quantised(opened.model)}."
-                    )
+                    raise RankriseError(f"{str(source)!r} has no tensor for {whole}{advice}.")
                 if tensor.is_floating_point() and tensor.shape != parameter.shape:
                     raise RankriseError(
                         f"{whole} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config makes "
                         f"it {tuple(parameter.shape)}: restore both."
                     )
-                if adapted is not None:
-                    tensor = adapted.of(whole, tensor)
-                owner, _, leaf = path.rpartition(".")
-                parameters = module.get_submodule(owner)._parameters
-                emptied.callback(parameters.__setitem__, leaf, parameter)
-                parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
+                tensor = tensor if adapted is None else adapted.of(whole, tensor)
+                _replace(module, path, nn.Parameter(tensor, requires_grad=False))
             yield
+        finally:
+            for path, parameter in empty.items():
+                _replace(module, path, parameter)
 
     return loaded
 
 
-def _quantised(model: Any) -> str:
-    """Advice if the config says that the checkpoint is quantised."""
-    about = getattr(getattr(model, "config", None), "quantization_config", None)
-    method = about.get("quant_method") if isinstance(about, dict) else None
-    return f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
+def _replace(module: nn.Module, path: str, parameter: nn.Parameter) -> None:
+    owner, _, leaf = path.rpartition(".")
+    module.get_submodule(owner)._parameters[leaf] = parameter
 
 
 def architecture_of(config: Path) -> Architecture:
@@ -160,18 +156,17 @@ def architecture_of(config: Path) -> Architecture:
     module = require(library, extra=library, purpose=f"Reading a checkpoint of {library}")
     try:
         with offline(), torch.device("meta"):
-            return (_transformers if library == "transformers" else _timm)(module, described)
+            if library == "transformers":
+                return _transformers(module, described)
+            arguments = {"num_classes": described.get("num_classes", 1000)} | (
+                described.get("model_args") or {}
+            )
+            return Architecture(module.create_model(described["architecture"], pretrained=False, **arguments))
     except Exception as error:
-        sentence = " ".join(str(error).split())[:200]
         raise RankriseError(
-            f"{library} {module.__version__} cannot build the model of {str(config)!r} ({sentence}): build "
-            "it and pass it instead."
+            f"{library} {module.__version__} cannot build the model of {str(config)!r}, so build it and pass "
+            f"it instead ({first_line(error)})."
         ) from error
-
-
-def _timm(timm: Any, described: dict[str, Any]) -> Architecture:
-    arguments = {"num_classes": described.get("num_classes", 1000)} | (described.get("model_args") or {})
-    return Architecture(timm.create_model(described["architecture"], pretrained=False, **arguments))
 
 
 def _transformers(transformers: Any, described: dict[str, Any]) -> Architecture:
@@ -215,7 +210,8 @@ def _names_of_version_4(model: Any) -> Callable[[str], Target]:
             name, count = re.subn(pattern, replacement, name)
             if count:
                 break
-        candidates = (name, prefix + name, name.removeprefix(prefix))
-        return next((one for one in candidates if one in state), name), None
+        return next(
+            (one for one in (name, prefix + name, name.removeprefix(prefix)) if one in state), name
+        ), None
 
     return target_of

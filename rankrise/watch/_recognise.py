@@ -1,8 +1,8 @@
 """Which modules of a model are attention, which family reads each, and which readings are proved."""
 
-import contextlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -14,10 +14,9 @@ from rankrise.watch._families import FAMILIES, Attention, Family
 from rankrise.watch._linear import has_own_forward, is_linear, plain_name, shapes_only, works_as_known
 from rankrise.watch._projection import Unreadable
 
-_INPUT = roles.named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
 _added: list[Family] = []
 _verdicts: WeakKeyDictionary[type, dict[str, tuple[bool, str]]] = WeakKeyDictionary()
-"""By class, and by what is assumed of it: whether a forward pass proved it, and the limits or the reason."""
+"""By class, and by what is assumed of it: whether a forward pass proved it, and a note."""
 
 
 def add_family(family: Family) -> Family:
@@ -52,31 +51,30 @@ def remove_family(family: Family) -> None:
 
 
 def recognise(module: nn.Module) -> Attention | None:
-    """The first family's reading of this module; None if no family knows it.
+    """The first family's reading of this module, checked for misfits; None if no family knows it.
 
     A `guess` that a forward pass has proved for this class is gone from it.
     """
-    read = _read(module)
-    if read is None:
+    attention = _read(module)
+    if attention is None:
         return None
-    attention, assumed = read
-    proved, words = _verdicts.get(type(module), {}).get(assumed, (False, ""))
-    if proved:
-        note, attention = words if assumed else "", replace(attention, guess="")
-    elif words:
-        note = f"{assumed or 'its layout'} (not proved: {words})"
-    else:
-        note = f"{assumed} (not checked, see watch.check)" if assumed else ""
-    return replace(attention, notes=(note, *attention.notes)) if note else attention
+    attention.refuse_misfit()
+    guess = attention.guess
+    unchecked = False, f"{guess} (not checked, see watch.check)" if guess else ""
+    proved, note = _verdicts.get(type(module), {}).get(guess, unchecked)
+    notes = (note, *attention.notes) if note else attention.notes
+    return replace(attention, guess="" if proved else guess, notes=notes)
 
 
 def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
     """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
     nothing is proved."""
     with shapes_only():
-        read = _read(module)
-    assert read is not None
-    _verdicts.setdefault(type(module), {})[read[1]] = proved, words
+        attention = _read(module)
+    assert attention is not None
+    guess = attention.guess
+    note = words * bool(guess) if proved else f"{guess or 'its layout'} (not proved: {words})"
+    _verdicts.setdefault(type(module), {})[guess] = proved, note
 
 
 def read_shapes(module: nn.Module) -> Attention:
@@ -97,12 +95,10 @@ def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, st
             continue
         try:
             with shapes_only(), naming(path):
-                attention = recognise(module)
-                if attention is not None:
-                    attention.refuse_misfit()
+                if recognise(module) is not None:
                     found[path], inside = module, path
                 elif _looks_like_attention(module, path):
-                    reasons[path] = _why_unknown(module)
+                    reasons[path] = "its projections are laid out in no way that is known here"
         except Unreadable as refusal:
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
@@ -114,7 +110,7 @@ def _below(path: str, above: str) -> bool:
     return path != above and (not above or path.startswith(f"{above}."))
 
 
-@contextlib.contextmanager
+@contextmanager
 def naming(name: str) -> Iterator[None]:
     """Put the module's name before the sentence of an error about its weights."""
     try:
@@ -123,22 +119,19 @@ def naming(name: str) -> Iterator[None]:
         raise RankriseError(f"{plain_name(name)}: {error}") from None
 
 
-def _read(module: nn.Module) -> tuple[Attention, str] | None:
-    """The reading of a module, and what is assumed in it."""
-    for family in _added:
-        attention = family(module)
-        if attention is not None:
-            notes = (*attention.notes, *roles.notes_on(module), *_left_out(module, attention))
-            name = getattr(family, "__name__", repr(family))
-            return replace(attention, notes=notes), attention.guess or f"read by your family {name}"
-    roles.refuse(module)
-    for family in FAMILIES:
-        attention = family(module)
-        if attention is not None:
-            scale = roles.scale_of(module) if attention.scale is None else attention.scale
-            guess, notes = _assumed(module, attention), (*attention.notes, *roles.notes_on(module))
-            return replace(attention, scale=scale, guess=guess, notes=notes), guess
-    return None
+def _read(module: nn.Module) -> Attention | None:
+    """The reading of a module, with all that is assumed in it as its guess, and with notes on what it leaves
+    out."""
+    attention = next(filter(None, (family(module) for family in _added)), None)
+    if attention is None:
+        roles.refuse(module)
+        attention = next(filter(None, (family(module) for family in FAMILIES)), None)
+        if attention is None:
+            return None
+        scale = roles.scale_of(module) if attention.scale is None else attention.scale
+        attention = replace(attention, scale=scale, guess=_assumed(module, attention))
+    notes = (*attention.notes, *roles.notes_on(module), *_left_out(module, attention))
+    return replace(attention, notes=tuple(dict.fromkeys(notes)))
 
 
 def _assumed(module: nn.Module, attention: Attention) -> str:
@@ -155,43 +148,26 @@ def _assumed(module: nn.Module, attention: Attention) -> str:
 
 
 def _left_out(module: nn.Module, attention: Attention) -> tuple[str, ...]:
-    """A note on the matrices that a family of the user's own leaves out. Nothing where it reads bare weights:
-    then only a forward pass can tell."""
-    if any(isinstance(layer, Tensor) for layer in attention.layers):
+    """A note on further weights: gates, relative positions, pooling, sinks, global tokens. None where bare
+    matrices are read, since then only a forward pass can tell."""
+    if any(isinstance(layer, Tensor) and layer.ndim > 1 for layer in attention.layers):
         return ()
-    layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
-    read = {weight for layer in layers for weight in layer.parameters()}
-    names = [name for name, weight in module.named_parameters() if weight.ndim > 1 and weight not in read]
-    further = ", ".join(name.removesuffix(".weight") for name in names)
-    return (f"it has further weights that are not read: {further}",) if further else ()
+    read = {
+        weight for layer in attention.layers if isinstance(layer, nn.Module) for weight in layer.parameters()
+    }
+    further = [name for name, weight in module.named_parameters() if weight not in read]
+    names = [name.removesuffix(".weight") for name in further if roles.acts_on_heads(name)]
+    return (f"it has further weights that are not read: {', '.join(names)}",) if names else ()
 
 
 def _looks_like_attention(module: nn.Module, path: str) -> bool:
     """Whether a module that no family reads should be mentioned: for its class, its name or its layers."""
-    by_class = re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE) is not None
-    called = re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]) is not None
-    by_class = by_class or (called and sum(map(is_linear, module.modules())) > 1)
-    inputs = [name for name, child in module.named_children() if _INPUT.fullmatch(name) and _projects(child)]
+    if re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE):
+        return any(True for _ in module.parameters())
+    if re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]):
+        return sum(map(is_linear, module.modules())) > 1
+    layers = [name for name, child in module.named_children() if any(map(is_linear, child.modules()))]
     bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
-    inputs += [name for name in (one.removesuffix("_weight") for one in bare) if _INPUT.fullmatch(name)]
-    fused = any(roles.FUSED.fullmatch(name) for name in inputs)
-    return (by_class and any(True for _ in module.parameters())) or fused or len(inputs) > 1
-
-
-def _projects(child: nn.Module) -> bool:
-    """Whether it is a linear layer, or a module around some, such as one for each head."""
-    return any(is_linear(part) for part in child.modules())
-
-
-def _why_unknown(module: nn.Module) -> str:
-    """Why no family reads a module that looks like attention."""
-    odd = [
-        f"{name} (a {type(child).__name__})"
-        for name, child in module.named_children()
-        if (_INPUT.fullmatch(name) or roles.OUTPUT.fullmatch(name))
-        and _projects(child)
-        and not is_linear(child)
-    ]
-    if odd:
-        return f"it has parts that do more than a linear layer that is known here: {', '.join(odd)}"
-    return "its projections are laid out in no way that is known here"
+    names = [name.removesuffix("_weight") for name in (*layers, *bare)]
+    inputs = [name for name in names if roles.INPUT.fullmatch(name)]
+    return len(inputs) > 1 or any(map(roles.FUSED.fullmatch, inputs))

@@ -13,40 +13,30 @@ from rankrise.watch._linear import is_linear
 from rankrise.watch._projection import Projection, Unreadable
 
 
-def named(core: str, *others: str) -> re.Pattern[str]:
+def _named(core: str, *others: str) -> re.Pattern[str]:
     """A pattern for the names of one role.
 
-    >>> [bool(named("q|query").fullmatch(name)) for name in ("q_proj", "to_q", "Wq", "query", "q_lin", "mlp")]
-    [True, True, True, True, True, False]
+    >>> [bool(_named("q|query").fullmatch(name)) for name in ("q_proj", "to_q", "Wq", "query", "mlp")]
+    [True, True, True, True, False]
     """
     before = "(to_|w_?|lin_|linear_|project_|c_)?"
     after = "(_proj|_projection|_lin|_linear|_layer|_net|_attn)?"
     return re.compile("|".join([f"{before}({core}){after}", *others]), re.IGNORECASE)
 
 
-QUERY, KEY, VALUE = named("q|query"), named("k|key"), named("v|value")
-KEY_VALUE, FUSED = named("kv|key_value"), named("qkv", "c_attn", "att_proj")
-OUTPUT = named("o|out|output", "c_proj", "proj", "projection(_layer)?", "dense", "att(entio)?n_out")
+QUERY, KEY, VALUE = _named("q|query"), _named("k|key"), _named("v|value")
+KEY_VALUE, FUSED = _named("kv|key_value"), _named("qkv", "c_attn", "att_proj")
+OUTPUT = _named("o|out|output", "c_proj", "proj", "projection(_layer)?", "dense", "att(entio)?n_out")
+INPUT = _named("q|query|k|key|v|value|qk|kv|qkv", "c_attn", r"w?_?(q|k|v|kv)_(a|b|up|down)(_proj)?")
 
 HEADS = (
-    "num_heads",
-    "n_heads",
-    "n_head",
-    "num_attention_heads",
-    "heads",
-    "attention_heads",
-    "nhead",
-    "num_head",
+    *("num_heads", "n_heads", "n_head", "num_attention_heads"),
+    *("heads", "attention_heads", "nhead", "num_head"),
 )
-_GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_query_groups", "num_query_groups")
-_SIZES = (
-    "head_dim",
-    "attention_head_size",
-    "head_size",
-    "key_value_proj_dim",
-    "d_head",
-    "dim_head",
-    "dim_per_head",
+GROUPS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_query_groups", "num_query_groups")
+SIZES = (
+    *("head_dim", "attention_head_size", "head_size", "key_value_proj_dim"),
+    *("d_head", "dim_head", "dim_per_head"),
 )
 
 ROTARY = "rotary positions turn queries and keys: the product is the position-free one"
@@ -68,20 +58,18 @@ _REFUSED_PARTS = {
 _QUERY_KEY_NORM = re.compile(
     "(q|k|qk|query|key)_?(norm|layernorm|layer_norm|ln)|(norm|ln)_?(q|k)|logit_scale"
 )
-_HARMLESS = re.compile("bias|LayerNorm|layer_norm|rotary|rope")
+_HARMLESS = re.compile("bias|[Ll]ayer_?[Nn]orm|rotary|rope")
 """Further weights that need no note: they are added, stand after the output, or have a note of their own."""
-
-
-# Roles
 
 
 def role(module: nn.Module, pattern: re.Pattern[str]) -> nn.Module | None:
     """The one linear layer of this module whose name fits; None if there is none."""
-    fitting = {name: child for name, child in module._modules.items() if pattern.fullmatch(name)}
-    found = {name: child for name, child in fitting.items() if is_linear(child)}
-    if len(set(found.values())) > 1:
-        raise Unreadable(f"several of its layers could have the same role: {', '.join(found)}")
-    return next(iter(found.values()), None)
+    fitting = [
+        name for name, child in module._modules.items() if pattern.fullmatch(name) and is_linear(child)
+    ]
+    if len({module._modules[name] for name in fitting}) > 1:
+        raise Unreadable(f"several of its layers could have the same role: {', '.join(fitting)}")
+    return module._modules[fitting[0]] if fitting else None
 
 
 def inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
@@ -96,35 +84,26 @@ def inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
     return None if both is None or key is not None or value is not None else (query, both)
 
 
-# Numbers
-
-
 def heads_of(module: Any, output: Projection) -> int:
     """How many heads the module, or else its config, says it has."""
-    width = output.weight.shape[1]
-    heads = number(module, HEADS) or number(getattr(module, "config", None), HEADS)
-    size = head_size(module)
-    if heads is None and size is not None:
-        heads = width // size
+    width, size = output.weight.shape[1], number(module, SIZES)
+    heads = configured(module, HEADS) or (width // size if size else None)
     if heads is None:
-        raise Unreadable(
-            f"it does not say how many heads it has: set one of {', '.join(HEADS)} as an attribute of it"
-        )
+        raise Unreadable(f"it does not say how many heads it has: give it one of {', '.join(HEADS)}")
     if heads < 1 or width % heads:
         raise Unreadable(f"it says it has {heads} heads, and its output projection takes {width}")
     return heads
 
 
-def groups_of(module: Any) -> int | None:
-    """How many keys the heads share, if the module or its config says so."""
-    if getattr(module, "multi_query", False):
-        return 1
-    return number(module, _GROUPS) or number(getattr(module, "config", None), _GROUPS)
+def configured(module: Any, names: tuple[str, ...]) -> int | None:
+    """A number that the module, or else its config, says."""
+    return number(module, names) or number(getattr(module, "config", None), names)
 
 
-def head_size(module: Any) -> int | None:
-    """The size of a query, if the module says it."""
-    return number(module, _SIZES)
+def number(owner: Any, names: tuple[str, ...]) -> int | None:
+    """The first of these attributes that is a whole number; None if none is."""
+    values = (getattr(owner, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
 
 
 def scale_of(module: Any) -> float | None:
@@ -142,15 +121,6 @@ def scale_of(module: Any) -> float | None:
     return scale
 
 
-def number(owner: Any, names: tuple[str, ...]) -> int | None:
-    """The first of these attributes that is a whole number; None if none is."""
-    values = (getattr(owner, name, None) for name in names)
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
-
-
-# What else acts
-
-
 def refuse(module: nn.Module) -> None:
     """Raise the reason if heads of this kind of module have no W_Q, W_K, W_V and W_O.
 
@@ -158,12 +128,10 @@ def refuse(module: nn.Module) -> None:
     Traceback (most recent call last):
     rankrise.watch._projection.Unreadable: it is deformable attention: ...
     """
-    for pattern, reason in _REFUSED_CLASSES.items():
-        if re.fullmatch(pattern, type(module).__name__):
-            raise Unreadable(reason)
-    for pattern, reason in _REFUSED_PARTS.items():
-        if any(re.fullmatch(pattern, name) for name in module._modules):
-            raise Unreadable(reason)
+    for names, reasons in (([type(module).__name__], _REFUSED_CLASSES), (module._modules, _REFUSED_PARTS)):
+        for pattern, reason in reasons.items():
+            if any(re.fullmatch(pattern, name) for name in names):
+                raise Unreadable(reason)
 
 
 def notes_on(module: Any) -> tuple[str, ...]:
@@ -171,39 +139,15 @@ def notes_on(module: Any) -> tuple[str, ...]:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     names = {*vars(module), *module._modules} | ({*code.co_names, *code.co_varnames} if code else set())
     used = [name for name in names if getattr(module, name, ...) is not None]
-    found = []
-    if any(re.search("rotary|rope|freqs_cis", name) for name in used):
-        found.append(ROTARY)
-    if any(is_norm(name) for name in weights_of(module)) or any(
-        (QUERY.fullmatch(name) or KEY.fullmatch(name))
-        and isinstance(part, nn.Sequential)
-        and "Norm" in type(part[-1]).__name__
-        for name, part in module.named_children()
-    ):
-        found.append(NORMALISED)
-    return tuple(found)
-
-
-def unread_parts(module: nn.Module, read: tuple[nn.Module, ...]) -> tuple[str, ...]:
-    """A note on what else the module applies: gates, relative positions, pooling, sinks, global tokens."""
-    further = [name for name, part in weights_of(module).items() if all(part is not one for one in read)]
-    further = [name for name in further if acts_on_heads(name) and not is_norm(name)]
-    return (f"it has further weights that are not read: {', '.join(further)}",) if further else ()
-
-
-def is_norm(name: str) -> bool:
-    """Whether a part of this name is a norm of queries or keys."""
-    return _QUERY_KEY_NORM.fullmatch(name.partition(".")[0]) is not None
+    turned = any(re.search("rotary|rope|freqs_cis", name) for name in used)
+    normalised = any(_is_norm(name) for name, _ in module.named_parameters())
+    return (ROTARY,) * turned + (NORMALISED,) * normalised
 
 
 def acts_on_heads(name: str) -> bool:
-    """Whether a weight of this name may act between the tokens and what the heads give."""
-    return _HARMLESS.search(name) is None
+    """Whether a weight of this name may act between the tokens and what the heads give, and has no note."""
+    return _HARMLESS.search(name) is None and not _is_norm(name)
 
 
-def weights_of(module: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
-    """The module's own parameters, and its children that have any."""
-    children = {
-        name: child for name, child in module.named_children() if any(True for _ in child.parameters())
-    }
-    return children | dict(module.named_parameters(recurse=False))
+def _is_norm(name: str) -> bool:
+    return any(map(_QUERY_KEY_NORM.fullmatch, name.split(".")))

@@ -440,7 +440,7 @@ def test_xlnet():
             {"embed_dim": 24, "depths": [1], "num_attention_heads": ..., "num_heads": [4], "head_dim": ...},
             ["normalised"],
         ),
-        ("longformer", {"attention_window": [2, 2]}, ["query_global, key_global, value_global"]),
+        ("longformer", {"attention_window": [2, 2]}, ["self.query_global, self.key_global"]),
         (
             "deberta-v2",
             {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False},

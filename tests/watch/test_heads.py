@@ -295,7 +295,7 @@ def fused(**numbers):
         (lambda: with_weight(lambda weight: weight.data.as_subclass(Int4)), "Int4"),
         (lambda: with_weight(empty_shard), "ZeRO-3"),
         (lambda: with_weight(lambda weight: nn.Parameter(torch.empty(0))), r"\(0,\)"),
-        (lambda: plain(query=QuantLinear()), "QuantLinear"),
+        (lambda: plain(query=QuantLinear()), "Plain"),
         (lambda: plain(query=LoraLinear()), "LoraLinear .*lora_A, lora_B"),
         (lambda: plain(query=nn.Sequential(nn.Linear(8, 12), nn.GELU())), "query"),
         (lambda: plain(num_heads=5), "5 heads"),
@@ -338,5 +338,5 @@ def test_a_known_layer_with_another_forward_pass_is_announced(recwarn):
     assert not recwarn.list
     for block in model.h:
         block.attn.forward = lambda hidden_states, *args, **kwargs: (hidden_states, None)
-    with pytest.warns(UserWarning, match="The layout of h.0.attn and 1 more is a GUESS"):
+    with pytest.warns(UserWarning, match=r"The layout of h.0.attn \(GPT2Attention\) is a GUESS"):
         watch.heads(model)
