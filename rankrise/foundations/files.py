@@ -6,26 +6,16 @@ import hashlib
 import json
 import os
 import platform
-import re
-import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.reading import DEEPEST, is_too_deep, read_bytes, refuse_special
-
-LARGEST_JSON = 100_000_000
-"""Bytes; an index of the largest model's weights has a few million."""
 
 MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
-_TEMPORARY = re.compile(r"\..*-([0-9a-f]{6})-(\d{1,9})-[a-z0-9_]{8}(\.[^.]*)?")
-"""Our temporary names: what is written, the machine, the process, anything."""
-_DAY = 86_400
-_looked_at: set[Path] = set()
+"""Marks temporary files of this machine, since folders may be shared."""
 
 
 @contextmanager
@@ -39,59 +29,59 @@ def replacing(path: str | Path) -> Iterator[Path]:
     ...     (Path(folder) / "note.txt").read_text()
     'whole'
     """
-    path = Path(path)
-    if path.exists() and not path.is_dir():
-        refuse_special(path)  # a device or a pipe would be gone
-    temporary = _temporary(path)
-    try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    with _written_aside(Path(path)) as temporary:
+        temporary.touch()
         yield temporary
         sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
-        _tell_of(path, error, temporary)
-        raise
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `path`, which gets that name once all is in it and on the disk; an empty
-    folder of that name makes way for it."""
-    temporary = _temporary(path)
-    try:
+    """Like `replacing` for a new folder and the files in it; an empty folder at `path` makes way."""
+    with _written_aside(path) as temporary:
         temporary.mkdir()
         yield temporary
-        for inner in temporary.iterdir():
+        for inner in (*temporary.iterdir(), temporary):
             sync(inner)
-        sync(temporary)
         if path.is_dir():
             path.rmdir()
-        temporary.rename(path)
+
+
+@contextmanager
+def _written_aside(path: Path) -> Iterator[Path]:
+    make_folder(path.parent)
+    for left in path.parent.glob(f".*-{MACHINE}-*"):
+        if not _is_running(left.stem.rpartition("-")[2]):  # its process was killed
+            _remove(left)
+    temporary = path.with_name(f".{path.stem[:50]}-{MACHINE}-{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        temporary.replace(path)
         sync(path.parent)
     except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        _tell_of(path, error, temporary)
+        _remove(temporary)
+        if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
+            error.filename = str(path)  # a full disk has no name, or the temporary one
         raise
 
 
-def _tell_of(path: Path, error: BaseException, temporary: Path) -> None:
-    """A full disk is told without a name, or with our temporary one: say where it was to be written."""
-    if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
-        error.filename = str(path)
+def _is_running(process: str) -> bool:
+    try:
+        if os.name != "nt":  # where signal 0 would end the process
+            os.kill(int(process), 0)
+    except (OSError, ValueError) as error:
+        return getattr(error, "errno", None) != errno.ESRCH
+    return True
 
 
-def _temporary(path: Path) -> Path:
-    """A new name beside `path`, in a folder without what killed processes left there."""
-    make_folder(path.parent)
-    _remove_abandoned(path.parent)
-    return path.with_name(f".{path.stem[:50]}-{MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file's content, or the names in a folder, and not the system's buffers alone."""
+    """Have the disk keep a file's content, or the names in a folder."""
     if os.name == "nt":  # it syncs neither folders nor files that are open for reading
         return
     handle = os.open(path, os.O_RDONLY)
@@ -125,30 +115,6 @@ def is_taken(path: Path) -> bool:
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what processes that were killed had begun; each process looks once at each folder."""
-    if folder in _looked_at:
-        return
-    _looked_at.add(folder)
-    for path in folder.glob(".*-*-*-*"):
-        name = _TEMPORARY.fullmatch(path.name)
-        if name:
-            with suppress(OSError):
-                if _has_ended(name[1], int(name[2])) or time.time() - path.stat().st_mtime > _DAY:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _has_ended(machine: str, process: int) -> bool:
-    """Whether a process of this machine is no more; of another machine's, nothing is known."""
-    if machine != MACHINE or os.name == "nt":
-        return False
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return error.errno == errno.ESRCH
-    return False
-
-
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` so that a reader never sees a part of it."""
     with replacing(path) as temporary:
@@ -156,24 +122,18 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically. Non-finite numbers become the strings "inf", "-inf",
-    "nan".
-    """
+    """Write `value` as indented JSON, atomically; see `to_json`."""
     write_text(path, to_json(value) + "\n")
 
 
 def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
-    """The JSON object in a file, or one sentence: what is wrong with it, and `advice` on what to do."""
+    """The JSON object in a file, or an error with `advice` on what to do."""
     try:
-        value = json.loads(read_bytes(path, LARGEST_JSON).decode("utf-8"))
-    except RankriseError:
-        raise
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("it does not hold a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
-    if not isinstance(value, dict):
-        raise RankriseError(f"{path} is damaged (it does not hold a JSON object): {advice}.")
-    if is_too_deep(value):
-        raise RankriseError(f"{path} is damaged (it is nested deeper than {DEEPEST} levels): {advice}.")
     return value
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,10 +31,8 @@ def versions(*others: str) -> dict[str, str]:
         "numpy": numpy.__version__,
     }
     for name in others:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -44,18 +43,15 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     'cpu'
     """
     device = torch.device(device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     processor = platform.processor()
     with suppress(OSError):
-        models = [
-            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
-        ]
-        processor = models[0].split(":", 1)[1].strip() if models else processor
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        processor = found[1].strip() if found else processor
     return {
         "platform": platform.platform(),
         "processor": processor,
         "cores": os.cpu_count(),
-        "device": name,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
 
 

@@ -1,5 +1,6 @@
 """Settings: a frozen dataclass whose fields state their ranges; recipes and flags replace its values."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -80,28 +81,19 @@ def check(settings: Any) -> None:
         if get_origin(kind) is Literal and not set(values) <= set(get_args(kind)):
             raise RankriseError(f"{name} is {in_words(value)}: choose from {', '.join(get_args(kind))}.")
         for number in values if kind in (int, float) else ():
-            if meaning.above is not None and not number > meaning.above:
-                raise RankriseError(f"{name} is {in_words(number)}: it must be above {meaning.above:g}.")
-            if meaning.at_least is not None and not number >= meaning.at_least:
-                raise RankriseError(
-                    f"{name} is {in_words(number)}: it must be at least {meaning.at_least:g}."
-                )
-            if meaning.at_most is not None and not number <= meaning.at_most:
-                raise RankriseError(f"{name} is {in_words(number)}: it must be at most {meaning.at_most:g}.")
+            for bound, within, words in (
+                (meaning.above, operator.gt, "above"),
+                (meaning.at_least, operator.ge, "at least"),
+                (meaning.at_most, operator.le, "at most"),
+            ):
+                if bound is not None and not within(number, bound):
+                    raise RankriseError(f"{name} is {in_words(number)}: it must be {words} {bound:g}.")
         if meaning.each_once and (not values or len(set(values)) < len(values)):
             raise RankriseError(f"{name} is {in_words(value) or 'empty'}: give one value or more, each once.")
 
 
 def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: str) -> Settings:
-    """Replace fields of `settings` by the values that `source` gives, as text or in their own types.
-
-    >>> @dataclass(frozen=True)
-    ... class Example:
-    ...     sizes: tuple[int, ...] = (1,)
-    ...     rate: float = 0.5
-    >>> replaced(Example(), {"sizes": "2, 3", "rate": 1}, "an example", "an example")
-    Example(sizes=(2, 3), rate=1.0)
-    """
+    """Replace fields of `settings` by the values that `source` gives, as text or in their own types."""
     types = get_type_hints(type(settings))
     values = {}
     for name, value in given.items():
@@ -120,8 +112,8 @@ def as_json(settings: Any) -> dict[str, Any]:
     }
 
 
-def converted(said: str, value: Any, wanted: Any) -> Any:
-    """`value` in the type `wanted`; lists may be text with commas. `said` begins the error's sentence.
+def converted(place: str, value: Any, wanted: Any) -> Any:
+    """`value` in the type `wanted`; lists may be text with commas. `place` begins the error's sentence.
 
     >>> converted("--sizes is 2, 3", "2, 3", tuple[int, ...])
     (2, 3)
@@ -132,18 +124,13 @@ def converted(said: str, value: Any, wanted: Any) -> Any:
     if get_origin(wanted) in (Union, UnionType):
         wanted = next(one for one in get_args(wanted) if one is not NoneType)
     if get_origin(wanted) is tuple:
-        items = (
-            value.split(",")
-            if isinstance(value, str)
-            else value
-            if isinstance(value, list | tuple)
-            else [value]
-        )
-        return tuple(converted(said, one, get_args(wanted)[0]) for one in items if one not in ("", " "))
+        several = value.split(",") if isinstance(value, str) else value
+        items = several if isinstance(several, list | tuple) else [several]
+        return tuple(converted(place, one, get_args(wanted)[0]) for one in items if one not in ("", " "))
     if get_origin(wanted) is Literal:
         if (word := str(value).strip()) in get_args(wanted):
             return word
-        raise RankriseError(f"{said}: choose from {', '.join(get_args(wanted))}.")
+        raise RankriseError(f"{place}: choose from {', '.join(get_args(wanted))}.")
     value = value.strip() if isinstance(value, str) else value
     try:
         if wanted is bool:
@@ -152,7 +139,7 @@ def converted(said: str, value: Any, wanted: Any) -> Any:
             raise TypeError
         return wanted(value)
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
-        raise RankriseError(f"{said}: pass {_NAMES.get(wanted, 'another value')}.") from None
+        raise RankriseError(f"{place}: pass {_NAMES.get(wanted, 'another value')}.") from None
 
 
 def in_words(value: Any) -> str:

@@ -7,8 +7,7 @@
 
 from rankrise.foundations.errors import NotRecorded
 from rankrise.runs._choices import Choice, at_their_best, choices_of
-from rankrise.runs._open import Run, by_kind, folders_of, open
-from rankrise.runs._stages import found_stages
+from rankrise.runs._open import Run, by_kind, folders_of, found_stages, open
 from rankrise.runs._study import Study, studies
 from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
 from rankrise.runs.toy.run import ToyRun, open_toy

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.names import RUN
 from rankrise.record.run_file import has_run, read_run
 from rankrise.record.weight_folders import checkpoints_below, named
 from rankrise.runs.toy.run import ToyRun, toy_run
-from rankrise.watch import TrackedRun
+from rankrise.watch import TrackedRun, find_stages
+from rankrise.watch.types import StagesFound
 
 Run = ToyRun | TrackedRun
+_stages: WeakKeyDictionary[TrackedRun, StagesFound] = WeakKeyDictionary()
 
 
 def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
@@ -39,30 +42,26 @@ def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
     toys = [run for run in opened if isinstance(run, ToyRun)]
     tracked = [run for run in opened if isinstance(run, TrackedRun)]
     kinds: list[list[ToyRun] | list[TrackedRun]] = [toys, tracked]
-    if isinstance(opened[0], TrackedRun):
-        kinds.reverse()
-    return [same for same in kinds if same]
+    return [same for same in sorted(kinds, key=lambda same: opened[0] not in same) if same]
+
+
+def found_stages(run: TrackedRun) -> StagesFound:
+    """The stages of a run, searched for once."""
+    if run not in _stages:
+        _stages[run] = find_stages(run)
+    return _stages[run]
 
 
 def _opened(folder: Path) -> Run:
     if folder.is_dir() and not has_run(folder):
-        _raise_if_near_miss(folder)
+        runs, checkpoints = sorted(folder.glob(f"*/*/{RUN}")), checkpoints_below(folder)
+        if runs:
+            inside = runs[0].parent.parent
+            raise RankriseError(f"{folder} is not a run, but {inside} holds some: pass folders such as this.")
+        if checkpoints:
+            raise RankriseError(
+                f"{folder} is not a run: it holds checkpoints ({named(folder, checkpoints)}); make a run of "
+                f"them with 'rankrise history {checkpoints[0].parent} --run FOLDER', and pass that folder."
+            )
     info = read_run(folder)
     return toy_run(folder, info) if info["kind"] == "toy" else TrackedRun(folder, info)
-
-
-def _raise_if_near_miss(folder: Path) -> None:
-    """Point to runs further down, or to checkpoints of which a run can be made."""
-    runs = sorted(path.parent for path in folder.glob(f"*/*/{RUN}"))
-    if runs:
-        above = list(dict.fromkeys(path.parent for path in runs))
-        raise RankriseError(
-            f"{folder} is not a run, but its folders hold some ({named(folder, runs)}): pass these, or "
-            f"{str(above[0])!r} for those in it."
-        )
-    checkpoints = checkpoints_below(folder)
-    if checkpoints:
-        raise RankriseError(
-            f"{folder} is not a run: it holds checkpoints ({named(folder, checkpoints)}); make a run of them "
-            f"with 'rankrise history {checkpoints[0].parent} --run FOLDER', and pass that folder."
-        )

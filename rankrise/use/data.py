@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
-from rankrise.foundations.reading import PICTURES
 from rankrise.recipes.files import names as recipe_names
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.recipes.use_settings import Measuring
@@ -33,6 +32,8 @@ Judged = Literal["training", "validation"]
 
 __all__ = ["Data", "Measuring", "moments_of", "open_models", "read_data"]
 
+PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+"""The suffixes of files that are read as pictures."""
 LONGEST = 512
 """The most tokens in an example."""
 

@@ -11,7 +11,7 @@ from made_runs import tracked
 
 from rankrise import runs, watch
 from rankrise.claims import check_claims, effects, learned
-from rankrise.record.names import RUN, STEPS
+from rankrise.record.names import RUN
 from rankrise.show.figures import draw_figures
 
 RECIPES = {
@@ -58,11 +58,6 @@ def test_choices_are_told_by_what_differs_from_the_base(opened: list[watch.Track
 def test_the_base_speaks_for_a_table_of_choices(opened: list[watch.TrackedRun]) -> None:
     (study,) = runs.studies(opened[::-1])
     assert [run.name for run in study.main] == ["base", "base-again"]
-
-
-def test_without_a_base_there_are_no_choices(tmp_path: Path) -> None:
-    others = [watch.load(tracked(tmp_path / name, seed=0)) for name in ("one", "two")]
-    assert runs.choices_of(runs.studies(others)[0]) == []
 
 
 def test_runs_that_tracked_other_products_are_not_compared(tmp_path: Path) -> None:
@@ -132,18 +127,6 @@ def test_the_figure_shows_every_choice_with_its_numbers(
     assert "SGD, rate 0.1" in picture
 
 
-def test_the_courses_have_every_measurement_and_every_loss(
-    opened: list[watch.TrackedRun], tmp_path: Path
-) -> None:
-    rows, picture = figure("choice-courses", opened, tmp_path)
-    shown = [row for row in rows if row["run"] == "sgd-low"]
-    ranks = [float(row["value"]) for row in shown if row["quantity"] == "VO"]
-    assert ranks == pytest.approx([grows(1.0)(step) for step in range(1, 21)], rel=1e-4)
-    losses = [float(row["value"]) for row in shown if row["quantity"] == "training loss"]
-    assert losses == pytest.approx([2.0] * 10 + [1.0] * 11, rel=0.1)
-    assert "Muon, rate 0.0001" in picture
-
-
 def test_a_run_that_is_not_finished_says_how_far_it_has_come(
     opened: list[watch.TrackedRun], tmp_path: Path
 ) -> None:
@@ -153,17 +136,3 @@ def test_a_run_that_is_not_finished_says_how_far_it_has_come(
     cut = watch.load(folder)
     labels = [choice.label for choice in runs.choices_of(runs.studies([opened[0], cut])[0])]
     assert labels == ["base", "Lion, rate 0.0001, up to step 20"]
-
-
-def test_runs_that_are_no_table_of_choices_have_no_such_figure(
-    opened: list[watch.TrackedRun], tmp_path: Path
-) -> None:
-    drawn, skipped = draw_figures(opened[:2], tmp_path / "figures")
-    assert not any("choices" in name for name in (*drawn, *skipped))
-
-
-def test_a_recipe_s_run_without_a_loss_is_told_to_train_for_longer(tmp_path: Path) -> None:
-    begun = tracked(tmp_path / "base", seed=0)
-    (begun / STEPS).unlink()
-    with pytest.raises(runs.NotRecorded, match="no record of loss or metrics"):
-        draw_figures([watch.load(begun)], tmp_path / "figures", ["training"])

@@ -32,8 +32,16 @@ def test_a_folder_of_runs_stands_for_those_in_it_and_a_run_comes_once(tmp_path: 
 
 def test_runs_further_down_are_named(tmp_path: Path) -> None:
     tracked(tmp_path / "all" / "sweep" / "seed=0", seed=0)
-    with pytest.raises(RankriseError, match=r"hold some \(sweep/seed=0\): pass these, or '.*sweep'"):
+    with pytest.raises(RankriseError, match=r"all is not a run, but .*sweep holds some"):
         runs.open(tmp_path / "all")
+
+
+def test_stages_are_searched_for_once(tmp_path: Path) -> None:
+    run = watch.load(tracked(tmp_path, steps=400))
+    found = runs.found_stages(run)
+    assert found == watch.find_stages(run)
+    assert [stage.interval[0] <= 200 <= stage.interval[1] for stage in found] == [True]
+    assert runs.found_stages(run) is found
 
 
 def test_reading_writes_nothing(tmp_path: Path) -> None:
@@ -48,12 +56,6 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == before
 
 
-def test_the_caller_s_copy_of_the_steps_is_not_the_run_s(tmp_path: Path) -> None:
-    run = watch.load(tracked(tmp_path))
-    del run.steps()["loss"]
-    assert "loss" in run.steps()
-
-
 def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
     run_toy(tmp_path / "toy", SMALL)
     (toy,) = runs.open(tmp_path / "toy")
@@ -61,5 +63,5 @@ def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
     with pytest.raises(runs.NotRecorded, match=r"full\.safetensors"):
         toy.full(0)
     run = watch.load(tracked(tmp_path / "tracked"))
-    with pytest.raises(runs.NotRecorded, match="no full spectra of step 3"):
+    with pytest.raises(runs.NotRecorded, match=r"0003.safetensors is missing"):
         run.spectrum("KQ", 3)

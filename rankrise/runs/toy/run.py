@@ -1,8 +1,7 @@
 """The folder of a toy run, read and written piece by piece, as JSON and safetensors."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.foundations.errors import NotRecorded
 from rankrise.foundations.files import read_json, write_json
 from rankrise.predict.types import AttentionEntry, Coordinates, DiagonalPath
 from rankrise.recipes.toy_settings import ToySettings
@@ -19,7 +18,7 @@ from rankrise.record.names import RUN
 from rankrise.record.run_file import read_run
 from rankrise.record.tensors import read_tensors, write_tensors
 from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights, PerturbedCurve
-from rankrise.runs.toy.pieces import Kind, Piece, pieces_of
+from rankrise.runs.toy.pieces import Piece, pieces_of
 
 ADVICE = "delete it and start the run again, which redoes what is missing"
 
@@ -47,7 +46,7 @@ class ToyRun:
     settings: ToySettings
     info: dict[str, Any]
     """What run.json holds."""
-    _read: dict[str, Any] = field(default_factory=dict, init=False)
+    _files: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         total = len(pieces_of(self.settings))
@@ -74,94 +73,71 @@ class ToyRun:
 
     def labels(self, seed: int) -> list[str]:
         """The name of each coordinate, such as "VO 7"."""
-        with self._record("stages", seed) as record:
-            return list(record["labels"])
+        return list(self._read(Piece("stages", seed).file)["labels"])
 
     def places(self, seed: int) -> list[AttentionEntry]:
         """Layer, head, "KQ" or "VO", and entry of each coordinate."""
-        with self._record("stages", seed) as record:
-            return [AttentionEntry(*place) for place in record["places"]]
+        return [AttentionEntry(*place) for place in self._read(Piece("stages", seed).file)["places"]]
 
     def stages(self, seed: int) -> predict.Stages:
         """Algorithm 1's stages."""
-        tensors_file = f"{Piece('stages', seed).name}.safetensors"
-        with self._record("stages", seed) as record, self._curves(tensors_file) as (tensors, _):
-            return predict.Stages.from_dict(record, tensors["points"])
+        piece = Piece("stages", seed)
+        tensors, _ = self._read(f"{piece.name}.safetensors")
+        return predict.Stages.from_dict(self._read(piece.file), tensors["points"])
 
     def flow(self, seed: int, alpha: str) -> predict.Flow:
         """The exact flow at a scale, as it was solved."""
-        with self._curves(Piece("flow", seed, alpha).file) as (tensors, texts):
-            constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
-            return predict.Flow(
-                times=tensors["times"],
-                losses=tensors["losses"],
-                log_inverse_alpha=-float(texts["log10_alpha"]) * math.log(10),
-                path=DiagonalPath(Coordinates(**constants), tensors["places"], tensors["rates"]),
-                ending=texts["ending"],  # type: ignore[arg-type]
-                message=texts["message"],
-                steps=len(tensors["times"]) - 1,
-                gradients=int(texts["gradients"]),
-                hessian_columns=int(texts["hessian_columns"]),
-            )
+        tensors, texts = self._read(Piece("flow", seed, alpha).file)
+        constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
+        return predict.Flow(
+            times=tensors["times"],
+            losses=tensors["losses"],
+            log_inverse_alpha=-float(texts["log10_alpha"]) * math.log(10),
+            path=DiagonalPath(Coordinates(**constants), tensors["places"], tensors["rates"]),
+            ending=texts["ending"],
+            message=texts["message"],
+            steps=len(tensors["times"]) - 1,
+            gradients=int(texts["gradients"]),
+            hessian_columns=int(texts["hessian_columns"]),
+        )
 
     def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
         """Plain gradient descent at a scale, with the run's own step or another of its steps."""
-        with self._curves(Piece("descent", seed, alpha, step).file) as (tensors, texts):
-            parts: dict[str, Any] = tensors | {one: float(texts[one]) for one in ("step", "log10_alpha")}
-            return Descent(**parts, message=texts["message"])
+        tensors, texts = self._read(Piece("descent", seed, alpha, step).file)
+        numbers: dict[str, Any] = {one: float(texts[one]) for one in ("step", "log10_alpha")}
+        return Descent(**tensors, **numbers, message=texts["message"])
 
     def full(self, seed: int) -> FullWeights:
         """Training of full weight matrices."""
-        with self._curves(Piece("full", seed).file) as (tensors, texts):
-            parts: dict[str, Any] = tensors | {one: float(texts[one]) for one in ("step", "log10_scale")}
-            return FullWeights(**parts, message=texts["message"])
+        tensors, texts = self._read(Piece("full", seed).file)
+        numbers: dict[str, Any] = {one: float(texts[one]) for one in ("step", "log10_scale")}
+        return FullWeights(**tensors, **numbers, message=texts["message"])
 
     def perturbations(self, seed: int, kind: str) -> list[PerturbedCurve]:
         """The "strict-minima" or "noise-robustness" experiments, in order of time."""
-        with self._curves(Piece(kind, seed).file) as (tensors, texts):  # type: ignore[arg-type]
-            names = ("times", "original", "perturbed")
-            return [
-                PerturbedCurve(float(tensors[f"start_{one}"]), *(tensors[f"{name}_{one}"] for name in names))
-                for one in range(int(texts["experiments"]))
-            ]
+        tensors, texts = self._read(Piece(kind, seed).file)  # type: ignore[arg-type]
+        names = ("times", "original", "perturbed")
+        return [
+            PerturbedCurve(float(tensors[f"start_{one}"]), *(tensors[f"{name}_{one}"] for name in names))
+            for one in range(int(texts["experiments"]))
+        ]
 
     def derived(self, seed: int, kind: str) -> dict[str, Any]:
         """The "comparison" or "assumptions" of a seed."""
-        with self._record(kind, seed) as record:  # type: ignore[arg-type]
-            return record
+        record: dict[str, Any] = self._read(Piece(kind, seed).file)  # type: ignore[arg-type]
+        return record
 
-    @contextmanager
-    def _record(self, kind: Kind, seed: int) -> Iterator[dict[str, Any]]:
-        """A piece's JSON."""
-        file = Piece(kind, seed).file
-        with self._whole(file) as path:
-            if file not in self._read:
-                self._read[file] = read_json(path, ADVICE)
-            yield self._read[file]
-
-    @contextmanager
-    def _curves(self, file: str) -> Iterator[tuple[dict[str, Tensor], dict[str, str]]]:
-        """A piece's tensors and texts."""
-        with self._whole(file) as path:
-            if file not in self._read:
-                self._read[file] = read_tensors(path, ADVICE)
-            yield self._read[file]
-
-    @contextmanager
-    def _whole(self, file: str) -> Iterator[Path]:
-        """The path of a file; what is missing in it is an error that names it."""
+    def _read(self, file: str) -> Any:
+        """A JSON object, or tensors with texts; read once."""
         path = self.folder / file
         if not path.is_file():
             raise NotRecorded(
                 f"{path} does not exist: the run was cut off, or made without that experiment; 'rankrise toy "
                 f"{self.folder}' resumes it."
             )
-        try:
-            yield path
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, RankriseError):
-                raise
-            raise RankriseError(f"{path} is damaged ({error!r}): {ADVICE}.") from error
+        if file not in self._files:
+            self._files[file] = (read_json if path.suffix == ".json" else read_tensors)(path, ADVICE)
+        return self._files[file]
 
 
 def write_stages(
