@@ -11,7 +11,7 @@ from tracked_runs import changed
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.runs import open as open_runs
-from rankrise.show.report.claims_section import claims_section
+from rankrise.show.report.claims import claims_section
 
 
 def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(

@@ -163,8 +163,8 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     columns = full.losses.tolist(), blank, singular["VO"].tolist(), singular["KQ"].tolist()
     for time, loss, *values in zip(rescaled.tolist(), *columns, strict=True):
         rows.append(("full", time, loss, *(cell for part in values for cell in part)))
-    for kind in ("KQ", "VO"):
-        ranks = enumerate(predicted[kind], start=1)
+    for kind, predicted_times in predicted.items():
+        ranks = enumerate(predicted_times, start=1)
         rows += [(f"full, predicted rank {rank} of {kind}", time) for rank, time in ranks]
     return Drawn(picture, ("weights", "rescaled_time", "loss", *source.labels, *names), rows)
 

@@ -1,18 +1,8 @@
 """What a kind of run brings to its page: sentences, settings, plots and their data."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """HTML sentences about a toy run or a study: did it learn in stages, what was done, what came out."""
-
-    answer: str
-    done: str
-    unfinished: list[str] = field(default_factory=list)
-    came_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -29,6 +19,33 @@ class Kind:
     sections: dict[str, str]
     scripts: tuple[str, ...]
     subjects: Callable[[Sequence[Any]], list[str]]
-    chapters: Callable[[Sequence[Any]], list[Chapter]]
+    answers: Callable[[Sequence[Any]], list[str]]
+    """A sentence about each run or study: did it learn in stages?"""
+    chapters: Callable[[Sequence[Any]], list[str]]
+    """Paragraphs: what was done, and what came out."""
     settings: Callable[[Any], dict[str, Any]]
     payload: Callable[[Sequence[Any]], dict[str, Any]]
+
+
+def paragraph(text: str, style: str = "") -> str:
+    """A paragraph of HTML."""
+    return f'<p class="{style}">{text}</p>' if style else f"<p>{text}</p>"
+
+
+def many(count: int, thing: str) -> str:
+    """A count with its noun.
+
+    >>> many(1, "step"), many(6000, "step")
+    ('1 step', '6\u202f000 steps')
+    """
+    return f"{count} {thing}" if count == 1 else f"{count:,} {thing}s".replace(",", "\u202f")
+
+
+def several(names: Sequence[str], most: int = 4) -> str:
+    """The first few names, and how many more there are.
+
+    >>> several(["a", "b"]), several(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c, d and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -18,16 +18,14 @@ import rankrise
 from rankrise.claims import check_claims, has_claims
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_text
+from rankrise.foundations.settings import in_words
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
-from rankrise.show.report.claims_section import claims_section, tally
-from rankrise.show.report.kind import Chapter, Kind
-from rankrise.show.report.settings_tables import settings_tables
+from rankrise.show.report.claims import claims_section, tally
+from rankrise.show.report.kind import Kind, many, paragraph, several
 from rankrise.show.report.toy import TOY
 from rankrise.show.report.tracked import TRACKED
 
 KINDS: dict[type, Kind] = {ToyRun: TOY, TrackedRun: TRACKED}
-NAMED = 4
-"""So many runs are named in a heading or a sentence."""
 SCRIPTS = ("dom.js", "data.js", "state.js", "scales.js", "plot.js", "controls.js")
 """The scripts of every page, each after those that it needs."""
 
@@ -45,24 +43,27 @@ class Page:
         """The runs that the page calls not finished."""
         return [run for run in self.runs if (run.missing if isinstance(run, ToyRun) else not run.finished)]
 
+    @property
+    def link(self) -> str:
+        """A link to the page from one in the same folder."""
+        return f'<a href="{quote(self.path.name)}">{escape(self.path.name)}</a>'
+
 
 def write_report(opened: Sequence[Run], path: str | Path, judge: bool = False) -> Path:
-    """Like `write_pages`, but give the path of the first page alone."""
+    """Like `write_pages`, but return the path of the first page alone."""
     return write_pages(opened, path, judge)[0].path
 
 
 def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) -> list[Page]:
-    """Write the page of opened runs, and give what was written.
+    """Write the page of opened runs, and return what was written.
 
     Runs of another kind than the first get a page of their own beside it, report-tracked.html beside
     report.html, and each page links to the other. With `judge`, claims have verdicts on all runs, also on
     those that they are not about.
     """
     path = Path(path)
-    if path.is_dir():
-        raise RankriseError(f"{path} is a folder: pass the name of the file to write the page to.")
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise RankriseError(f"{path} does not end in .html: no browser would open it as a page.")
+    if path.is_dir() or path.suffix.lower() not in (".html", ".htm"):
+        raise RankriseError(f"{path} is not the name of a page: pass a file that ends in .html.")
     pages: list[Page] = []
     for runs in by_kind(opened):
         kind = KINDS[type(runs[0])]
@@ -76,21 +77,33 @@ def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
     """The page as HTML; it links to the pages `beside` it."""
     kind, runs = page.kind, page.runs
     claims = check_claims([run for run in runs if has_claims(run)], everything=judge)
-    script = _script(kind)
-    subjects = kind.subjects(runs)
+    story = [paragraph(answer, "answer") for answer in kind.answers(runs)]
+    if claims:
+        link = '<a href="#claims">All claims, with reasons and numbers</a>'
+        story.append(paragraph(f"{escape(tally(claims))} {link}", "tally"))
+    story += [paragraph(kind.finding), *kind.chapters(runs)]
     sections = kind.sections | {"claims": "Claims", "settings": "Settings", "cite": "Cite"}
     links = [(f"#{name}", title) for name, title in sections.items()]
     links += [(quote(other.path.name), f"{other.kind.link} →") for other in beside]
+    keep = "This page is one file: it needs no network, and sends nothing anywhere."
+    if beside:
+        names = " and ".join([f"<code>{escape(page.path.name)}</code>", *(other.link for other in beside)])
+        keep = f"The report is {names}: keep them in one folder. They need no network."
+    # The modules as one script, since a page on disk may not import files: each import stands on one line,
+    # and no two modules use one name.
+    modules = "\n".join(map(_web, [*SCRIPTS, *(f"{kind.name}/{name}" for name in kind.scripts)]))
+    script = "\n" + re.sub(r"^import .*\n|^export ", "", modules, flags=re.MULTILINE)
+    subjects = kind.subjects(runs)
     return Template(_web("page.html")).substitute(
         title=escape(f"Gradual rank increase: {', '.join(subjects)}"),
         heading=escape(kind.heading),
-        subjects=escape(_several(subjects)),
+        subjects=escape(several(subjects)),
         style=_web("style.css"),
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
-        beside="".join(f'\n<p class="beside">{_elsewhere(page, other)}</p>' for other in beside),
-        files=_files(page, beside),
+        beside="".join("\n" + paragraph(_elsewhere(page, other), "beside") for other in beside),
+        files=keep,
         first_section=next(iter(kind.sections)),
-        story=_story(kind.finding, kind.chapters(runs), escape(tally(claims)) if claims else ""),
+        story="\n".join(story),
         claims=claims_section(claims),
         sections=_web(f"{kind.name}/sections.html"),
         settings=settings_tables([(run.name, run.info, kind.settings(run)) for run in runs]),
@@ -105,59 +118,11 @@ def _web(name: str) -> str:
     return (files("rankrise.show.report") / "web" / name).read_text(encoding="utf-8")
 
 
-def _script(kind: Kind) -> str:
-    """The ES modules of a page as one script, since a page on disk may not import files.
-
-    Imports are dropped, so each stands on one line, and no two modules use one name.
-    """
-    names = [*SCRIPTS, *(f"{kind.name}/{name}" for name in kind.scripts)]
-    return "\n" + re.sub(r"^import .*\n|^export ", "", "\n".join(map(_web, names)), flags=re.MULTILINE)
-
-
-def _story(finding: str, chapters: Sequence[Chapter], verdicts: str) -> str:
-    """Paragraphs: the answers, how many claims hold, the finding, then chapter by chapter what came out."""
-    parts = [f'<p class="answer">{chapter.answer}</p>' for chapter in chapters]
-    if verdicts:
-        link = '<a href="#claims">All claims, with reasons and numbers</a>'
-        parts.append(f'<p class="tally">{verdicts} {link}</p>')
-    parts.append(f"<p>{finding}</p>")
-    for chapter in chapters:
-        parts.append(f"<p>{chapter.done}</p>")
-        parts += [f'<p class="warning">{sentence}</p>' for sentence in chapter.unfinished]
-        if chapter.came_out:
-            parts.append(f'<p class="came-out">{" ".join(chapter.came_out)}</p>')
-    return "\n".join(parts)
-
-
 def _elsewhere(page: Page, other: Page) -> str:
     """What this page shows, and what another one does, with a link to it."""
-    here, there = (f"{len(one.runs)} {one.kind.run}{'s' * (len(one.runs) > 1)}" for one in (page, other))
-    names = escape(_several([run.name for run in other.runs]))
-    return f"This page shows {here}. The other page of this report, {_link(other)}, shows {there}: {names}."
-
-
-def _several(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are.
-
-    >>> _several(["a", "b"]), _several(["a", "b", "c", "d", "e", "f"])
-    ('a, b', 'a, b, c, d and 2 more')
-    """
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
-def _files(page: Page, beside: Sequence[Page]) -> str:
-    if not beside:
-        return "This page is one file: it needs no network, and sends nothing anywhere."
-    names = " and ".join([f"<code>{escape(page.path.name)}</code>", *map(_link, beside)])
-    return (
-        f"The report is {1 + len(beside)} files, {names}: keep them in one folder. They need no network, and "
-        "send nothing anywhere."
-    )
-
-
-def _link(page: Page) -> str:
-    return f'<a href="{quote(page.path.name)}">{escape(page.path.name)}</a>'
+    here, there = (many(len(one.runs), one.kind.run) for one in (page, other))
+    names = escape(several([run.name for run in other.runs]))
+    return f"This page shows {here}. The other page of this report, {other.link}, shows {there}: {names}."
 
 
 def embedded(value: Any) -> str:
@@ -178,3 +143,44 @@ def _finite_or_null(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite_or_null(item) for name, item in value.items()}
     return [_finite_or_null(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def settings_tables(runs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    """Command, machine, versions and settings, as tables that need no script: for each run its name, its
+    run.json, and the settings to show. What several runs have in common stands before them, once."""
+    facts = []
+    for name, info, settings in runs:
+        about = {"command": info.get("command"), "run": name, "note": info.get("note")}
+        about |= {"started": info.get("started"), "finished": info.get("finished") or "not yet"}
+        facts.append((about | (info.get("machine") or {}) | (info.get("versions") or {}), settings))
+    if len(runs) == 1:
+        return f'<div class="runs"><div class="run">{_facts(*facts[0])}</div></div>'
+    common = [
+        {
+            name: value
+            for name, value in column[0].items()
+            if value is not None and all(other.get(name) == value for other in column[1:])
+        }
+        for column in zip(*facts, strict=True)
+    ]
+    parts = [f'<h3 class="run-name">All runs</h3>{_facts(*common)}<div class="runs">']
+    for (name, *_), each in zip(runs, facts, strict=True):
+        own = [
+            {k: v for k, v in one.items() if k not in same} for one, same in zip(each, common, strict=True)
+        ]
+        parts.append(f'<div class="run"><h3 class="run-name">{escape(name)}</h3>{_facts(*own)}</div>')
+    return "".join([*parts, "</div>"])
+
+
+def _facts(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The command, and two lists of facts."""
+    lists = []
+    for facts in (about, settings):
+        items = []
+        for name, value in facts.items():
+            if value not in (None, "", [], ()) and (facts is settings or name != "command"):
+                text = ", ".join(map(in_words, value)) if isinstance(value, list | tuple) else in_words(value)
+                items.append(f"<dt>{escape(str(name).replace('_', ' '))}</dt><dd>{escape(text)}</dd>")
+        lists.append(f'<dl class="facts">{"".join(items)}</dl>' if items else "")
+    command = f"<pre>{escape(str(about['command']))}</pre>" if about.get("command") else ""
+    return f'{command}<div class="settings">{"".join(lists)}</div>'

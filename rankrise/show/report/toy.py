@@ -1,24 +1,25 @@
 """The page of toy runs: their story, and the data behind their plots."""
 
 import math
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from rankrise import predict
-from rankrise.predict.types import Stage
 from rankrise.recipes.scale import log10_of
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs import Descent, FullWeights, PerturbedCurve, ToyRun
 from rankrise.runs.toy.curves import ACTIVE, fine_times
 from rankrise.runs.toy.pieces import Piece
 from rankrise.show.report.arrays import curve
-from rankrise.show.report.kind import Chapter, Kind
+from rankrise.show.report.kind import Kind, many, paragraph, several
 
 DETAILED = 8
 """Perturbations of an experiment that carry all their curves; the others carry distances only."""
-PIECES_NAMED = 4
+
+STAGE_FACTS = ("time", "coordinate", "sign", "loss", "left", "tied", "runner_up")
 
 FINDING = """Trained from a small initialisation, the weights of a transformer do not grow all at once.
 Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) proved it for attention with diagonal weights:
@@ -26,50 +27,37 @@ training rests on a plateau, learns one more coordinate, rests again, so that th
 rises by at most one at a time. Their Algorithm 1 says which coordinate comes next, and when."""
 
 
-def chapter(run: ToyRun, named: bool) -> Chapter:
-    """The sentences about a run, with its name if there are several."""
-    name = escape(run.name)
-    answer = (
-        f"{f'Run {name}: ' if named else ''}<strong>{_stages_sentence(run)}</strong> {_error_sentence(run)}"
-    )
-    done = f"{f'<strong>{name}</strong>: ' if named else ''}{_done_sentence(run)}"
-    return Chapter(answer.strip(), done, _missing_sentences(run))
-
-
-def _stages_sentence(run: ToyRun) -> str:
-    seed, *others = run.settings.seeds
-    if not run.has(Piece("stages", seed)):
-        return "Nothing has been computed yet."
-    count = len(run.stages(seed))
-    found = (
-        "1 stage" if count == 1 else f"{count} stages, one coordinate after another," if count else "0 stages"
-    )
-    which = f" for seed {seed}" if others else ""
-    return f"Algorithm 1 finds {found} up to rescaled time {run.settings.until:g}{which}."
-
-
-def _error_sentence(run: ToyRun) -> str:
-    """The largest error of a stage time at the smallest and the largest scale."""
-    seed, scales = run.settings.seeds[0], run.settings.alphas
-    if not run.has(Piece("comparison", seed)):
-        return ""
-    comparison = run.derived(seed, "comparison")
-    largest, smallest = (float(comparison[scale]["largest_time_error"]) for scale in (scales[0], scales[-1]))
-    if math.isnan(largest) or math.isnan(smallest):
-        return ""
-    sentence = f"Training from <var>α</var> = {scale_html(scales[-1])} {_reaches(smallest)}"
-    if len(scales) > 1:
-        sentence += f"; from <var>α</var> = {scale_html(scales[0])} it {_reaches(largest)}"
-    return f"{sentence}."
+def answers(runs: Sequence[ToyRun]) -> list[str]:
+    """Per run, how many stages Algorithm 1 finds, and how near to them training comes."""
+    sentences = []
+    for run in runs:
+        seed, *others = run.settings.seeds
+        scales = run.settings.alphas
+        name = f"Run {escape(run.name)}: " if len(runs) > 1 else ""
+        if not run.has(Piece("stages", seed)):
+            sentences.append(f"{name}<strong>Nothing has been computed yet.</strong>")
+            continue
+        stages = many(len(run.stages(seed)), "stage")
+        which = f" for seed {seed}" if others else ""
+        until = f"up to rescaled time {run.settings.until:g}{which}"
+        sentence = f"{name}<strong>Algorithm 1 finds {stages} {until}.</strong>"
+        if run.has(Piece("comparison", seed)):
+            comparison = run.derived(seed, "comparison")
+            errors = [float(comparison[scale]["largest_time_error"]) for scale in scales]
+            if not math.isnan(errors[-1]):
+                sentence += f" Training from <var>α</var> = {scale_html(scales[-1])} {_reaches(errors[-1])}"
+                if len(scales) > 1 and not math.isnan(errors[0]):
+                    sentence += f"; from <var>α</var> = {scale_html(scales[0])} it {_reaches(errors[0])}"
+                sentence += "."
+        sentences.append(sentence)
+    return sentences
 
 
 def _reaches(error: float) -> str:
     if math.isinf(error):
         return "misses at least one of them"
     percent = f"{100 * error:.2g}" if error < 0.995 else f"{100 * error:.0f}"
-    if error >= 0.5:
-        return f"is off by up to {percent}\u00a0% of a stage’s time"
-    return f"comes to each within {percent}\u00a0% of its time"
+    return f"is off by at most {percent}\u00a0% of a stage’s time"
 
 
 def scale_html(name: str) -> str:
@@ -83,31 +71,29 @@ def scale_html(name: str) -> str:
     return power if factor == "1" else f"{escape(factor)}·{power}"
 
 
-def _done_sentence(run: ToyRun) -> str:
-    settings = run.settings
-    heads = settings.layers * settings.heads
-    if heads == 1:
+def chapters(runs: Sequence[ToyRun]) -> list[str]:
+    """Per run, what was trained, and which pieces are missing."""
+    paragraphs = []
+    for run in runs:
+        settings = run.settings
+        heads = settings.layers * settings.heads
         network = f"one attention head with diagonal weights of dimension {settings.dimension}"
-    else:
-        layers = f"{settings.layers} layer{'s' * (settings.layers > 1)}"
-        per_layer = f"{settings.heads} head{'s' * (settings.heads > 1)} per layer"
-        network = f"a diagonal transformer of dimension {settings.dimension}, {layers} and {per_layer}"
-    data = f"{settings.samples} samples of {settings.tokens} tokens"
-    seeds = f" for each of {len(settings.seeds)} seeds" if len(settings.seeds) > 1 else ""
-    return (
-        f"This run trained {network}, {2 * settings.dimension * heads} coordinates in all, on {data} taught "
-        "by a random network of that form, from weights of size <var>α</var> = "
-        f"{', '.join(map(scale_html, settings.alphas))}{seeds}."
-    )
-
-
-def _missing_sentences(run: ToyRun) -> list[str]:
-    names = [escape(piece.name) for piece in run.missing]
-    if not names:
-        return []
-    more = f" and {len(names) - PIECES_NAMED} more" if len(names) > PIECES_NAMED else ""
-    listed = f"{', '.join(names[:PIECES_NAMED])}{more} {'is' if len(names) == 1 else 'are'}"
-    return [f"The run is not finished: {listed} missing, and absent below."]
+        if heads > 1:
+            parts = f"{many(settings.layers, 'layer')} and {many(settings.heads, 'head')} per layer"
+            network = f"a diagonal transformer of dimension {settings.dimension}, {parts}"
+        name = f"<strong>{escape(run.name)}</strong>: " if len(runs) > 1 else ""
+        seeds = f" for each of {len(settings.seeds)} seeds" if len(settings.seeds) > 1 else ""
+        scales = ", ".join(map(scale_html, settings.alphas))
+        done = (
+            f"{name}This run trained {network}, {2 * settings.dimension * heads} coordinates in all, on "
+            f"{settings.samples} samples of {settings.tokens} tokens from a random network of that form, "
+            f"starting at size <var>α</var> = {scales}{seeds}."
+        )
+        paragraphs.append(paragraph(done))
+        if run.missing:
+            names = several([piece.name for piece in run.missing])
+            paragraphs.append(paragraph(f"The run is not finished: {escape(names)} missing.", "warning"))
+    return paragraphs
 
 
 def gather(run: ToyRun) -> dict[str, Any]:
@@ -117,7 +103,7 @@ def gather(run: ToyRun) -> dict[str, Any]:
 
 
 def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
-    settings, stages = run.settings, run.stages(seed)
+    settings, stages, places = run.settings, run.stages(seed), run.places(seed)
     flows = [
         (alpha, run.flow(seed, alpha)) for alpha in settings.alphas if run.has(Piece("flow", seed, alpha))
     ]
@@ -125,12 +111,18 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
     noise = {"strict-minima": settings.strict_minima_std, "noise-robustness": settings.noise_robustness_std}
     return {
         "labels": run.labels(seed),
-        "short": _short_labels(run, seed),
-        "kinds": [place.kind for place in run.places(seed)],
+        "short": run.labels(seed)
+        if settings.layers == settings.heads == 1
+        else [f"L{place.layer + 1}H{place.head + 1} {place.kind} {place.entry}" for place in places],
+        "kinds": [place.kind for place in places],
         "initial_loss": stages.initial_loss,
         "message": stages.message,
         "until": max(ends) if ends else 1.02 * (stages[-1].time if len(stages) else 1.0),
-        "stages": [_stage(stage) for stage in stages],
+        "stages": [
+            {name: getattr(stage, name) for name in STAGE_FACTS}
+            | {"point": [[index, float(stage.point[index])] for index in stage.support]}
+            for stage in stages
+        ],
         "flows": [_flow(flow, alpha) for alpha, flow in flows],
         "descents": [
             _descent(run.descent(seed, alpha, step), alpha)
@@ -151,27 +143,6 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
     }
 
 
-def _short_labels(run: ToyRun, seed: int) -> list[str]:
-    """Labels that fit beside a plot: layer and head as L2H1 if there are several."""
-    if run.settings.layers == run.settings.heads == 1:
-        return run.labels(seed)
-    places = run.places(seed)
-    return [f"L{place.layer + 1}H{place.head + 1} {place.kind} {place.entry}" for place in places]
-
-
-def _stage(stage: Stage) -> dict[str, Any]:
-    return {
-        "time": stage.time,
-        "coordinate": stage.coordinate,
-        "sign": stage.sign,
-        "loss": stage.loss,
-        "left": stage.left,
-        "tied": stage.tied,
-        "runner_up": stage.runner_up,
-        "point": [[index, float(stage.point[index])] for index in stage.support],
-    }
-
-
 def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
     fine = fine_times(flow)  # the solver's steps are so long that lines between them would show
     times = fine.numpy()
@@ -189,22 +160,19 @@ def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
 
 def _descent(descent: Descent, alpha: str) -> dict[str, Any]:
     times, values = descent.times.numpy(), descent.values.numpy()
-    columns = zip(values.T, descent.activation_times.tolist(), strict=True)
+    switches = []  # when each coordinate becomes active, inactive, and so on; only the first time is exact
+    for column, first in zip(values.T, descent.activation_times.tolist(), strict=True):
+        active = np.abs(column) >= ACTIVE
+        found = times[np.flatnonzero(np.diff(active, prepend=False))].tolist()
+        switches.append([first, *found[1:]] if math.isfinite(first) else found)
     return {
         "log10_alpha": log10_of(alpha),
         "curves": _columns(times, values),
         "loss": curve(times, descent.losses.numpy(), logarithmic=True),
-        "switches": [_switches(times, column, first) for column, first in columns],
+        "switches": switches,
         "step": descent.step,
         "message": descent.message,
     }
-
-
-def _switches(times: np.ndarray, values: np.ndarray, first: float) -> list[float]:
-    """When a coordinate becomes active, inactive, and so on; only the first time is exact."""
-    active = np.abs(values) >= ACTIVE
-    found = times[np.flatnonzero(np.diff(active, prepend=False))].tolist()
-    return [first, *found[1:]] if math.isfinite(first) else found
 
 
 def _columns(times: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
@@ -232,23 +200,24 @@ def _full(full: FullWeights, settings: ToySettings) -> dict[str, Any]:
     }
 
 
-def _perturbations(curves: list[PerturbedCurve]) -> list[dict[str, Any]]:
-    detailed = set(np.linspace(0, len(curves) - 1, min(DETAILED, len(curves))).round().astype(int).tolist())
-    return [_perturbation(one, number in detailed) for number, one in enumerate(curves)]
-
-
-def _perturbation(one: PerturbedCurve, detailed: bool) -> dict[str, Any]:
-    times, both = one.times.numpy(), {"original": one.original.numpy(), "perturbed": one.perturbed.numpy()}
-    distance = np.abs(both["perturbed"] - both["original"]).max(axis=1)
-    gathered = {"start": one.start, "distance": curve(times, distance, logarithmic=True)}
-    if not detailed:
-        return gathered
-    height = max(float(np.ptp(values)) for values in both.values())
-    seen = np.flatnonzero(np.abs(np.concatenate([*both.values()])).max(axis=0) >= ACTIVE).tolist()
-    return gathered | {
-        name: {str(index): curve(times, values[:, index], height) for index in seen}
-        for name, values in both.items()
-    }
+def _perturbations(experiments: list[PerturbedCurve]) -> list[dict[str, Any]]:
+    """The distance of each experiment from the original, and all its curves for some."""
+    detailed = np.linspace(0, len(experiments) - 1, min(DETAILED, len(experiments))).round().astype(int)
+    gathered = []
+    for number, one in enumerate(experiments):
+        times, both = (
+            one.times.numpy(),
+            {"original": one.original.numpy(), "perturbed": one.perturbed.numpy()},
+        )
+        distance = np.abs(both["perturbed"] - both["original"]).max(axis=1)
+        gathered.append({"start": one.start, "distance": curve(times, distance, logarithmic=True)})
+        if number in detailed:
+            height = max(float(np.ptp(values)) for values in both.values())
+            seen = np.abs(np.concatenate([*both.values()])).max(axis=0) >= ACTIVE
+            for name, values in both.items():
+                shown = np.flatnonzero(seen).tolist()
+                gathered[-1][name] = {str(at): curve(times, values[:, at], height) for at in shown}
+    return gathered
 
 
 TOY = Kind(
@@ -266,7 +235,8 @@ TOY = Kind(
     },
     scripts=("run.js", "plots.js", "stages.js", "experiments.js", "main.js"),
     subjects=lambda runs: [f"toy run {run.name}" for run in runs],
-    chapters=lambda runs: [chapter(run, named=len(runs) > 1) for run in runs],
+    answers=answers,
+    chapters=chapters,
     settings=lambda run: run.settings.to_dict(),
     payload=lambda runs: {"runs": [gather(run) for run in runs]},
 )

@@ -15,7 +15,8 @@ from torch import nn
 from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.runs import TrackedRun, open
-from rankrise.show.report import tracked_data, write_report
+from rankrise.show.report import tracked as page_data
+from rankrise.show.report import write_report
 from rankrise.watch.types import FoundStage
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def test_stages_and_what_a_cut_leaves_are_shown(
     cut = {"curves": curves, "gain": 0.95, "measured_on": "48 training examples"}
     (run / "truncation.json").write_text(json.dumps(cut))
     stage = FoundStage(40, (30, 50), 0.97, {"loss": None})  # type: ignore[dict-item]
-    monkeypatch.setattr(tracked_data, "found_stages", lambda _: [stage])
+    monkeypatch.setattr(page_data, "found_stages", lambda _: [stage])
     page = open_page(write_report(open(run), tmp_path / "page.html"))
     assert rows_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss"]]
     assert page.locator("#ranks-here .rules rect").count() == 2
@@ -335,5 +336,5 @@ def test_a_large_model_s_page_stays_small(
             return {"step": np.arange(1, 100_001), "loss": np.pi * np.arange(1, 100_001)}
 
     run = Large(unit.folder, unit.info | {"layers": [layer] * 32})
-    monkeypatch.setattr(tracked_data, "found_stages", lambda _: [])
-    assert len(json.dumps(tracked_data.gather_all([run]), separators=(",", ":"))) < 5e6
+    monkeypatch.setattr(page_data, "found_stages", lambda _: [])
+    assert len(json.dumps(page_data.gather_all([run]), separators=(",", ":"))) < 5e6

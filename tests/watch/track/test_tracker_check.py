@@ -52,7 +52,7 @@ def told(tracker, folder, capsys):
     for flags in ([], ["--json"]):
         main(["watch", str(folder), *flags])
         yield " ".join(capsys.readouterr().out.split())
-    yield chapters([watch.load(folder)])[0].done
+    yield chapters([watch.load(folder)])[0]
 
 
 class Gated(Thirds):
