@@ -57,7 +57,7 @@ def sweep(
     from rankrise.show.progress import bar
     from rankrise.train._task import task_of
     from rankrise.train.sweep import run_sweep
-    from rankrise.train.sweep.record import standing
+    from rankrise.train.sweep.run import standing
 
     folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
     planned = _planned(recipe, set, seeds, only)

@@ -17,7 +17,7 @@ from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.train import TrainSettings
 from rankrise.train.sweep import plan, plan_choices, read_sets, run_sweep
-from rankrise.train.sweep.record import part_done
+from rankrise.train.sweep.run import part_done
 
 SCALES = {"initialisation_scale": ["1", "0.5"]}
 CHOICES = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.2, "seed": 3}}

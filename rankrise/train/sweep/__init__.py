@@ -3,19 +3,9 @@
 from rankrise.train.sweep.clusters import dask_executor, slurm_executor
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan, plan, plan_choices, read_seeds, read_sets
 from rankrise.train.sweep.processes import Processes
-from rankrise.train.sweep.record import SweepRun
-from rankrise.train.sweep.run import run_sweep
+from rankrise.train.sweep.run import SweepRun, run_sweep
 
 __all__ = [
-    "PlannedRun",
-    "Processes",
-    "SweepPlan",
-    "SweepRun",
-    "dask_executor",
-    "plan",
-    "plan_choices",
-    "read_seeds",
-    "read_sets",
-    "run_sweep",
-    "slurm_executor",
-]
+    "PlannedRun", "Processes", "SweepPlan", "SweepRun", "dask_executor", "plan", "plan_choices", "read_seeds",
+    "read_sets", "run_sweep", "slurm_executor",
+]  # fmt: skip

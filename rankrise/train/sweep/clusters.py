@@ -26,7 +26,7 @@ def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor
             config = require("dask", extra="dask", purpose="a sweep on Dask").config
             stack.enter_context(config.set({"distributed.worker.daemon": False}))  # workers may load data
             cluster = distributed.LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+                n_workers=workers, threads_per_worker=1, dashboard_address=None
             )
             client = distributed.Client(stack.enter_context(cluster))
         else:
@@ -40,8 +40,7 @@ def dask_executor(address: str, workers: int | None = None) -> Iterator[Executor
         stack.enter_context(client)
         if any(threads > 1 for threads in client.nthreads().values()):
             raise RankriseError(
-                "a Dask worker has several threads, but a run needs a whole process: start workers with "
-                "--nthreads 1."
+                "a Dask worker has several threads, but a run needs a process: pass --nthreads 1 to it."
             )
         yield client.get_executor(pure=False)
 
@@ -61,54 +60,39 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
             raise RankriseError(f"--slurm has {word!r}: pass name=value, separated by commas.")
         if name in ("nodes", "tasks_per_node"):
             raise RankriseError(f"--slurm has {name}: leave it out, a run is one task on one node.")
+        name = name if name in (*SHARED, "cluster") or name.startswith("slurm_") else f"slurm_{name}"
         given[name] = int(value) if value.isdecimal() else value
-    cluster = given.pop("cluster", "slurm")
-    prefixed = {
-        name if name in SHARED or name.startswith("slurm_") else f"slurm_{name}": value
-        for name, value in given.items()
-    }
     try:
-        jobs = submitit.AutoExecutor(folder=folder, cluster=cluster)
-        jobs.update_parameters(**prefixed)
+        jobs = submitit.AutoExecutor(folder=folder, cluster=given.pop("cluster", "slurm"))
+        jobs.update_parameters(**given)
     except (NameError, ValueError, RuntimeError, AssertionError, TypeError) as error:
         raise RankriseError(f"submitit refuses --slurm {options} ({first_line(error)}).") from error
-    executor = _Jobs(jobs, submitit.helpers.DelayedSubmission)
+    executor = _Jobs(jobs)
     try:
         yield executor
     finally:
-        executor.shutdown(wait=False)
+        executor.closed.set()
 
 
 class _Jobs(Executor):
-    """submitit's executor as one of `concurrent.futures`: a thread watches the jobs."""
+    """submitit's executor as one of `concurrent.futures`: a thread watches the jobs, which go on without it."""
 
-    def __init__(self, jobs: Any, submission: Callable[..., Any]) -> None:
-        self._jobs, self._submission = jobs, submission
+    def __init__(self, jobs: Any) -> None:
+        self._jobs = jobs
         self._waiting: dict[Future[Any], Any] = {}
-        self._closed = threading.Event()
-        self._watch = threading.Thread(target=self._look_after, daemon=True)
-        self._watch.start()
+        self.closed = threading.Event()
+        threading.Thread(target=self._look_after, daemon=True).start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a job; cancelling its future cancels the job."""
-        job = self._jobs.submit(_Resumable(fn, self._submission), *args, **kwargs)
+        job = self._jobs.submit(_Resumable(fn), *args, **kwargs)
         future: Future[Any] = Future()
         future.add_done_callback(lambda done: job.cancel(check=False) if done.cancelled() else None)
         self._waiting[future] = job
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop watching the jobs; those of Slurm go on."""
-        for future in list(self._waiting):
-            if cancel_futures:
-                future.cancel()
-            elif wait:
-                future.exception()
-        self._closed.set()
-        self._watch.join()
-
     def _look_after(self) -> None:
-        while not self._closed.wait(0.5):
+        while not self.closed.wait(0.5):
             for future, job in list(self._waiting.items()):
                 if not future.cancelled() and not job.done():
                     continue
@@ -123,11 +107,13 @@ class _Jobs(Executor):
 class _Resumable:
     """A call that submitit submits again when its job's time is over; the run resumes from its folder."""
 
-    def __init__(self, function: Callable[..., Any], submission: Callable[..., Any]) -> None:
-        self.function, self.submission = function, submission
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        return self.submission(self, *args, **kwargs)
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, *args, **kwargs)

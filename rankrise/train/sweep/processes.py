@@ -37,14 +37,19 @@ class Processes(Executor):
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise RankriseError(f"workers is {workers}: pass at least 1.")
-        gpus, cores = visible_gpus(), allowed_cores()
-        count = workers or max(1, min(len(gpus) or cores, most or cores))
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = (
+            [*map(str, range(torch.cuda.device_count()))]
+            if named is None
+            else named.replace(" ", "").split(",")
+        )
+        cores = allowed_cores()
+        count = workers or max(1, min(len(list(filter(None, gpus))) or cores, most or cores))
         self._threads = ThreadPoolExecutor(count, initializer=_block_interrupts)
         self._cores = None if "OMP_NUM_THREADS" in os.environ else max(1, cores // count)
         self._gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for number in range(count):
             self._gpus.put(gpus[number % len(gpus)] if len(gpus) > 1 else None)
-        self._context = get_context("spawn")
         self._lock = threading.Lock()  # two threads that reap a child at once lose its exit code
         self._alive: set[BaseProcess] = set()
         self._stopped = False
@@ -53,44 +58,33 @@ class Processes(Executor):
         """Call `fn`, which its process imports by name, as soon as a worker is free."""
         return self._threads.submit(self._call, fn, args, kwargs)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; those that run go on."""
-        self._threads.shutdown(wait, cancel_futures=cancel_futures)
-
-    def stop(self) -> None:
-        """Send every process SIGTERM, wait until it has saved its state, and kill those that do not end."""
-        with self._lock:
-            self._stopped = True
-            alive = set(self._alive)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in alive:
-            process.terminate()
-        waiting = {process.sentinel for process in alive}
-        while waiting and (ended := wait(list(waiting), timeout=GRACE)):
-            waiting -= set(ended)
-        for process in alive:
-            if process.sentinel in waiting:
-                process.kill()
-        self._threads.shutdown(wait=True)
-
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        """Wait for the calls; after an exception, end their processes, which may save their state first."""
         if kind is not None:
-            self.stop()
-        self.shutdown()
+            with self._lock:
+                self._stopped = True
+                alive = set(self._alive)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            for process in alive:
+                process.terminate()
+            for process in alive:
+                if not wait([process.sentinel], GRACE):
+                    process.kill()
+        self._threads.shutdown()
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         gpu = self._gpus.get()
         try:
-            receiving, sending = self._context.Pipe(duplex=False)
+            context = get_context("spawn")
+            receiving, sending = context.Pipe(duplex=False)
             with receiving:
-                with sending:
+                with sending, self._lock:
+                    if self._stopped:
+                        raise ProcessEnded("the workers were stopped before it began")
                     call = (sending, gpu, self._cores, function, args, kwargs)
-                    process = self._context.Process(target=_serve, args=call)
-                    with self._lock:
-                        if self._stopped:
-                            raise ProcessEnded("the workers were stopped before it began")
-                        process.start()
-                        self._alive.add(process)
+                    process = context.Process(target=_serve, args=call)
+                    process.start()
+                    self._alive.add(process)
                 try:
                     return receiving.recv()
                 except EOFError:
@@ -105,14 +99,6 @@ class Processes(Executor):
                 raise ProcessEnded(f"its process {how}")
         finally:
             self._gpus.put(gpu)
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()]
-    return [str(number) for number in range(torch.cuda.device_count())]
 
 
 def _serve(

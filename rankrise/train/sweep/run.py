@@ -1,33 +1,52 @@
-"""A whole sweep, over any executor: it resumes, skips what is finished, and goes on when a run fails."""
+"""A whole sweep, over any executor: it resumes, skips what is finished, and goes on when a run fails.
 
+Its folder holds the runs, and `sweep.json`, which lists them and how they ended.
+"""
+
+import json
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import chdir
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.files import is_taken, read_json, to_json, write_json
+from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.record.lines import last_step
+from rankrise.record.names import RUN, STEPS, SWEEP
+from rankrise.record.run_file import has_run, read_run
+from rankrise.train._begun import run_in
 from rankrise.train._loop import Interrupted, train
-from rankrise.train.sweep.plan import SweepPlan
+from rankrise.train.sweep.plan import PlannedRun, SweepPlan
 from rankrise.train.sweep.processes import Processes
-from rankrise.train.sweep.record import (
-    SweepRun,
-    describe,
-    part_done,
-    refuse_other_sweep,
-    standing,
-    write_sweep,
-    written_at,
-)
 
+FORMAT = "rankrise-sweep/1"
 LOOK_EVERY = 0.5
 """Seconds between two looks at the runs' folders."""
+State = Literal["waiting", "running", "finished", "interrupted", "failed"]
 TrainRun = Callable[[dict[str, Any], str], None]
 """Trains with some settings in a folder. Workers import it by name, so it is a function of a module."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """How a run of a sweep stands."""
+
+    name: str
+    """Its folder inside the sweep's."""
+    settings: dict[str, Any]
+    """What the sweep sets."""
+    state: State
+    reason: str = ""
+    """Why it failed or stopped."""
+    trace: str = ""
+    """The traceback of an unexpected error."""
 
 
 def train_run(settings: dict[str, Any], folder: str) -> None:
@@ -59,85 +78,129 @@ def run_sweep(
         work: trains one run.
         changed: called with every run whose state changes.
     """
-    sweep = _Sweep(Path(folder), plan, recipe, progress, changed)
-    refuse_other_sweep(sweep.folder, sweep.described)
-    if not sweep.left:
-        sweep.write()
-    elif executor is None:
-        with Processes(most=len(sweep.left)) as executor:
-            sweep.work(executor, work)
-    else:
-        sweep.work(executor, work)
-    return [sweep.runs[run.name] for run in plan.wanted]
+    folder = Path(folder)
+    described = {"format": FORMAT, "recipe": recipe, "settings": plan.settings.to_dict(), **plan.over}
+    described = json.loads(to_json(described))
+    refuse_other_sweep(folder, described)
+    runs = {run.name: standing(folder, run) for run in plan.runs}
+    left = [run for run in plan.wanted if runs[run.name].state != "finished"]
 
+    def write() -> None:
+        write_json(folder / SWEEP, described | {"runs": [asdict(run) for run in runs.values()]})
 
-class _Sweep:
-    """The runs of a sweep and their states, written to disk whenever they change."""
+    def change(name: str, **changes: Any) -> None:
+        run = replace(runs[name], **changes)
+        if run != runs[name]:
+            runs[name] = run
+            write()
+            if changed is not None:
+                changed(run)
 
-    def __init__(
-        self,
-        folder: Path,
-        plan: SweepPlan,
-        recipe: str,
-        progress: Callable[[float, str], None] | None,
-        changed: Callable[[SweepRun], None] | None,
-    ) -> None:
-        self.folder, self.described = folder, describe(plan, recipe)
-        self.progress, self.changed = progress, changed
-        self.wanted = plan.wanted
-        self.runs = {run.name: standing(folder, run) for run in plan.runs}
-        self.left = [run for run in plan.wanted if self.runs[run.name].state != "finished"]
+    def show() -> None:
+        if progress is not None:
+            states = Counter(runs[run.name].state for run in plan.wanted)
+            ended = states["finished"] + states["failed"] + states["interrupted"]
+            parts = sum(part_done(folder / name) for name, run in runs.items() if run.state == "running")
+            progress(ended + parts, ", ".join(f"{count} {state}" for state, count in states.items()))
 
-    def work(self, executor: Executor, work: TrainRun) -> None:
-        """Submit everything that is left, and record how each run ends."""
-        before = {run.name: written_at(self.folder / run.name) for run in self.left}
+    def train_all(executor: Executor) -> None:
+        begun = time.time()
         futures: dict[Future[dict[str, str]], str] = {}
-        here = str(Path.cwd())
-        self.write()
         try:
-            for run in self.left:
-                self._change(run.name, state="waiting")
-                arguments = (work, run.settings.to_dict(), str(self.folder / run.name), here)
+            for run in left:
+                change(run.name, state="waiting")
+                arguments = (work, run.settings.to_dict(), str(folder / run.name), str(Path.cwd()))
                 try:
                     futures[executor.submit(_outcome, *arguments)] = run.name
                 except Exception as error:  # the executor is broken
-                    self._change(run.name, **_failure(error))
+                    change(run.name, **_failure(error))
             pending = set(futures)
             while pending:
                 ended, pending = wait(pending, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    self._change(futures[future], **_ending(future))
+                    change(futures[future], **_ending(future))
                 for future in pending:
-                    name = futures[future]
-                    if future.running() or written_at(self.folder / name) != before[name]:
-                        self._change(name, state="running")
-                self._show()
+                    if future.running() or written_since(folder / futures[future], begun):
+                        change(futures[future], state="running")
+                show()
         except BaseException:
             for future in futures:
                 future.cancel()
-            for name, stopped in self.runs.items():
-                if stopped.state == "running":
-                    self._change(name, state="interrupted", reason="the sweep was stopped")
+            for name in [name for name, run in runs.items() if run.state == "running"]:
+                change(name, state="interrupted", reason="the sweep was stopped")
             raise
 
-    def write(self) -> None:
-        write_sweep(self.folder, self.described, list(self.runs.values()))
+    write()
+    if executor is not None:
+        train_all(executor)
+    elif left:
+        with Processes(most=len(left)) as processes:
+            train_all(processes)
+    return [runs[run.name] for run in plan.wanted]
 
-    def _change(self, name: str, **changes: Any) -> None:
-        run = replace(self.runs[name], **changes)
-        if run != self.runs[name]:
-            self.runs[name] = run
-            self.write()
-            if self.changed is not None:
-                self.changed(run)
 
-    def _show(self) -> None:
-        if self.progress is not None:
-            wanted = [self.runs[run.name] for run in self.wanted]
-            states = Counter(run.state for run in wanted)
-            ended = states["finished"] + states["failed"] + states["interrupted"]
-            parts = sum(part_done(self.folder / run.name) for run in wanted if run.state == "running")
-            self.progress(ended + parts, ", ".join(f"{count} {state}" for state, count in states.items()))
+def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
+    """Refuse a folder that holds anything but this sweep or a part of it, and name the first difference."""
+    path = folder / SWEEP
+    if not path.exists():
+        if is_taken(folder):
+            raise RankriseError(f"{folder} exists and is not a sweep: pass a new or an empty folder.")
+        return
+    kept = read_json(path)
+    if kept.get("format") != FORMAT or ("choices" in kept) != ("choices" in described):
+        kind = "a table of choices" if "choices" in described else "a sweep over values"
+        raise RankriseError(f"{folder} does not hold {kind}: pass another folder.")
+    found, machine = _values(kept), names_of(TrainSettings, "machine")
+    for name, wanted in _values(described).items():
+        before = found.get(name, [])
+        if "choices" in described and name not in described["settings"]:
+            allowed = not before or before == wanted  # choices can be added, but not changed
+        elif name in machine and len(wanted) == len(before) == 1:
+            allowed = True
+        else:
+            # More values only of what varies already, or the runs would get other names.
+            extends = (name == "seed" or len(before) > 1) and all(value in wanted for value in before)
+            allowed = before == wanted or extends
+        if not allowed:
+            was, now = (", ".join(map(str, values)) or "unset" for values in (before, wanted))
+            raise RankriseError(
+                f"{folder} holds a sweep with {name} {was}, not {now}: pass the same values to resume it, "
+                "more of them to extend it, or another folder."
+            )
+
+
+def _values(described: dict[str, Any]) -> dict[str, list[Any]]:
+    """The values of every setting, and what each choice changes."""
+    values = {name: [value] for name, value in described["settings"].items()}
+    if "choices" in described:
+        return values | {f"the choice {name}": [change] for name, change in described["choices"].items()}
+    return values | described["sets"] | {"seed": described["seeds"]}
+
+
+def standing(folder: Path, run: PlannedRun) -> SweepRun:
+    """How a run stands, from its own folder."""
+    if not has_run(folder / run.name):
+        return SweepRun(run.name, run.changed, "waiting")
+    try:
+        found = run_in(folder / run.name, run.settings) or {}
+    except RankriseError:  # another run; its training will say so
+        found = {}
+    return SweepRun(run.name, run.changed, "finished" if found.get("finished") else "interrupted")
+
+
+def part_done(folder: Path) -> float:
+    """The part of its steps that an unfinished run has recorded, between 0 and 1."""
+    try:
+        total = read_run(folder, "tracked").get("extra", {}).get("total_steps", 0)
+        return min(1.0, last_step(folder / STEPS) / total) if total else 0.0
+    except (OSError, ValueError, KeyError):  # it is being written
+        return 0.0
+
+
+def written_since(folder: Path, begun: float) -> bool:
+    """Whether a worker, perhaps on another machine, has begun to write a run's record."""
+    paths = [folder / name for name in (RUN, STEPS)]
+    return any(path.exists() and path.stat().st_mtime > begun for path in paths)
 
 
 def _outcome(work: TrainRun, settings: dict[str, Any], folder: str, here: str) -> dict[str, str]:
