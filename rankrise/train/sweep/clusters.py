@@ -75,7 +75,7 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
 
 
 class _Jobs(Executor):
-    """submitit's executor as one of `concurrent.futures`: a thread watches the jobs, which go on without it."""
+    """submitit's executor as one of `concurrent.futures`; a thread watches the jobs."""
 
     def __init__(self, jobs: Any) -> None:
         self._jobs = jobs
