@@ -17,6 +17,12 @@ ACCELERATOR_CHUNK_BYTES = 2**30
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_set_threads_here: Callable[[int], object] | None
+try:
+    _set_threads_here = ctypes.CDLL(None).omp_set_num_threads
+except (AttributeError, OSError, TypeError):  # no OpenMP, or Windows
+    _set_threads_here = None
+
 
 def batched(function: Callable[..., Tensor], *tensors: Tensor, larger: int = 1) -> Tensor:
     """Apply `function` chunk by chunk, as [heads, a, b], to tensors [..., a, b] with equal leading sizes.
@@ -66,7 +72,7 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
         with ThreadPoolExecutor(workers, initializer=use_threads, initargs=(threads // workers,)) as pool:
             return list(pool.map(plainly, items))
     finally:
-        if _omp_set_num_threads is None:
+        if _set_threads_here is None:
             torch.set_num_threads(threads)
 
 
@@ -82,13 +88,11 @@ def without_autocast(device: str) -> Iterator[None]:
     torch.float32
     """
     enabled = torch.is_autocast_enabled(device)
-    if enabled:
-        torch.set_autocast_enabled(device, False)
+    torch.set_autocast_enabled(device, False)
     try:
         yield
     finally:
-        if enabled:
-            torch.set_autocast_enabled(device, True)
+        torch.set_autocast_enabled(device, enabled)
 
 
 def use_threads(number: int) -> None:
@@ -98,14 +102,4 @@ def use_threads(number: int) -> None:
     built without OpenMP.
     """
     torch.get_num_threads()  # torch sets a thread's number when it is first needed, and not again
-    (_omp_set_num_threads or torch.set_num_threads)(number)
-
-
-def _find_omp_set_num_threads() -> Callable[[int], None] | None:
-    try:
-        return ctypes.CDLL(None).omp_set_num_threads
-    except (AttributeError, OSError, TypeError):  # no OpenMP, or Windows
-        return None
-
-
-_omp_set_num_threads = _find_omp_set_num_threads()
+    (_set_threads_here or torch.set_num_threads)(number)

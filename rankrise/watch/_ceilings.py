@@ -1,6 +1,6 @@
-"""The highest rank that LoRA adapters can give to the change of a layer, and of a head's products."""
+"""LoRA adapters on a tracked model: what they are, and the highest rank that they can give to a change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,19 +29,37 @@ def product_ceilings(attention: Attention, rank_of: RankOf) -> dict[str, int]:
 
 
 def adapter_ceilings(attention: Attention) -> dict[str, int]:
-    """The same for the PEFT LoRA adapters on a module, from now on; {} if it has none, or others."""
+    """Like `product_ceilings`, for the PEFT LoRA adapters on a module from now on; {} without any, or with
+    others."""
     layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
     if not any(map(is_adapter, layers)) or any(change_rank(layer) is None for layer in attention.layers):
         return {}
     return product_ceilings(attention, change_rank)
 
 
-def trains_more(module: nn.Module) -> bool:
-    """Whether a matrix of a module is trained itself, not only LoRA's factors beside it."""
-    return any(
-        weight.requires_grad and weight.ndim > 1 and "lora_" not in name
-        for name, weight in module.named_parameters()
-    )
+def adapter_of(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, Any]:
+    """`base` and `adapter_rank` of a model that PEFT wraps, as far as they are known; {} for other models.
+
+    The change of a matrix in `modules`, the tracked ones, has at most that rank, or `change_rank` if the
+    adapter was trained before. The rank is left out if more than LoRA's factors is trained in them.
+    """
+    adapted: Any = next((module for module in model.modules() if hasattr(module, "peft_config")), None)
+    if adapted is None:
+        return {}
+    active = adapted.active_adapters  # a list of PEFT's, a method of transformers'
+    configs = [adapted.peft_config[name] for name in (active() if callable(active) else active)]
+    found: dict[str, Any] = {}
+    base = next((config.base_model_name_or_path for config in configs), None)
+    if base := base or getattr(getattr(adapted, "config", None), "_name_or_path", ""):
+        found["base"] = str(base)
+    kinds = {getattr(one.peft_type, "value", one.peft_type) for one in configs}
+    plain = kinds == {"LORA"} and not any(getattr(one, "use_dora", False) for one in configs)
+    if plain and not any(map(_trains_more, modules)):
+        rank = sum(max(one.r, *(one.rank_pattern or {"": 0}).values()) for one in configs)
+        adapters = [part for module in modules for part in module.modules() if is_adapter(part)]
+        most = max((change_rank(part) or 0 for part in adapters), default=0)
+        found |= {"adapter_rank": rank} | ({"change_rank": most} if most > rank else {})
+    return found
 
 
 def change_rank(layer: Any) -> int | None:
@@ -52,7 +70,7 @@ def change_rank(layer: Any) -> int | None:
     """
     if isinstance(layer, Tensor):
         return None if layer.requires_grad else 0
-    if trains_more(layer):
+    if _trains_more(layer):
         return None
     if not is_adapter(layer):
         return 0
@@ -65,6 +83,14 @@ def change_rank(layer: Any) -> int | None:
             began = bool(right.detach().any()) and bool(left.detach().any())
             most += right.shape[0] * (2 if began else 1)
     return most
+
+
+def _trains_more(module: nn.Module) -> bool:
+    """Whether a matrix of a module is trained itself, not only LoRA's factors beside it."""
+    return any(
+        weight.requires_grad and weight.ndim > 1 and "lora_" not in name
+        for name, weight in module.named_parameters()
+    )
 
 
 def _ceiling(projection: Projection, rank_of: RankOf) -> int:

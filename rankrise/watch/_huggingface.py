@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rankrise.watch._tracker import RankTracker
@@ -24,7 +23,6 @@ class RankCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        assert isinstance(model, nn.Module)
         if self.tracker is not None:  # an earlier call of train() was interrupted
             self.tracker.close(finished=False)
         self.tracker = RankTracker(model, self.folder, **self.settings)
@@ -33,7 +31,7 @@ class RankCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.tracker is not None:
             self.tracker.step(state.global_step)
-            self._flush_before_save(control)
+        self.on_epoch_end(args, state, control)
 
     def on_log(
         self,
@@ -46,34 +44,23 @@ class RankCallback(TrainerCallback):
         if self.tracker is None or logs is None:
             return
         if "train_runtime" in logs:  # a summary at the end, before the best checkpoint may be loaded
-            self._close()
-            return
-        if state.global_step == self._resumed_at > 0:  # an evaluation before the first step, recorded already
-            return
-        numbers = {
-            name: float(value)
-            for name, value in logs.items()
-            if isinstance(value, int | float) and name != "step"
-        }
-        self.tracker.step(state.global_step, **numbers)
-        self._flush_before_save(control)
+            self.on_train_end(args, state, control)
+        elif not state.global_step == self._resumed_at > 0:  # else an evaluation, recorded already
+            numbers = {name: one for name, one in logs.items() if isinstance(one, int | float)}
+            numbers.pop("step", None)
+            self.tracker.step(state.global_step, **numbers)
+            self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._flush_before_save(control)
+        """The record must not end before a checkpoint that a run can be resumed from."""
+        if control.should_save:
+            self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.tracker is not None:
             self.tracker.flush()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._close()
-
-    def _close(self) -> None:
         if self.tracker is not None:
             tracker, self.tracker = self.tracker, None
             tracker.close()
-
-    def _flush_before_save(self, control: TrainerControl) -> None:
-        """The record must not end before a checkpoint that a run can be resumed from."""
-        if self.tracker is not None and control.should_save:
-            self.tracker.flush()

@@ -31,12 +31,10 @@ class RankCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.tracker is None:
-            return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
             self._losses.append(loss.detach())
-        if trainer.global_step > self._last:
+        if self.tracker is not None and trainer.global_step > self._last:
             self._last = trainer.global_step
             mean = None
             if self._losses:  # each has been divided by Lightning

@@ -5,17 +5,18 @@ iteration for the leading few alone would not be cheaper: the change of a head i
 what takes the time is to make it that small. Other matrices can be wide: they get the iteration.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy
 import torch
 from torch import Tensor
 
-from rankrise.record.run import ENERGY_SHARES
+from rankrise.record.run import ENERGY_SHARES, Kind
 from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
-from rankrise.watch._change import Factors, divided
+from rankrise.watch._ceilings import PRODUCTS
+from rankrise.watch._change import divided
 from rankrise.watch._leading import leading_values
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
@@ -27,27 +28,11 @@ from rankrise.watch._units import Tensors, Unit
 ACCELERATOR_BYTES = 2**27
 # Matrices up to this size are decomposed whole: the iteration would gain nothing.
 SMALL = 256
+DIGITS = 6
 
-
-@dataclass(frozen=True)
-class MeasuredChange:
-    """Numbers of one product of a layer, on the CPU: `stable_rank` and `norm` [heads], `top` values
-    [heads, k].
-
-    The others are None if only the leading values were computed: all `values` [heads, r], `energy_rank`
-    [heads, 3] (how many of them hold `ENERGY_SHARES`) and `entropy_rank` [heads]. Only a history has
-    `noise_share` [heads], how much of the change's square rounding explains, and `noise_rank` [heads], the
-    stable rank that rounding alone would give.
-    """
-
-    stable_rank: Tensor
-    norm: Tensor
-    top: Tensor
-    values: Tensor | None = None
-    energy_rank: Tensor | None = None
-    entropy_rank: Tensor | None = None
-    noise_share: Tensor | None = None
-    noise_rank: Tensor | None = None
+Results = dict[tuple[str, str], Tensors]
+"""By the name of the unit and "KQ", "VO" or "matrix": its numbers by `Kind`, [heads] or [heads, k] on the
+CPU, and all its singular "values" [heads, r] unless only the leading ones were computed."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +46,36 @@ class UnitChange:
     variances: tuple[Tensors, Tensors] | None = None
 
 
-Results = dict[tuple[str, str], MeasuredChange]
-"""By the name of the unit and "KQ", "VO" or "matrix"."""
+@dataclass(frozen=True)
+class _Piece:
+    """Some tracked heads of one product of a layer: few enough to be measured together."""
+
+    change: UnitChange
+    product: str
+    heads: range
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Pieces of the same shape can share a batch."""
+        left, right = (self.change.initial[role] for role in PRODUCTS[self.product])
+        now = self.change.now[PRODUCTS[self.product][0]]
+        return (
+            left.shape[1:],
+            right.shape[1:],
+            left.dtype,
+            now.dtype,
+            left.device,
+            self.change.variances is None,
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.heads) * _head_size(self.change.initial, self.product)
+
+    def read(self) -> list[Tensor]:
+        """Both factors before, both now; then the variances of their rounding errors, if given."""
+        sides = (self.change.initial, self.change.now, *(self.change.variances or ()))
+        return [one for side in sides for one in _factors(self.change.unit, side, self.product, self.heads)]
 
 
 def measure(
@@ -70,185 +83,124 @@ def measure(
 ) -> Results:
     """The change of every product of every unit; a head with nan or inf in it comes out as nan."""
     results: Results = {}
-    pieces: list[_Piece] = []
-    for change in changes:
-        if change.unit.is_layer:
-            pieces += _pieces(change, accelerator_bytes)
-        else:
-            results[change.unit.name, "matrix"] = _matrix(change, top, full)
-    for place, (values, noise) in _in_batches(pieces, accelerator_bytes).items():
-        results[place] = _with_noise(_summary(values, top), noise)
-    return results
-
-
-def initial_values(unit: Unit, initial: Tensors) -> Tensors:
-    """Singular values [heads, r] of the initial products themselves, [r] of an initial matrix."""
-    if not unit.is_layer:
-        matrix = initial["matrix"]
-        zero = torch.zeros((), dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-        return {"matrix": difference_values(zero, matrix).cpu()}
-    return {
-        product: torch.cat(
-            [
-                factor_values(*_factors(unit, initial, roles, chosen)).cpu()
-                for chosen in _portions(unit, initial, roles, ACCELERATOR_BYTES)
-            ]
-        )
-        for product, roles in unit.products
-    }
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Some heads of one product, few enough to be measured together."""
-
-    place: tuple[str, str]
-    heads: int
-    size: int
-    shape: tuple[object, ...]
-    device: torch.device
-    read: Callable[[], list[Tensor]]
-    """Both factors before, both now; then the variances of their rounding errors if noise is asked for."""
-
-
-def _pieces(change: UnitChange, accelerator_bytes: int) -> list[_Piece]:
-    unit, pieces = change.unit, []
-    sides = [change.initial, change.now, *(change.variances or ())]
-    for product, roles in unit.products:
-        left, right = (change.initial[role] for role in roles)
-        for chosen in _portions(unit, change.initial, roles, accelerator_bytes):
-
-            def read(roles: tuple[str, str] = roles, chosen: range = chosen) -> list[Tensor]:
-                return [factor for side in sides for factor in _factors(unit, side, roles, chosen)]
-
-            now = change.now[roles[0]].dtype
-            shape = (left.shape[1:], right.shape[1:], left.dtype, now, left.device, len(sides))
-            size = _size(change.initial, roles) * len(chosen)
-            pieces.append(_Piece((unit.name, product), len(chosen), size, shape, left.device, read))
-    return pieces
-
-
-def _portions(unit: Unit, tensors: Tensors, roles: tuple[str, str], accelerator_bytes: int) -> list[range]:
-    """The tracked heads, as many at a time as there is room for."""
-    most = max(1, _room(tensors[roles[0]].device, accelerator_bytes) // _size(tensors, roles))
-    count = len(unit.heads)
-    return [range(start, min(start + most, count)) for start in range(0, count, most)]
-
-
-def _size(tensors: Tensors, roles: tuple[str, str]) -> int:
-    """Bytes of a head's factors in float64, before and after."""
-    return sum(16 * tensors[role][0].numel() for role in roles)
-
-
-def _room(device: torch.device, accelerator_bytes: int) -> int:
-    return CHUNK_BYTES if device.type == "cpu" else accelerator_bytes
-
-
-def _factors(unit: Unit, tensors: Tensors, roles: tuple[str, str], chosen: range) -> Factors:
-    """Both factors of the chosen heads (counted among the tracked ones): what heads share is repeated."""
-    left, right = (_rows(unit, tensors[role], role, chosen) for role in roles)
-    return left, right
-
-
-def _rows(unit: Unit, tensor: Tensor, role: str, chosen: range) -> Tensor:
-    if role in ("key", "value") and len(unit.groups) < len(unit.heads):
-        return torch.stack([tensor[unit.groups.index(unit.group[head])] for head in chosen])
-    return tensor[chosen.start : chosen.stop]
-
-
-_Found = tuple[Tensor, Noise | None]
-"""Singular values [heads, r] on the CPU, and the noise if it was asked for."""
-
-
-def _in_batches(pieces: list[_Piece], accelerator_bytes: int) -> dict[tuple[str, str], _Found]:
-    """Measure all pieces; those of the same shape share a batch while it is small."""
     batches: list[list[_Piece]] = []
-    open_batch: dict[tuple[object, ...], list[_Piece]] = {}
-    for piece in pieces:
-        batch = open_batch.get(piece.shape, [])
-        room = _room(piece.device, accelerator_bytes)
-        if not batch or sum(other.size for other in batch) + piece.size > room:
-            batches.append(batch := [])
-            open_batch[piece.shape] = batch
-        batch.append(piece)
-    on_cpu = all(piece.device.type == "cpu" for piece in pieces)
-    found = in_parallel(_batch_found, batches) if on_cpu else [_batch_found(batch) for batch in batches]
-    parts: dict[tuple[str, str], list[_Found]] = {}
-    for batch, (values, noise) in zip(batches, found, strict=True):
+    unfilled: dict[tuple[object, ...], list[_Piece]] = {}  # the last batch of each shape
+    for change in changes:
+        if not change.unit.is_layer:
+            results[change.unit.name, "matrix"] = _matrix(change, top, full)
+        for product, _ in change.unit.products:
+            room, heads = _portions(change.unit, change.initial, product, accelerator_bytes)
+            for piece in (_Piece(change, product, some) for some in heads):
+                batch = unfilled.get(piece.shape, [])
+                if not batch or sum(other.size for other in batch) + piece.size > room:
+                    batches.append(batch := [])
+                    unfilled[piece.shape] = batch
+                batch.append(piece)
+
+    def measured(batch: list[_Piece]) -> Tensors:
+        return _batch(batch, top)
+
+    on_cpu = all(batch[0].shape[4].type == "cpu" for batch in batches)  # type: ignore[attr-defined]
+    found = in_parallel(measured, batches) if on_cpu else map(measured, batches)
+    parts: dict[tuple[str, str], list[Tensors]] = {}
+    for batch, numbers in zip(batches, found, strict=True):
         start = 0
         for piece in batch:
-            here = slice(start, start := start + piece.heads)
-            part = None if noise is None else Noise(noise.largest[here], noise.square[here])
-            parts.setdefault(piece.place, []).append((values[here], part))
-    return {place: _joined(several) for place, several in parts.items()}
+            here = slice(start, start := start + len(piece.heads))
+            part = {kind: number[here] for kind, number in numbers.items()}
+            parts.setdefault((piece.change.unit.name, piece.product), []).append(part)
+    joined = {
+        place: {kind: torch.cat([part[kind] for part in several]) for kind in several[0]}
+        for place, several in parts.items()
+    }
+    return results | joined
 
 
-def _joined(several: list[_Found]) -> _Found:
-    noises = [noise for _, noise in several if noise is not None]
-    noise = Noise(*map(torch.cat, zip(*noises, strict=True))) if noises else None
-    return torch.cat([values for values, _ in several]), noise
+def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tensors:
+    """Singular values of the initial products and matrices, by their names in a file of spectra."""
+
+    def values_of(unit: Unit) -> Tensors:
+        weights = initial[unit.name]
+        if not unit.is_layer:
+            zero = torch.zeros_like(weights["matrix"][:1, :1]).expand_as(weights["matrix"])
+            return {unit.name: difference_values(zero, weights["matrix"]).cpu().float()}
+        found: Tensors = {}
+        for product, _ in unit.products:
+            _, portions = _portions(unit, weights, product, ACCELERATOR_BYTES)
+            parts = [factor_values(*_factors(unit, weights, product, some)).cpu() for some in portions]
+            found[unit.key(product)] = torch.cat(parts).float()
+        return found
+
+    on_cpu = all(tensor.device.type == "cpu" for weights in initial.values() for tensor in weights.values())
+    found = in_parallel(values_of, units) if on_cpu else map(values_of, units)
+    return {name: values for of_unit in found for name, values in of_unit.items()}
 
 
-def _batch_found(batch: list[_Piece]) -> _Found:
+def _portions(unit: Unit, weights: Tensors, product: str, accelerator_bytes: int) -> tuple[int, list[range]]:
+    """The bytes that there is room for, and the tracked heads in portions that fit."""
+    room = CHUNK_BYTES if weights[PRODUCTS[product][0]].device.type == "cpu" else accelerator_bytes
+    count, most = len(unit.heads), max(1, room // _head_size(weights, product))
+    return room, [range(start, min(start + most, count)) for start in range(0, count, most)]
+
+
+def _head_size(weights: Tensors, product: str) -> int:
+    """Bytes of a head's factors in float64, before and after."""
+    return sum(16 * weights[role][0].numel() for role in PRODUCTS[product])
+
+
+def _factors(unit: Unit, weights: Tensors, product: str, heads: range) -> Iterator[Tensor]:
+    """Both factors of some heads; keys and values that heads share are repeated."""
+    for role in PRODUCTS[product]:
+        if role in ("key", "value") and len(unit.groups) < len(unit.heads):
+            yield torch.stack([weights[role][unit.groups.index(unit.group[head])] for head in heads])
+        else:
+            yield weights[role][heads.start : heads.stop]
+
+
+def _batch(batch: list[_Piece], top: int) -> Tensors:
+    """The numbers of all heads in a batch, one after another."""
     read = [piece.read() for piece in batch]
     tensors = [torch.cat(parts) if len(batch) > 1 else parts[0] for parts in zip(*read, strict=True)]
     factors, variances = tensors[:4], tensors[4:]
     with without_autocast(factors[0].device.type):
         values, grams = change_values_and_grams(*factors)
         if not variances:
-            return values.cpu(), None
+            return _numbers(values.cpu(), top)
         grams = grams or tuple(factor.double().mT @ factor.double() for factor in factors)
         k0, q0, kt, qt = (
             Stored(gram, variance, factor.shape[-2])
             for gram, variance, factor in zip(grams, variances, factors, strict=True)
         )
-        noise = product_noise((k0, q0), (kt, qt))
-        return values.cpu(), Noise(*(number.cpu() for number in noise))
+        return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
 
 
-def _matrix(change: UnitChange, top: int, full: bool) -> MeasuredChange:
+def _matrix(change: UnitChange, top: int, full: bool) -> Tensors:
     before, after = change.initial["matrix"], change.now["matrix"]
+    noise = None if change.variances is None else matrix_noise(as_stored(before), as_stored(after))
     if full or min(before.shape) <= SMALL:
-        found = _summary(difference_values(before, after).cpu()[None], top)
-    else:
-        values, norm = leading_values(before, after, top)
-        values, norm = values.cpu()[None], norm.cpu()[None]
-        found = MeasuredChange((norm / _or_one(values[:, 0])).square(), norm, values)
-    if change.variances is None:
-        return found
-    noise = matrix_noise(as_stored(before), as_stored(after))
-    return _with_noise(found, Noise(*(number.cpu()[None] for number in noise)))
+        return _numbers(difference_values(before, after).cpu()[None], top, noise=noise)
+    values, norm = leading_values(before, after, top)
+    return _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
 
 
-def _summary(values: Tensor, top: int) -> MeasuredChange:
-    norm = torch.linalg.vector_norm(values, dim=-1)
-    energy = torch.stack([energy_rank(values, share).double() for share in ENERGY_SHARES], -1)
-    return MeasuredChange(
-        stable_rank=(norm / _or_one(values[:, 0])).square(),
-        norm=norm,
-        top=values[:, :top],
-        values=values,
-        energy_rank=torch.where(norm.isfinite()[:, None], energy, torch.nan),
-        entropy_rank=torch.where(norm.isfinite(), effective_rank(values), torch.nan),
-    )
-
-
-def _with_noise(measured: MeasuredChange, noise: Noise | None) -> MeasuredChange:
-    if noise is None:
-        return measured
-    largest, square = (number.double() for number in noise)
-    share = torch.where(measured.norm > 0, square / measured.norm.square(), torch.inf * square)
-    share = torch.where(square > 0, share.clamp_max(1.0), 0.0)
-    share = torch.where(measured.norm.isfinite(), share, torch.nan)
-    return replace(measured, noise_share=share, noise_rank=divided(square, largest.square()))
-
-
-def _or_one(number: Tensor) -> Tensor:
-    return torch.where(number == 0, 1.0, number)
-
-
-CURVES = ("stable_rank", "norm", "top", "energy_rank", "entropy_rank", "noise_share", "noise_rank")
-DIGITS = 6
+def _numbers(values: Tensor, top: int, norm: Tensor | None = None, noise: Noise | None = None) -> Tensors:
+    """The numbers of heads from their singular values [heads, r], or from the leading ones and the `norm`."""
+    found: Tensors = {}
+    if norm is None:
+        norm = torch.linalg.vector_norm(values, dim=-1)
+        known = norm.isfinite()
+        energy = torch.stack([energy_rank(values, share).double() for share in ENERGY_SHARES], -1)
+        found["energy_rank"] = torch.where(known[:, None], energy, torch.nan)
+        found["entropy_rank"] = torch.where(known, effective_rank(values), torch.nan)
+        found["values"] = values
+    if noise is not None:
+        largest, square = (number.cpu().double().reshape(-1) for number in noise)
+        share = torch.where(norm > 0, square / norm.square(), torch.inf * square)
+        share = torch.where(square > 0, share.clamp_max(1.0), 0.0)
+        found["noise_share"] = torch.where(norm.isfinite(), share, torch.nan)
+        found["noise_rank"] = divided(square, largest.square())
+    largest_value = torch.where(values[:, 0] == 0, 1.0, values[:, 0])
+    return found | {"stable_rank": (norm / largest_value).square(), "norm": norm, "top": values[:, :top]}
 
 
 def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
@@ -260,44 +212,24 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     row: dict[str, Any] = {}
     layers = [unit for unit in units if unit.is_layer]
     for product, _ in layers[0].products if layers else []:
-        found = [results.get((unit.name, product), _unknown(len(unit.heads))) for unit in layers]
-        row[product] = {
-            name: [_rounded(getattr(one, name)) for one in found]
-            for name in CURVES
-            if all(getattr(one, name) is not None for one in found)
-        }
-    matrices: dict[str, Any] = {}
+        found = [results.get((unit.name, product)) or _unknown(len(unit.heads)) for unit in layers]
+        shared = [kind for kind in get_args(Kind) if all(kind in one for one in found)]
+        row[product] = {kind: [_rounded(one[kind]) for one in found] for kind in shared}
     for unit in units:
         if not unit.is_layer:
-            one = results.get((unit.name, "matrix"), _unknown(1))
-            matrices[unit.name] = {
-                name: _rounded(getattr(one, name))[0] for name in CURVES if getattr(one, name) is not None
-            }
-    return row | ({"matrices": matrices} if matrices else {})
+            one = results.get((unit.name, "matrix")) or _unknown(1)
+            numbers = {kind: _rounded(one[kind])[0] for kind in get_args(Kind) if kind in one}
+            row.setdefault("matrices", {})[unit.name] = numbers
+    return row
 
 
 def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
     """All singular values by their names in a file of spectra."""
     return {
-        unit.key(product): (one.values if unit.is_layer else one.values[0]).float()
+        unit.key(product): (values if unit.is_layer else values[0]).float()
         for unit in units
         for product in unit.measured
-        if (one := results.get((unit.name, product))) is not None and one.values is not None
-    }
-
-
-def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tensors:
-    """Singular values of the initial products, by the same names."""
-    on_cpu = all(tensor.device.type == "cpu" for one in initial.values() for tensor in one.values())
-
-    def values_of(unit: Unit) -> Tensors:
-        return initial_values(unit, initial[unit.name])
-
-    found = in_parallel(values_of, units) if on_cpu else map(values_of, units)
-    return {
-        unit.key(product): values.float()
-        for unit, of_unit in zip(units, found, strict=True)
-        for product, values in of_unit.items()
+        if (values := results.get((unit.name, product), {}).get("values")) is not None
     }
 
 
@@ -307,17 +239,18 @@ def summary_of(units: Sequence[Unit], results: Results) -> dict[str, float]:
     over_all: dict[str, list[Tensor]] = {}
     for unit in units:
         for product in unit.measured:
-            for name in ("stable_rank", "norm") if (unit.name, product) in results else ():
-                numbers = getattr(results[unit.name, product], name)
-                means[f"{product}/{name}/{unit.name}"] = numbers.mean().item()
+            for kind in ("stable_rank", "norm") if (unit.name, product) in results else ():
+                numbers = results[unit.name, product][kind]
+                means[f"{product}/{kind}/{unit.name}"] = numbers.mean().item()
                 if unit.is_layer:
-                    over_all.setdefault(f"{product}/{name}/mean", []).append(numbers)
+                    over_all.setdefault(f"{product}/{kind}/mean", []).append(numbers)
     return means | {name: torch.cat(parts).mean().item() for name, parts in over_all.items()}
 
 
-def _unknown(heads: int) -> MeasuredChange:
+def _unknown(heads: int) -> Tensors:
     nan = torch.full((heads,), torch.nan)
-    return MeasuredChange(nan, nan, nan[:, None], energy_rank=nan[:, None], entropy_rank=nan)
+    single, several = dict.fromkeys(("stable_rank", "norm", "entropy_rank"), nan), ("top", "energy_rank")
+    return single | dict.fromkeys(several, nan[:, None])
 
 
 def _rounded(numbers: Tensor) -> list[Any]:

@@ -1,24 +1,11 @@
 """Which steps are measured: often the ranks and leading singular values, seldom the full spectra."""
 
-import operator
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-
-
-def _whole(number: Any, name: str, least: int) -> int:
-    try:
-        whole = operator.index(number)
-    except TypeError:
-        whole = least - 1
-    if whole < least:
-        raise RankriseError(
-            f"{name} is {number!r}: pass a whole number of {least} or more, a list of steps, or "
-            "Spaced(points per doubling)."
-        )
-    return whole
 
 
 @dataclass(frozen=True)
@@ -35,7 +22,8 @@ class Spaced:
     per_doubling: int
 
     def __post_init__(self) -> None:
-        _whole(self.per_doubling, "per_doubling", least=1)
+        if self.per_doubling < 1:
+            raise RankriseError(f"per_doubling is {self.per_doubling}: pass 1 or more.")
 
     def __contains__(self, step: int) -> bool:
         doublings = (step // self.per_doubling).bit_length() - 1
@@ -63,43 +51,28 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("often", "seldom"):
             asked = getattr(self, name)
-            if isinstance(asked, Sequence) and not isinstance(asked, str):
-                steps = sorted({_whole(step, name, least=0) for step in asked})
-                object.__setattr__(self, name, tuple(steps))
-                object.__setattr__(self, f"_{name}", frozenset(steps))
-            elif not isinstance(asked, Spaced):
-                object.__setattr__(self, name, _whole(asked, name, least=1))
+            if isinstance(asked, Sequence):
+                object.__setattr__(self, name, tuple(sorted(set(asked))))
+            elif isinstance(asked, int) and asked < 1:
+                raise RankriseError(f"{name} is {asked}: pass 1 or more, a list of steps, or Spaced(n).")
 
     def due(self, step: int) -> bool:
         """Whether anything is measured at this step."""
-        return self._is_due(step, "often") or self.full(step)
+        return _is_due(step, self.often) or self.full(step)
 
     def full(self, step: int) -> bool:
         """Whether the full spectra are measured at this step."""
-        return self._is_due(step, "seldom")
+        return _is_due(step, self.seldom)
 
     def to_dict(self) -> dict[str, Any]:
         """For run.json: a number, a list of steps, or {"per_doubling": n}."""
-        return {
-            name: asdict(asked) if isinstance(asked := getattr(self, name), Spaced) else asked
-            for name in ("often", "seldom")
-        }
-
-    def _is_due(self, step: int, name: str) -> bool:
-        asked = getattr(self, name)
-        if isinstance(asked, int):
-            return step % asked == 0
-        return step in (asked if isinstance(asked, Spaced) else getattr(self, f"_{name}"))
+        return asdict(self)
 
 
-def step_number(step: object) -> int:
-    """A step as the record holds it."""
-    try:
-        number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise RankriseError(
-            f"step is {step!r:.40}: pass a whole number of 0 or more that counts on over epochs."
-        )
-    return number
+def _is_due(step: int, asked: int | Sequence[int] | Spaced) -> bool:
+    if isinstance(asked, int):
+        return step % asked == 0
+    if isinstance(asked, Spaced):
+        return step in asked
+    place = bisect_left(asked, step)
+    return asked[place : place + 1] == (step,)

@@ -1,13 +1,11 @@
-"""The way of the weights from the model to the worker: copied in the order of training, waited for by no one.
+"""Weights and losses on their way from training to the worker: copied in order, never waited for.
 
 At a due step the weights are copied on the stream of training, which takes microseconds on the device and
-makes them those of that step. The worker waits for an event and takes them from there, on a stream of its
-own. Copies have their places from the start: when all are taken, the worker is behind and the step is left
-out.
+makes them those of that step. The worker waits for an event and measures the copies on a stream of its own.
+While too many copies are waiting for it, it is behind, and the step is left out.
 """
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,102 +13,95 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.record.lines import RESERVED
 from rankrise.watch._batches import without_autocast
 from rankrise.watch._units import Tensors, Unit
 
-# What all places together may take beside the first, and how many there are at most.
-PLACES_BYTES = 2**28
-PLACES = 32
+# What all copies together may take beside the first, and how many there are at most.
+COPIES_BYTES = 2**28
+COPIES = 32
+
+Number = float | int | Tensor
 
 
 @dataclass(eq=False)
-class Place:
-    """Room for the tracked weights of one step: `held` where they are measured, `passing` on an accelerator
-    while they are on their way to the host."""
+class Copy:
+    """The tracked weights of one step by unit and role, once the `events` have happened."""
 
-    held: dict[str, Tensors] = field(default_factory=dict)
-    passing: dict[str, Tensors] = field(default_factory=dict)
-    events: list[tuple[torch.device, torch.cuda.Event]] = field(default_factory=list)
-    missing: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The first look at the units: copies of their `weights` where they are measured, and the `forms` (sizes,
-    strides and type, no values) and `devices` that they have in the model."""
-
-    weights: dict[str, Tensors]
-    forms: dict[str, Tensors]
-    devices: dict[str, torch.device]
-
-
-def first_reading(units: Sequence[Unit], keep: str) -> Reading:
-    """Copy the weights of every unit, one after another: only one sharded layer is whole at a time."""
-    reading = Reading({}, {}, {})
-    for unit in units:
-        tensors = unit.read()
-        device = next(iter(tensors.values())).device
-        target = measured_on(device, keep)
-        reading.devices[unit.name] = device
-        reading.forms[unit.name] = {role: torch.empty_like(t, device="meta") for role, t in tensors.items()}
-        reading.weights[unit.name] = {
-            role: torch.empty(t.shape, dtype=t.dtype, device=target).copy_(t) for role, t in tensors.items()
-        }
-    return reading
-
-
-def measured_on(device: torch.device, keep: str) -> torch.device:
-    """Where the initial weights are kept and changes are measured: float64 is needed there."""
-    return device if keep == "model" and device.type in ("cpu", "cuda") else torch.device("cpu")
+    weights: dict[str, Tensors] = field(default_factory=dict)
+    events: list[torch.cuda.Event] = field(default_factory=list)
 
 
 class Staging:
-    """The places, and which of them are free."""
+    """Copies of the weights, a few at a time. `initial` are the weights at the beginning, where changes are
+    measured: on the model's device, or on the CPU if that is asked for or the device lacks float64."""
 
-    def __init__(
-        self,
-        units: Sequence[Unit],
-        reading: Reading,
-        keep: str,
-        on_error: Callable[[str, Exception], None],
-    ) -> None:
+    def __init__(self, units: Sequence[Unit], keep: str, on_error: Callable[[str, Exception], None]) -> None:
         self._units, self._on_error = units, on_error
-        self._devices = set(reading.devices.values())
-        self._streams = {
-            device: torch.cuda.Stream(device) for device in self._devices if device.type == "cuda"
-        }
-        size = sum(tensor.nbytes for tensors in reading.weights.values() for tensor in tensors.values())
-        self.count = max(1, min(PLACES, PLACES_BYTES // size))
-        self._free = deque(self._place(reading, keep, size <= PLACES_BYTES) for _ in range(self.count))
-        for device in self._streams:
+        self.initial: dict[str, Tensors] = {}
+        self.devices: dict[str, torch.device] = {}
+        """Where the weights of each unit are in the model."""
+        for unit in units:  # one after another: only one sharded layer is whole at a time
+            tensors = unit.read()
+            device = self.devices[unit.name] = next(iter(tensors.values())).device
+            target = device if keep == "model" and device.type in ("cpu", "cuda") else "cpu"
+            self.initial[unit.name] = {
+                role: torch.empty(one.shape, dtype=one.dtype, device=target).copy_(one)
+                for role, one in tensors.items()
+            }
+        size = sum(one.nbytes for tensors in self.initial.values() for one in tensors.values())
+        self.most = max(1, min(COPIES, COPIES_BYTES // size))
+        self._passes_device = size <= COPIES_BYTES  # else copied to the host at once
+        self._taken = self._done = 0  # each counted by one thread
+        on_gpus = {device for device in self.devices.values() if device.type == "cuda"}
+        self._streams = {device: torch.cuda.Stream(device) for device in on_gpus}
+        for device in on_gpus:
             # Two threads must not be the first to decompose a matrix there at once.
             torch.linalg.cholesky_ex(torch.ones(1, 1, device=device))
             torch.cuda.synchronize(device)  # the initial weights are there, for every stream
+            # The system gives pinned memory slowly: torch keeps what is free again.
+            _ = [torch.empty((), pin_memory=True) for _ in range(256)]
 
     @property
     def on_accelerator(self) -> bool:
         """Whether training leaves the host's cores alone."""
-        return any(device.type != "cpu" for device in self._devices)
+        return any(device.type != "cpu" for device in self.devices.values())
 
     @property
     def busy(self) -> int:
-        """How many steps the worker has not finished."""
-        return self.count - len(self._free)
+        """How many copies the worker has not finished."""
+        return self._taken - self._done
 
-    def take(self) -> Place | None:
-        """The weights as they are now; None if no place is free. Sharded ones are gathered in either case,
-        because the other processes take part."""
-        place = self._free.popleft() if self._free else None
-        try:
-            with torch.no_grad(), contextlib.ExitStack() as stack:
-                for kind in {device.type for device in self._devices}:
-                    stack.enter_context(without_autocast(kind))
-                self._fill(place)
-        except BaseException:
-            if place is not None:
-                self._free.append(place)
-            raise
-        return place
+    def take(self) -> Copy | None:
+        """Copy the weights as they are now; None if the worker is behind. Sharded ones are gathered in either
+        case, because the other processes take part."""
+        copy = Copy() if self.busy < self.most else None
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            for kind in {device.type for device in self.devices.values()}:
+                stack.enter_context(without_autocast(kind))
+            sources: list[Tensor] = []
+            targets: list[Tensor] = []
+            for unit in self._units:
+                if copy is None and not unit.sharded:
+                    continue
+                try:
+                    tensors = unit.read()
+                except Exception as error:
+                    self._on_error(f"reading {unit.name}", error)
+                    continue
+                if copy is not None:
+                    copy.weights[unit.name] = self._room_for(unit, tensors)
+                    sources += tensors.values()
+                    targets += copy.weights[unit.name].values()
+                    if not unit.live:  # copied at once, so that only one layer is gathered at a time
+                        torch._foreach_copy_(targets, sources, non_blocking=True)
+                        sources, targets = [], []
+            if targets:
+                torch._foreach_copy_(targets, sources, non_blocking=True)
+        if copy is not None:
+            copy.events = [_event(device) for device in self._streams]
+            self._taken += 1
+        return copy
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
@@ -118,85 +109,72 @@ class Staging:
         with contextlib.ExitStack() as streams:
             for stream in self._streams.values():
                 streams.enter_context(torch.cuda.stream(stream))
-            yield
+            try:
+                yield
+            finally:  # the memory of what was used goes back to training's stream
+                for stream in self._streams.values():
+                    stream.synchronize()
 
     @contextlib.contextmanager
-    def arrived(self, place: Place) -> Iterator[dict[str, Tensors]]:
-        """On the worker's thread: the weights by unit, once they are there. Afterwards the place is free."""
+    def arrived(self, copy: Copy) -> Iterator[dict[str, Tensors]]:
+        """On the worker's thread: the weights by unit, once they are there. Afterwards there is room."""
         try:
+            for event in copy.events:
+                event.synchronize()
             with self.beside():
-                for device, event in place.events:
-                    self._streams[device].wait_event(event)
-                for name, tensors in place.passing.items():
-                    for role, tensor in tensors.items():
-                        place.held[name][role].copy_(tensor, non_blocking=True)
-                if any(tensor.device.type == "cpu" for t in place.held.values() for tensor in t.values()):
-                    for device, _ in place.events:
-                        self._streams[device].synchronize()
-                yield {name: held for name, held in place.held.items() if name not in place.missing}
+                yield {
+                    name: {role: one.to(self.initial[name][role].device) for role, one in tensors.items()}
+                    for name, tensors in copy.weights.items()
+                }
         finally:
-            self._free.append(place)
+            self._done += 1
 
-    def _place(self, reading: Reading, keep: str, small: bool) -> Place:
-        place = Place()
-        for unit in self._units:
-            forms, device = reading.forms[unit.name], reading.devices[unit.name]
-            target = measured_on(device, keep)
-            place.held[unit.name] = {role: _room(form, target, device) for role, form in forms.items()}
-            if target != device and device.type == "cuda" and small and unit.live:
-                place.passing[unit.name] = {role: _room(form, device, device) for role, form in forms.items()}
-        return place
-
-    def _fill(self, place: Place | None) -> None:
-        sources: list[Tensor] = []
-        targets: list[Tensor] = []
-        if place is not None:
-            place.missing, place.events = set(), []
-        for unit in self._units:
-            if place is None and not unit.sharded:
-                continue
-            try:
-                tensors = unit.read()
-                if place is not None:
-                    into = place.passing.get(unit.name, place.held[unit.name])
-                    _pair(tensors, into, sources, targets)
-            except Exception as error:
-                self._on_error(f"reading {unit.name}", error)
-                if place is not None:
-                    place.missing.add(unit.name)
-                continue
-            if not unit.live:  # copied at once, so that only one layer is gathered at a time
-                _copy(sources, targets)
-        if place is not None:
-            _copy(sources, targets)
-            for device in self._streams:
-                event = torch.cuda.Event(blocking=True)
-                event.record(torch.cuda.current_stream(device))
-                place.events.append((device, event))
+    def _room_for(self, unit: Unit, tensors: Tensors) -> Tensors:
+        """Memory that copies can reach without being waited for: where changes are measured, or first on
+        the device."""
+        source, target = self.devices[unit.name], next(iter(self.initial[unit.name].values())).device
+        if source.type == "cuda" and self._passes_device and unit.live:
+            target = source
+        pinned = source.type == "cuda" and target.type == "cpu"
+        return {
+            role: torch.empty_like(tensor, device=target, pin_memory=pinned)
+            for role, tensor in tensors.items()
+        }
 
 
-def _room(form: Tensor, device: torch.device, source: torch.device) -> Tensor:
-    """Memory of that form, which copies from `source` can reach without being waited for."""
-    pinned = device.type == "cpu" and source.type == "cuda"
-    return torch.empty_strided(form.size(), form.stride(), dtype=form.dtype, device=device, pin_memory=pinned)
-
-
-def _pair(tensors: Tensors, into: Tensors, sources: list[Tensor], targets: list[Tensor]) -> None:
-    for role, tensor in tensors.items():
-        target = into[role]
-        if target.shape != tensor.shape:
+def as_given(name: str, number: Number) -> Callable[[], float | int]:
+    """A number as it is now, to be asked for on another thread, which may wait for it."""
+    if name in RESERVED:
+        raise RankriseError(f"a metric cannot be called {name!r}: pass another name.")
+    if isinstance(number, Tensor):
+        if number.numel() != 1 or number.is_complex():
             raise RankriseError(
-                f"its {role} is now {list(tensor.shape)} and was {list(target.shape)}: the tracker follows "
-                "the layers of the beginning."
+                f"{name} is a tensor of shape {list(number.shape)} and type {number.dtype}: pass a real "
+                "number, such as its mean."
             )
-        if target.dtype != tensor.dtype:  # the model was converted meanwhile
-            target = into[role] = torch.empty_like(target, dtype=tensor.dtype)
-        sources.append(tensor)
-        targets.append(target)
+        number = number.detach().reshape(())
+        if number.device.type == "cuda":
+            host = torch.empty_like(number, device="cpu", pin_memory=True).copy_(number, non_blocking=True)
+            event = _event(number.device)
+
+            def arrived() -> float | int:
+                event.synchronize()
+                return host.item()
+
+            return arrived
+        if number.device.type != "cpu":
+            return number.clone().item
+        number = number.item()
+    try:
+        plain = number if isinstance(number, int) else float(number)  # such as NumPy's
+        float(plain)
+    except (TypeError, ValueError, OverflowError):
+        raise RankriseError(f"{name} is {number!r:.60}: pass a number or a tensor with one.") from None
+    return lambda: plain
 
 
-def _copy(sources: list[Tensor], targets: list[Tensor]) -> None:
-    if sources:
-        torch._foreach_copy_(targets, sources, non_blocking=True)
-    sources.clear()
-    targets.clear()
+def _event(device: torch.device) -> torch.cuda.Event:
+    """An event after what the calling thread's stream has been given so far."""
+    event = torch.cuda.Event(blocking=True)
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 
 
@@ -27,34 +26,25 @@ class Streams:
     def __init__(
         self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
     ) -> None:
-        self._streams = list(streams) if isinstance(streams, Iterable) else [streams]
-        for stream in self._streams:
-            if not (hasattr(stream, "write") and hasattr(stream, "close")):
-                raise RankriseError(
-                    f"A stream is {stream!r:.60}: pass those of watch.tensorboard, watch.wandb or "
-                    "watch.trackio, or objects with write(step, numbers) and close()."
-                )
-        self._on_error = on_error
+        self._streams, self._on_error = list(streams), on_error
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """To every stream, without what is not finite."""
-        finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
-        for stream in list(self._streams) if finite else ():
-            self._attempt(stream, stream.write, step, finite)
+        """Pass the finite numbers to every stream."""
+        if finite := {name: number for name, number in numbers.items() if math.isfinite(number)}:
+            self._each(lambda stream: stream.write(step, finite))
 
     def close(self) -> None:
-        for stream in list(self._streams):
-            self._attempt(stream, stream.close)
+        self._each(lambda stream: stream.close())
 
-    def _attempt(self, stream: Stream, call: Callable[..., None], *arguments: Any) -> None:
-        try:
-            call(*arguments)
-        except (Exception, SystemExit) as error:  # some libraries end the process where they cannot log in
-            self._streams.remove(stream)
-            name = type(stream).__name__
-            self._on_error(
-                f"writing to {name}", error, f"{name} gets no more numbers, and the record goes on"
-            )
+    def _each(self, call: Callable[[Stream], None]) -> None:
+        for stream in list(self._streams):
+            try:
+                call(stream)
+            except (Exception, SystemExit) as error:  # some libraries end the process if they cannot log in
+                self._streams.remove(stream)
+                name = type(stream).__name__
+                remedy = f"{name} gets no more numbers, and the record goes on"
+                self._on_error(f"writing to {name}", error, remedy)
 
 
 class TensorBoard:
@@ -76,6 +66,24 @@ class TensorBoard:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+class Trackio:
+    """A trackio run."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._library = require("trackio", extra="trackio", purpose="Streaming to trackio")
+        self._settings = settings
+        self._run: Any = None
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._run is None:
+            self._run = self._library.init(**self._settings)
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
 
 
 class WeightsAndBiases:
@@ -104,31 +112,13 @@ class WeightsAndBiases:
             self._run.finish()
 
 
-class Trackio:
-    """A trackio run."""
-
-    def __init__(self, **settings: Any) -> None:
-        self._library = require("trackio", extra="trackio", purpose="Streaming to trackio")
-        self._settings = settings
-        self._run: Any = None
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        if self._run is None:
-            self._run = self._library.init(**self._settings)
-        self._run.log(dict(numbers), step=step)
-
-    def close(self) -> None:
-        if self._run is not None:
-            self._run.finish()
-
-
 def tensorboard(folder: str | Path) -> TensorBoard:
-    """A stream for `RankTracker(streams=[...])`: event files for `tensorboard --logdir FOLDER`."""
+    """A stream to event files in a folder."""
     return TensorBoard(folder)
 
 
 def wandb(**settings: Any) -> WeightsAndBiases:
-    """A stream to Weights & Biases; settings are those of `wandb.init`, such as project, name, id, resume."""
+    """A stream to Weights & Biases; settings are those of `wandb.init`, such as project and name."""
     return WeightsAndBiases(**settings)
 
 

@@ -1,14 +1,15 @@
 """RankTracker: the rank growth of every head of a live training run, in any loop.
 
-The training thread copies due weights (`staging`) and numbers (`scalars`) and goes on. The worker's thread
-waits for them, measures, and writes the record.
+The training thread copies due weights and numbers (see `_staging`) and goes on. The worker's thread waits for
+them, measures, and writes the record.
 """
 
 import atexit
+import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,6 +17,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import distributed, nn
 
+from rankrise.foundations.device import allowed_cores
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
 from rankrise.record.lines import LEFT_OUT
@@ -23,7 +25,9 @@ from rankrise.record.lock import Lock
 from rankrise.record.names import RUN, spectra_path
 from rankrise.record.tensors import checksum
 from rankrise.record.writer import Record
-from rankrise.watch._begin import adapter_of, begin
+from rankrise.watch._batches import use_threads
+from rankrise.watch._begin import begin
+from rankrise.watch._ceilings import PRODUCTS, adapter_of
 from rankrise.watch._check import Batch, check_and_warn
 from rankrise.watch._heads import unwrap
 from rankrise.watch._measure import (
@@ -35,13 +39,11 @@ from rankrise.watch._measure import (
     spectra_of,
     summary_of,
 )
-from rankrise.watch._scalars import Number, Scalars, Taken
-from rankrise.watch._schedule import Schedule, step_number
-from rankrise.watch._staging import Place, Reading, Staging, first_reading
+from rankrise.watch._schedule import Schedule
+from rankrise.watch._staging import Copy, Number, Staging, as_given
 from rankrise.watch._streams import Stream, Streams
 from rankrise.watch._troubles import Troubles, log
-from rankrise.watch._units import PRODUCTS, Choice, find_units, named
-from rankrise.watch._worker import Worker
+from rankrise.watch._units import Choice, find_units, named
 
 
 class RankTracker:
@@ -96,10 +98,8 @@ class RankTracker:
         check: Batch | None = None,
         overwrite: bool = False,
     ) -> None:
-        if keep not in ("model", "cpu"):
-            raise RankriseError(f"keep is {keep!r}: pass 'model' or 'cpu'.")
-        if top < 1:
-            raise RankriseError(f"top is {top}: pass a whole number of 1 or more.")
+        if keep not in ("model", "cpu") or top < 1:
+            raise RankriseError(f"keep is {keep!r} and top {top}: pass 'model' or 'cpu', and 1 or more.")
         choice = Choice.of(products, layers, heads, matrices)
         self.folder = Path(folder)
         self._model, self._schedule, self._top = model, schedule, top
@@ -115,7 +115,7 @@ class RankTracker:
         if _rank() != 0:
             self._take_part()
             return
-        reading = first_reading(self._units, keep)
+        self._staging = Staging(self._units, keep, self._troubles.lose)
         about = {
             "model": type(unwrap(model)).__name__,
             "settings": {
@@ -125,12 +125,31 @@ class RankTracker:
                 "keep": keep,
                 "digits": DIGITS,
             },
-            "device": reading.devices[self._units[0].name],
+            "device": self._staging.devices[self._units[0].name],
             "note": note,
             "extra": dict(extra or {}),
-            "adapter": adapter_of(model, self._units),
+            "adapter": adapter_of(model, [unit.module for unit in self._units]),
         }
-        self._open(reading, keep, about, overwrite)
+        lock = None
+        try:
+            lock = Lock(self.folder)
+            self._beginning = begin(self.folder, self._units, self._staging.initial, about, overwrite)
+            self._record = Record(self.folder)
+        except BaseException as error:
+            if lock is not None:
+                lock.release()
+            if strict or not isinstance(error, OSError):
+                raise
+            self._off = f"opening {self.folder} failed ({error})"
+            self._troubles.note(f"opening {self.folder}", error, "nothing of this run is recorded")
+            return
+        self._lock, self._last_weights = lock, ""
+        about_cores = (self._staging.on_accelerator,)
+        self._worker = ThreadPoolExecutor(1, "rankrise-tracker", _beside_training, about_cores)
+        self._process = os.getpid()
+        self._on, self._begun = True, not self._beginning.resumed
+        atexit.register(self._leave)
+        log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
 
     @property
     def lost(self) -> str:
@@ -147,9 +166,8 @@ class RankTracker:
         """
         if _capturing():
             return
-        numbers = metrics if loss is None else {"loss": loss, **metrics}
         try:
-            self._step(step_number(step), numbers)
+            self._step(operator.index(step), metrics if loss is None else {"loss": loss, **metrics})
         except Exception as error:
             self._troubles.lose("a step", error)
         self._troubles.check()
@@ -157,14 +175,14 @@ class RankTracker:
     def wait(self) -> None:
         """Wait until the steps so far are written; `flush` also makes them outlast a power cut."""
         if self._on and not self._forked:
-            self._worker.wait()
+            self._drain()
             self._troubles.check()
 
     def flush(self) -> None:
         """Wait until all steps so far are on the disk: call it before the trainer saves a checkpoint. `lost`
         says if something could not be written."""
         if self._on and not self._forked:
-            self._worker.wait()
+            self._drain()
             self._attempt("writing to disk", self._record.sync)
             self._troubles.check()
 
@@ -192,91 +210,18 @@ class RankTracker:
 
     def __repr__(self) -> str:
         layers = [unit for unit in self._units if unit.is_layer]
-        products = " and ".join(dict.fromkeys(name for unit in layers for name, _ in unit.products))
         heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
-        plural = "s" * (len(layers) > 1)
-        parts = [f"{products} of {heads} heads in {len(layers)} layer{plural}"] * bool(layers)
-        parts += [f"{others} other matri{'ces' if others > 1 else 'x'}"] * bool(others)
+        about = f"{type(unwrap(self._model)).__name__}: {heads} heads in {len(layers)} layers"
+        about += f", {others} other matrices" * bool(others) + f"; in {self.folder}"
+        about += f", off: {self.lost}" if self._off else ", closed" * self._closed
         notes = dict.fromkeys(note for unit in layers for note in unit.notes)
-        state = f", off: {self.lost}" if self._off else ", closed" * self._closed
-        about = f"{' and '.join(parts)} of {type(unwrap(self._model)).__name__}, in {self.folder}{state}"
         return f"RankTracker({'; '.join([about, *notes])})"
-
-    # Beginning and end.
-
-    def _open(self, reading: Reading, keep: str, about: dict[str, Any], overwrite: bool) -> None:
-        """Everything that only the process which writes needs."""
-        lock = None
-        try:
-            lock = Lock(self.folder)
-            self._beginning = begin(self.folder, self._units, reading.weights, about, overwrite)
-            self._staging = Staging(self._units, reading, keep, self._troubles.lose)
-            self._record = Record(self.folder)
-        except BaseException as error:
-            if lock is not None:
-                lock.release()
-            if not isinstance(error, OSError) or self._troubles.strict:
-                raise
-            self._turn_off(f"opening {self.folder}", error)
-            return
-        self._lock, self._scalars = lock, Scalars()
-        self._last_weights = ""
-        self._worker = Worker(self._staging.on_accelerator, self._lose)
-        self._process = os.getpid()
-        self._on, self._begun = True, not self._beginning.resumed
-        atexit.register(self._leave)
-        log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
-
-    def _end(self, finished: bool, stopped: str = "") -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if self._forked:
-            return
-        if finished:
-            self._attempt("measuring", self._measure_last)
-        self._close(finished, stopped)
-
-    def _close(self, finished: bool | None, stopped: str = "") -> None:
-        """`finished` is None if the folder is another run's, of which nothing is touched. `stopped` is what
-        broke the run off. A run that has lost something is not finished."""
-        if not self._on:
-            return
-        self._on = False
-        atexit.unregister(self._leave)
-        self._worker.close()
-        if finished is not None and self._begun:
-            self._attempt("writing to disk", self._record.sync)
-            stopped = stopped or self._troubles.lost
-            info = self._beginning.info | {"finished": now() if finished and not stopped else None}
-            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._last_weights}
-            info |= {"stopped": stopped} if stopped else {}
-            self._attempt(f"writing {RUN}", partial(self._record.write_about, info))
-        self._attempt("closing", self._record.close)
-        self._lock.release()
-        self._streams.close()  # last: whatever becomes of them, the record is whole
-
-    def _leave(self) -> None:
-        """At the end of the process without `close`: everything so far is written, and the run unfinished."""
-        if not self._forked:
-            self._close(finished=False)
-
-    def _measure_last(self) -> None:
-        """The last step in full. Every process takes part in gathering, whether or not it is measured yet."""
-        if self._last is None or _capturing():
-            return
-        if not self._on:
-            self._take_part()
-            return
-        self._worker.wait()  # until a place is free
-        place = self._staging.take()
-        assert place is not None
-        moment = round(time.time(), 3)
-        self._worker.put("measuring", partial(self._measure, self._last, moment, True, place, last=True))
 
     # A step, on the training thread.
 
     def _step(self, step: int, numbers: Mapping[str, Number]) -> None:
+        if step < 0:
+            raise RankriseError(f"step is {step}: pass 0 or more, counting on over epochs.")
         if self._closed:
             raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
         if self._forked:
@@ -288,16 +233,16 @@ class RankTracker:
         if step == last and "loss" in numbers and self._has_loss:
             self._troubles.once(
                 "losses given again",
-                f"Tracking: step {step} was given a second loss, which counts instead of the first; pass a "
-                "step that goes up with every optimizer step. Said once.",
+                f"step {step} was given a second loss, which replaces the first; pass a step that goes up "
+                "with every optimizer step.",
             )
         self._has_loss = "loss" in numbers or (step == last and self._has_loss)
         due = step != last and self._schedule.due(step)
         if self._on and (last is None or step < last):
             self._go_back(step, last)
-        if due and not self._on:
-            self._take_part()
         if not self._on:
+            if due:
+                self._take_part()
             return
         moment = round(time.time(), 3)
         if due:  # before anything that can fail on this process alone: others may wait for its part
@@ -306,95 +251,93 @@ class RankTracker:
             self._take_numbers(step, moment, numbers)
 
     def _take(self, step: int, moment: float) -> None:
+        """Copy the weights and let the worker measure them. If it falls behind, full spectra are left out
+        first, then whole measurements."""
         full = self._schedule.full(step)
-        if full and self._staging.busy >= max(1, self._staging.count // 2):
-            full = False
-            self._troubles.skip("full spectra")
-        place = self._staging.take()
-        if place is None:
-            self._troubles.skip("measurements")
-        else:
-            self._worker.put("measuring", partial(self._measure, step, moment, full, place))
+        behind = full and self._staging.busy >= max(1, self._staging.most // 2)
+        copy = self._staging.take()
+        if copy is not None:
+            self._later("measuring", lambda: self._measure(step, moment, full and not behind, copy))
+        for what, left_out in (("full spectra", behind), ("measurements", copy is None)):
+            if left_out:
+                self._troubles.once(
+                    what,
+                    "falls behind: measuring takes longer than the training between measured steps, so some "
+                    f"{what} are left out; pass a Schedule with fewer steps to choose which.",
+                )
 
     def _take_numbers(self, step: int, moment: float, numbers: Mapping[str, Number]) -> None:
-        taken: dict[str, Taken] = {}
+        taken: dict[str, Callable[[], float | int]] = {}
         left_out: dict[str, str] = {}
         for name, number in numbers.items():
             try:
-                taken[name] = self._scalars.take(name, number)
+                taken[name] = as_given(name, number)
             except RankriseError as error:
                 left_out[name] = str(error).rstrip(".")
                 self._troubles.note(f"recording {name}", error)
-        self._worker.put("writing a step", partial(self._write_step, step, moment, taken, left_out))
+
+        def write() -> None:
+            found = {name: number() for name, number in taken.items()}
+            try:
+                reasons = {LEFT_OUT: left_out} if left_out else {}
+                self._record.add_step(step, {"time": moment, **found, **reasons})
+            finally:  # on a full disk, streams go on
+                self._streams.write(step, found)
+
+        self._later("writing a step", write)
 
     def _take_part(self) -> None:
-        """Another process keeps the record, and gathers what is sharded: so does this one."""
+        """Gather what is sharded, because the process that keeps the record does."""
         for unit in self._units:
             if unit.sharded:
                 unit.read()
 
     def _go_back(self, step: int, last: int | None) -> None:
         """The run starts at `step`, or goes back there from `last`: drop what was recorded from there on."""
-        self._worker.wait()
+        self._drain()
         begun = self._beginning
         try:
+            kept = self._record.has_before(step)
             if last is None and begun.resumed:
-                self._refuse_another_run(step, self._record.has_before(step))
+                if not begun.may_start_over and not kept:
+                    what = "this run, finished," if begun.finished else "a run with other initial weights"
+                    raise RankriseError(
+                        f"{self.folder} holds {what} and continuing at step {step} would replace all of it: "
+                        "pass another folder, or overwrite=True to start over."
+                    )
                 self._record.write_about(begun.info)  # it is not finished any more
             self._begun = True
             dropped = self._record.cut(step)
         except Exception as error:
             self._close(finished=None)
-            self._turn_off("continuing the run", error, refused=last is None)
+            self._off = f"continuing the run failed ({error})"
+            if last is None and isinstance(error, RankriseError):
+                self._troubles.refused = error
+            else:
+                self._troubles.note("continuing the run", error, "nothing more of this run is recorded")
             return
-        if last is not None:
+        if dropped and (begun.finished or last is not None):
             log.warning(
-                "Tracking: step went back from %d to %d: %d rows from step %d on are dropped; pass a step "
-                "that counts on over epochs.",
-                *(last, step, dropped, step),
-            )
-        elif begun.finished and dropped:
-            log.warning(
-                "Tracking: the finished run in %s goes on at step %d: %d rows from there on are dropped.",
-                *(self.folder, step, dropped),
+                "Tracking: step %d comes again in %s: %d rows from there on are dropped; pass a step that "
+                "counts on over epochs.",
+                *(step, self.folder, dropped),
             )
         if last is None and not spectra_path(self.folder, None).exists():
-            self._worker.put("measuring the initial weights", self._write_initial)
-
-    def _refuse_another_run(self, step: int, has_before: bool) -> None:
-        begun = self._beginning
-        own = begun.same and not begun.finished  # it was broken off, and may start over
-        if not own and not has_before:
-            which = "this run, finished" if begun.same else "a run with other initial weights"
-            raise RankriseError(
-                f"{self.folder} holds {which}, and continuing at step {step} would replace all of it: pass "
-                "another folder, or overwrite=True to start over."
-            )
+            self._later("measuring the initial weights", self._write_initial)
 
     # Jobs, on the worker's thread.
 
-    def _write_step(
-        self, step: int, moment: float, taken: Mapping[str, Taken], left_out: Mapping[str, str]
-    ) -> None:
-        """Loss and metrics of a step, once they are there."""
-        numbers = {name: self._scalars.resolve(number) for name, number in taken.items()}
-        try:
-            reasons = {LEFT_OUT: left_out} if left_out else {}
-            self._record.add_step(step, {"time": moment, **numbers, **reasons})
-        finally:  # on a full disk, streams go on
-            self._streams.write(step, numbers)
-
     def _write_initial(self) -> None:
-        """Spectra of the initial products."""
+        """Write the spectra of the initial products."""
         with self._staging.beside():
             values = initial_spectra(self._units, self._beginning.initial)
         self._record.add_spectra(None, values)
 
-    def _measure(self, step: int, moment: float, full: bool, place: Place, last: bool = False) -> None:
+    def _measure(self, step: int, moment: float, full: bool, copy: Copy, last: bool = False) -> None:
         """The change of every unit at a step; if that is recorded already, what it lacks. The `last` weights
         are remembered by their checksum: a model that has them may go on with the run."""
         known = self._record.ranks.last == step
-        with self._staging.arrived(place) as weights:
+        with self._staging.arrived(copy) as weights:
             if last and len(weights) == len(self._units):
                 self._last_weights = checksum(named(self._units, weights))
             if known and spectra_path(self._record.folder, step).exists():
@@ -411,31 +354,81 @@ class RankTracker:
             self._record.add_ranks(step, {"time": moment, **row_of(self._units, results)})
             self._streams.write(step, summary_of(self._units, results))
 
-    # What goes wrong.
+    # The end, and what goes wrong.
+
+    def _end(self, finished: bool, stopped: str = "") -> None:
+        if self._closed or self._forked:
+            return
+        self._closed = True
+        if finished:
+            self._attempt("measuring", self._measure_last)
+        self._close(finished, stopped)
+
+    def _measure_last(self) -> None:
+        """The last step in full. Every process takes part in gathering, whether or not it is measured yet."""
+        step = self._last
+        if step is None or _capturing():
+            return
+        if not self._on:
+            self._take_part()
+            return
+        self._drain()  # until there is room
+        copy, moment = self._staging.take(), round(time.time(), 3)
+        assert copy is not None
+        self._later("measuring", lambda: self._measure(step, moment, True, copy, last=True))
+
+    def _close(self, finished: bool | None, stopped: str = "") -> None:
+        """`finished` is None if the folder is another run's, of which nothing is touched. `stopped` is what
+        broke the run off. A run that has lost something is not finished."""
+        if not self._on:
+            return
+        self._on = False
+        atexit.unregister(self._leave)
+        self._worker.shutdown()
+        if finished is not None and self._begun:
+            self._attempt("writing to disk", self._record.sync)
+            stopped = stopped or self._troubles.lost
+            info = self._beginning.info | {"finished": now() if finished and not stopped else None}
+            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._last_weights}
+            info |= {"stopped": stopped} if stopped else {}
+            self._attempt(f"writing {RUN}", lambda: self._record.write_about(info))
+        self._attempt("closing", self._record.close)
+        self._lock.release()
+        self._streams.close()  # last: whatever becomes of them, the record is whole
+
+    def _leave(self) -> None:
+        """At the end of the process without `close`: everything so far is written, and the run unfinished."""
+        if not self._forked:
+            self._close(finished=False)
+
+    def _later(self, doing: str, job: Callable[[], Any]) -> None:
+        """Have the worker do a job after those that it has."""
+        self._worker.submit(self._attempt, doing, job)
+
+    def _drain(self) -> None:
+        """Wait until every job so far is done."""
+        self._worker.submit(int).result()
 
     def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:
             job()
-        except Exception as error:
-            self._lose(doing, error)
-
-    def _lose(self, doing: str, error: BaseException) -> None:
-        lost = self._record.lost if hasattr(self, "_record") else ""
-        if lost and isinstance(error, (OSError, RankriseError)):  # said once, whatever was being written
-            doing, error = "recording", RankriseError(lost)
-        self._troubles.lose(doing, error, "nothing more of this run is recorded" if lost else "")
-
-    def _turn_off(self, doing: str, error: Exception, refused: bool = False) -> None:
-        self._off = f"{doing} failed ({error})"
-        if refused and isinstance(error, RankriseError):
-            self._troubles.refuse(error)
-        else:
-            self._troubles.note(doing, error, "nothing of this run is recorded")
+        except (Exception, SystemExit) as error:
+            lost = self._record.lost
+            if lost and isinstance(error, (OSError, RankriseError)):  # logged once, whatever was written
+                doing, error = "recording", RankriseError(lost)
+            self._troubles.lose(doing, error, "nothing more of this run is recorded" if lost else "")
 
     @property
     def _forked(self) -> bool:
         """Whether this is a copy in a forked process: the process that made the tracker keeps the record."""
         return self._on and os.getpid() != self._process
+
+
+def _beside_training(on_accelerator: bool) -> None:
+    """Set up the worker's thread."""
+    # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
+    use_threads(max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1)
+    torch.set_grad_enabled(False)  # of this thread
 
 
 def _capturing() -> bool:

@@ -1,4 +1,4 @@
-"""What is tracked, and how its weights leave the model: as views where possible, read afresh where not."""
+"""What is tracked, and how its weights leave the model: as views if possible, else read afresh."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.names import tensor_name
-from rankrise.watch._ceilings import PRODUCTS as PRODUCTS
-from rankrise.watch._ceilings import adapter_ceilings
-from rankrise.watch._families import Attention
+from rankrise.watch._ceilings import PRODUCTS, adapter_ceilings
 from rankrise.watch._heads import heads, unwrap
 from rankrise.watch._linear import is_linear, linear, plain_name, shapes_only
 from rankrise.watch._recognise import recognise
@@ -30,14 +28,6 @@ class Choice:
     heads: tuple[int, ...] | None = None
     matrices: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not set(self.products) <= set(PRODUCTS) or not (self.products or self.matrices):
-            raise RankriseError(f"products is {self.products}: pass some of {', '.join(PRODUCTS)}.")
-        if self.heads is not None and (not self.heads or list(self.heads) != sorted(set(self.heads))):
-            raise RankriseError(f"heads is {list(self.heads)}: pass numbers of heads in ascending order.")
-        if self.layers == () and not self.matrices:
-            raise RankriseError("layers and matrices are empty: pass some of them, or layers=None for all.")
-
     @classmethod
     def of(cls, *asked: Any) -> "Choice":
         """From what a user passes, in the fields' order: one number or name, or several; None is all.
@@ -45,7 +35,12 @@ class Choice:
         >>> Choice.of("KQ", None, range(2), ())
         Choice(products=('KQ',), layers=None, heads=(0, 1), matrices=())
         """
-        return cls(*((one,) if isinstance(one, (str, int)) else one and tuple(one) for one in asked))
+        choice = cls(*((one,) if isinstance(one, (str, int)) else one and tuple(one) for one in asked))
+        if not set(choice.products) <= set(PRODUCTS):
+            raise RankriseError(f"products is {choice.products}: pass some of {', '.join(PRODUCTS)}.")
+        if choice.heads is not None and list(choice.heads) != sorted(set(choice.heads)):
+            raise RankriseError(f"heads is {choice.heads}: pass numbers of heads in ascending order.")
+        return choice
 
 
 @dataclass(eq=False)
@@ -71,7 +66,7 @@ class Unit:
     ceilings: dict[str, int] = field(default_factory=dict)
     """By product, the highest rank that its change can have; {} if it may be any."""
     _views: Tensors = field(default_factory=dict)
-    _owners: "list[_Owner]" = field(default_factory=list)
+    _addresses: list[int] = field(default_factory=list)
 
     @property
     def is_layer(self) -> bool:
@@ -107,19 +102,28 @@ class Unit:
         return bool(self._views)
 
     def read(self) -> Tensors:
-        """Its weights as they are now: views where strides allow it. Parameters that have moved since the
-        last time are found again, sharded ones gathered, adapters merged into a copy."""
+        """Its weights as they are now. Parameters that have moved are found again, sharded ones gathered,
+        adapters merged into a copy."""
         self._refuse_absence()
-        if self._views and all(owner.has_stayed(self.module) for owner in self._owners):
+        if self.sharded:
+            return self.fresh(self.module)
+        parameters = list(self.module.parameters())
+        addresses = [parameter.data_ptr() for parameter in parameters]
+        if self._views and addresses == self._addresses:  # the views keep their memory from being used again
             return self._views
         tensors = self.fresh(self.module)
-        self._remember(tensors)
+        owned = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        live = all(tensor.untyped_storage().data_ptr() in owned for tensor in tensors.values())
+        self._views, self._addresses = tensors if live else {}, addresses
         return tensors
 
     def _refuse_absence(self) -> None:
-        """The module may be wrapped in another one meanwhile, but it has to be part of the model."""
-        if _submodule(self.model, self.path) is self.module:
-            return
+        """The module has to be part of the model, but may be wrapped in another one meanwhile."""
+        try:
+            if self.model.get_submodule(self.path) is self.module:
+                return
+        except AttributeError:
+            pass
         for path, module in self.model.named_modules():
             if module is self.module:
                 self.path = path
@@ -127,46 +131,6 @@ class Unit:
         raise RankriseError(
             f"{self.name} is no longer a part of the model: the tracker follows the layers of the beginning."
         )
-
-    def _remember(self, tensors: Tensors) -> None:
-        """Keep the tensors for later steps if all are views of parameters."""
-        owners = {
-            parameter.untyped_storage().data_ptr(): _Owner(
-                path, module, name, parameter, parameter.data_ptr()
-            )
-            for path, module in self.module.named_modules()
-            for name, parameter in module._parameters.items()
-            if parameter is not None and not isinstance(parameter, DTensor)
-        }
-        addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
-        live = addresses <= owners.keys()
-        self._views = tensors if live else {}
-        self._owners = [owners[address] for address in addresses] if live else []
-
-
-@dataclass(frozen=True, eq=False)
-class _Owner:
-    """A parameter that a view belongs to, and the address of its values."""
-
-    path: str
-    module: nn.Module
-    name: str
-    parameter: Tensor
-    address: int
-
-    def has_stayed(self, above: nn.Module) -> bool:
-        return (
-            self.module._parameters.get(self.name) is self.parameter
-            and self.parameter.data_ptr() == self.address
-            and _submodule(above, self.path) is self.module
-        )
-
-
-def _submodule(model: nn.Module, path: str) -> nn.Module | None:
-    module: nn.Module | None = model
-    for name in path.split(".") if path else ():
-        module = None if module is None else module._modules.get(name)
-    return module
 
 
 def named(units: Sequence[Unit], weights: Mapping[str, Tensors]) -> Tensors:
@@ -184,12 +148,13 @@ def find_units(model: nn.Module, choice: Choice) -> list[Unit]:
     linear1.weight {'matrix': (8, 8)}
     linear2.weight {'matrix': (8, 8)}
     """
-    return [*_layers(model, choice), *_matrices(unwrap(model), choice.matrices)]
+    found = [*(_layers(model, choice) if choice.products else ()), *_matrices(unwrap(model), choice.matrices)]
+    if not found:
+        raise RankriseError("products, layers and matrices choose nothing: leave them out, or pass some.")
+    return found
 
 
 def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
-    if not choice.products:
-        return
     found, root = heads(model), unwrap(model)
     paths = {module: path for path, module in root.named_modules()}
     roles = tuple(role for product in PRODUCTS if product in choice.products for role in PRODUCTS[product])
@@ -200,17 +165,19 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         assert attention is not None
         count = attention.query.blocks
         chosen = tuple(range(count)) if choice.heads is None else choice.heads
-        if not 0 <= chosen[0] <= chosen[-1] < count:
+        if not set(chosen) <= set(range(count)) or not chosen:
             raise RankriseError(
                 f"heads is {list(chosen)}, but {name} has {count}: pass numbers from 0 to {count - 1}."
             )
         group = tuple(attention.group_of_head[head] for head in chosen)
+        groups = tuple(dict.fromkeys(group))
+        rows = {role: groups if role in ("key", "value") else chosen for role in roles}
         yield Unit(
             name,
             root,
             paths[module],
             module,
-            _layer_reader(roles, chosen, tuple(dict.fromkeys(group))),
+            _layer_reader(rows),
             roles,
             heads=chosen,
             group=group,
@@ -222,9 +189,9 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         )
 
 
-def _layer_reader(
-    roles: tuple[str, ...], chosen: tuple[int, ...], groups: tuple[int, ...]
-) -> Callable[[nn.Module], Tensors]:
+def _layer_reader(rows: Mapping[str, tuple[int, ...]]) -> Callable[[nn.Module], Tensors]:
+    """A reader of those rows of each role: views where they follow one another."""
+
     def read(module: nn.Module) -> Tensors:
         attention = recognise(module)
         if attention is None:
@@ -232,25 +199,18 @@ def _layer_reader(
                 f"{type(module).__name__} is not a known attention any more: keep its family until the "
                 "tracker is closed."
             )
-        shared = ("key", "value")
-        return {
-            role: _rows(_by_head(attention, role), groups if role in shared else chosen) for role in roles
-        }
+        tensors: Tensors = {}
+        for role, chosen in rows.items():
+            if role == "output":
+                whole = attention.output.weight[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
+            else:
+                whole = getattr(attention, role).weight
+            first, last = chosen[0], chosen[-1] + 1
+            together = chosen == tuple(range(first, last))
+            tensors[role] = whole[first:last] if together else torch.stack([whole[one] for one in chosen])
+        return tensors
 
     return read
-
-
-def _by_head(attention: Attention, role: str) -> Tensor:
-    if role != "output":
-        return getattr(attention, role).weight
-    return attention.output.weight[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
-
-
-def _rows(tensor: Tensor, numbers: tuple[int, ...]) -> Tensor:
-    """Those rows: a view where they follow one another."""
-    if numbers == tuple(range(numbers[0], numbers[-1] + 1)):
-        return tensor[numbers[0] : numbers[-1] + 1]
-    return torch.stack([tensor[number] for number in numbers])
 
 
 def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[int]:
@@ -259,17 +219,15 @@ def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[i
         return list(range(len(names)))
     chosen: set[int] = set()
     for one in asked:
-        hits = [
-            at
-            for at, name in enumerate(names)
-            if (fnmatchcase(name, one) if isinstance(one, str) else at == one)
+        fits = [
+            fnmatchcase(name, one) if isinstance(one, str) else at == one for at, name in enumerate(names)
         ]
-        if not hits:
+        if not any(fits):
             raise RankriseError(
                 f"layers has {one!r}, which is not one of the {len(names)} attention layers "
                 f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
             )
-        chosen.update(hits)
+        chosen.update(at for at, fit in enumerate(fits) if fit)
     return sorted(chosen)
 
 

@@ -45,7 +45,7 @@ def test_the_step_waits_for_nothing(tmp_path, keep):
             continue
         tracker.flush()  # the mode is the whole process's, and the worker does wait: it is held up meanwhile
         go_on = threading.Event()
-        tracker._worker.put("being held up", go_on.wait)
+        tracker._worker.submit(go_on.wait)
         torch.cuda.set_sync_debug_mode("error")
         try:
             tracker.step(step, loss=loss)
@@ -127,17 +127,3 @@ def test_graphs(tmp_path):
     assert run.measured.tolist() == [1, 2, 3]
     losses = run.steps()["loss"]
     assert (losses[1:] < losses[:-1]).all()  # each replay's own, though the tensor is the same
-
-
-def test_half_precision_and_autocast(tmp_path):
-    model = tiny(width=64, heads=4, dropout=0.0).cuda()
-    before = copy.deepcopy(model)
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = loss_of(model, 1)
-        loss.backward()
-        optimizer.step()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            tracker.step(1, loss=loss)
-    check(tmp_path, before.cpu(), model.cpu())

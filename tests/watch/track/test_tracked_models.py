@@ -5,7 +5,7 @@ import copy
 import numpy
 import pytest
 import torch
-from tiny_model import batch, loss_of, tiny, train
+from tiny_model import batch, tiny, train
 from torch import nn
 
 from rankrise import watch
@@ -67,33 +67,6 @@ def test_parameters_that_move(tmp_path, way):
         train(model, [2], after=tracker.step)
     if way == "dtype":
         before.double()
-    check(tmp_path, before, model)
-
-
-def test_averaged_weights(tmp_path):
-    model = tiny()
-    average = torch.optim.swa_utils.AveragedModel(
-        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    )
-    before = copy.deepcopy(average.module)
-    with watch.RankTracker(average.module, tmp_path, schedule=EVERY) as tracker:
-        average.update_parameters(model)
-        train(model, [1, 2], after=lambda step, loss: (average.update_parameters(model), tracker.step(step)))
-    check(tmp_path, before, average.module)
-
-
-def test_gradient_accumulation(tmp_path):
-    model = tiny()
-    before = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        for micro in range(1, 9):
-            loss_of(model, micro).backward()
-            if micro % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                tracker.step(micro // 4)
-    assert watch.load(tmp_path).measured.tolist() == [1, 2]
     check(tmp_path, before, model)
 
 

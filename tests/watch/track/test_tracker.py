@@ -1,12 +1,11 @@
 """The numbers of a record against plain decompositions, and training that does not notice."""
 
 import json
-import logging
 
 import numpy
 import pytest
 import torch
-from tiny_model import batch, loss_of, tiny, train
+from tiny_model import batch, tiny, train
 from torch import nn
 
 from rankrise import watch
@@ -71,23 +70,11 @@ def test_training_is_bitwise_the_same(tmp_path):
             found = train(model, range(1, 30), after=tracker.step)
         return found, torch.rand(3)
 
+    threads = torch.get_num_threads()
     (plain, random), (tracked, random_after) = losses(False), losses(True)
     assert plain == tracked
     assert torch.equal(random, random_after)
-
-
-def test_threads_and_gradients_are_left_alone(tmp_path):
-    threads = torch.get_num_threads()
-    model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        loss = loss_of(model, 1)
-        loss.backward()
-        gradients = [parameter.grad.clone() for parameter in model.parameters()]
-        tracker.step(1, loss=loss)
-        tracker.flush()
-    assert all(torch.equal(a, b.grad) for a, b in zip(gradients, model.parameters(), strict=True))
-    assert torch.get_num_threads() == threads
-    assert torch.is_grad_enabled()
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, True)
 
 
 def test_zero_change_and_frozen_layers_have_rank_zero(tmp_path):
@@ -113,36 +100,6 @@ def test_the_initial_weights_are_a_copy(tmp_path):
     initial = numpy.stack(watch.load(tmp_path).spectrum("KQ"))
     changed = watch.load(tmp_path).top("KQ")[0, :, :, :4]
     numpy.testing.assert_allclose(changed, 3 * initial, rtol=1e-4, atol=1e-5 * initial.max())
-
-
-def test_what_is_not_due_is_not_measured(tmp_path):
-    model = tiny()
-    schedule = watch.Schedule(often=[3, 5], seldom=[4])
-    with watch.RankTracker(model, tmp_path, schedule=schedule) as tracker:
-        for step in range(8):
-            tracker.step(step)
-    run = watch.load(tmp_path)
-    assert run.measured.tolist() == [3, 4, 5, 7]  # the last one is always measured
-    assert run.spectra_steps.tolist() == [4, 7]
-    assert run.steps()["step"].tolist() == []
-    assert run.info["settings"]["schedule"] == {"often": [3, 5], "seldom": [4]}
-
-
-def test_loss_and_metrics_of_every_kind(tmp_path):
-    model = tiny()
-    with watch.RankTracker(model, tmp_path) as tracker:
-        tracker.step(1, loss=torch.tensor(2.5, requires_grad=True), epoch=1)
-        tracker.step(2, loss=float("nan"), rate=numpy.float32(0.5))
-        tracker.step(2, accuracy=torch.tensor([0.25], dtype=torch.bfloat16))
-        tracker.step(3, loss=torch.tensor(float("inf")))
-    found = watch.load(tmp_path).steps()
-    assert found["step"].tolist() == [1, 2, 3]
-    numpy.testing.assert_array_equal(found["loss"], [2.5, numpy.nan, numpy.inf])
-    numpy.testing.assert_array_equal(found["accuracy"], [numpy.nan, 0.25, numpy.nan])
-    lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
-    assert lines[1]["loss"] == "nan"
-    assert lines[0]["epoch"] == 1
-    assert len(watch.load(tmp_path).steps_table()) == 3
 
 
 def test_the_end_is_measured(tmp_path):
@@ -177,81 +134,6 @@ def test_the_end_is_measured(tmp_path):
         numpy.testing.assert_array_equal(run.spectrum("KQ", 3), due.spectrum("KQ", 3))
 
 
-def test_an_end_that_is_none_is_not_measured(tmp_path):
-    def broken_off(folder):
-        with watch.RankTracker(tiny(), folder, schedule=watch.Schedule([], [])) as tracker:
-            tracker.step(1, loss=1.0)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        broken_off(tmp_path / "exception")
-    tracker = watch.RankTracker(tiny(), tmp_path / "unfinished", schedule=watch.Schedule([], []))
-    tracker.step(1, loss=1.0)
-    tracker.close(finished=False)
-    tracker.close()
-    watch.RankTracker(tiny(), tmp_path / "no step").close()
-    for folder in ("exception", "unfinished", "no step"):
-        run = watch.load(tmp_path / folder)
-        assert not len(run.measured)
-        assert (run.info["finished"] is None) == (folder != "no step")
-
-
-def test_a_step_that_is_given_several_times(tmp_path, caplog):
-    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
-        for numbers in ({"loss": 1.0}, {"accuracy": 0.5}):
-            tracker.step(1, **numbers)
-        assert not caplog.messages
-        tracker.step(1, loss=3.0)
-        tracker.step(1, loss=2.0)
-        assert [message.partition(",")[0] for message in caplog.messages] == [
-            "Tracking: step 1 was given a second loss"
-        ]
-    run = watch.load(tmp_path)
-    found = run.steps()
-    assert (found["step"].tolist(), found["loss"].tolist(), found["accuracy"].tolist()) == ([1], [2.0], [0.5])
-    assert len(run.steps_table()) == 1
-    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 4
-    assert run.measured.tolist() == [1]
-
-
-def test_a_run_says_what_it_is(tmp_path):
-    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
-        assert repr(watch.load(tmp_path)) == (
-            f"TrackedRun({tmp_path}: Tiny, 2 layers, 0 measured steps, unfinished)"
-        )
-        tracker.step(3)
-        tracker.step(4)
-    expected = f"TrackedRun({tmp_path}: Tiny, 2 layers, 2 measured steps up to 4, finished)"
-    assert repr(watch.load(tmp_path)) == expected
-
-
-def test_it_says_what_it_tracks(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "rankrise")
-    watch.RankTracker(tiny(), tmp_path, matrices=["head.weight"]).close()
-    assert "KQ and VO of 4 heads in 2 layers and 1 other matrix of Tiny" in caplog.text
-
-
-def test_streams_get_means(tmp_path):
-    seen = []
-
-    class Stream:
-        def write(self, step, numbers):
-            seen.append((step, dict(numbers)))
-
-        def close(self):
-            seen.append("closed")
-
-    model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=EVERY, streams=[Stream()]) as tracker:
-        train(model, [1], after=tracker.step)
-    ranks = watch.load(tmp_path).stable_rank("KQ")[0]
-    written = {name: number for step, numbers in seen[:-1] for name, number in numbers.items()}
-    assert written["KQ/stable_rank/layers.1.self_attn"] == pytest.approx(ranks[1].mean(), rel=1e-5)
-    assert written["KQ/stable_rank/mean"] == pytest.approx(ranks.mean(), rel=1e-5)
-    assert "loss" in written
-    assert seen[-1] == "closed"
-
-
 def test_a_reader_while_it_is_written(tmp_path):
     model = tiny()
     tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
@@ -264,22 +146,6 @@ def test_a_reader_while_it_is_written(tmp_path):
     assert run.info["finished"] is None
     tracker.close()
     assert watch.load(tmp_path).info["finished"] is not None
-
-
-def test_schedule_is_dense_early_and_logarithmic_later():
-    schedule = watch.Schedule()
-    due = [step for step in range(100_001) if schedule.due(step)]
-    assert due[:33] == list(range(33))
-    gaps = numpy.diff(due)
-    assert (gaps[1:] >= gaps[:-1]).all()
-    later = numpy.array(due[33:])
-    assert (gaps[32:] <= later / 16).all()
-    assert len(due) == 217
-    full = [step for step in due if schedule.full(step)]
-    assert len(full) == 34
-    for wrong in (0, -1, 2.5, "often", [3, -1]):
-        with pytest.raises(RankriseError, match="whole number"):
-            watch.Schedule(often=wrong)
 
 
 def test_autocast_around_the_step_does_not_matter(tmp_path):
@@ -332,16 +198,6 @@ def test_grouped_heads(tmp_path):
         numpy.testing.assert_allclose(run.top(name)[0], values[..., :8], rtol=1e-4, atol=1e-6 * values.max())
 
 
-def test_no_model_walk_when_nothing_is_due(tmp_path, monkeypatch):
-    model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(often=[50], seldom=[50])) as tracker:
-        tracker.step(0)
-        for name in ("modules", "parameters", "named_modules"):
-            monkeypatch.setattr(nn.Module, name, lambda self, *_, **__: pytest.fail("the model was walked"))
-        for step in range(1, 50):
-            tracker.step(step, loss=1.0)
-
-
 def test_the_cache_of_autocast_is_left_alone(tmp_path, monkeypatch):
     """It belongs to training, and its lock has stopped a worker and a thread that compiles for ever."""
     monkeypatch.setattr(torch, "clear_autocast_cache", lambda: pytest.fail("the cache was emptied"))
@@ -351,20 +207,166 @@ def test_the_cache_of_autocast_is_left_alone(tmp_path, monkeypatch):
             tracker.step(step)
 
 
-def test_ranks_have_the_digits_and_the_order_that_run_json_says(tmp_path):
-    model = tiny()
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        train(model, [1, 2, 3], after=tracker.step)
+def test_schedule_is_dense_early_and_logarithmic_later():
+    schedule = watch.Schedule()
+    due = [step for step in range(100_001) if schedule.due(step)]
+    assert due[:33] == list(range(33))
+    gaps = numpy.diff(due)
+    assert (gaps[1:] >= gaps[:-1]).all()
+    assert (gaps[32:] <= numpy.array(due[33:]) / 16).all()
+    assert (len(due), sum(schedule.full(step) for step in due)) == (217, 34)
+    for wrong in ({"often": 0}, {"seldom": -1}):
+        with pytest.raises(RankriseError, match=next(iter(wrong))):
+            watch.Schedule(**wrong)
+
+
+def test_what_is_not_due_is_not_measured_and_no_model_is_walked(tmp_path, monkeypatch):
+    schedule = watch.Schedule(often=[3, 5], seldom=[4])
+    with watch.RankTracker(tiny(), tmp_path, schedule=schedule) as tracker:
+        for step in range(58):
+            with monkeypatch.context() as patch:
+                if step > 5:
+                    patch.setattr(nn.Module, "named_modules", lambda *_, **__: pytest.fail("walked"))
+                tracker.step(step)
     run = watch.load(tmp_path)
-    digits = run.info["settings"]["digits"]
-    assert digits == 6
-    row = json.loads((tmp_path / "ranks.jsonl").read_text().splitlines()[-1])
-    for place, layer in enumerate(run.layers):
-        for product in run.products:
-            norms = row[product]["norm"][place]
-            assert [float(f"{norm:.{digits}g}") for norm in norms] == norms
-            exact = run.spectrum(product, 3)[place]
-            assert len(exact) == len(layer["tracked_heads"])
-            assert norms == pytest.approx(numpy.linalg.norm(exact, axis=1).tolist(), rel=1e-5)
-    written = [norm for product in run.products for heads in row[product]["norm"] for norm in heads]
-    assert any(len(repr(norm).lstrip("0.").replace(".", "")) == digits for norm in written)
+    assert run.measured.tolist() == [3, 4, 5, 57]  # the last one is always measured
+    assert run.spectra_steps.tolist() == [4, 57]
+    assert run.steps()["step"].tolist() == []
+    assert run.info["settings"]["schedule"] == {"often": [3, 5], "seldom": [4]}
+    assert repr(run) == f"TrackedRun({tmp_path}: Tiny, 2 layers, 4 measured steps up to 57, finished)"
+
+
+def test_loss_and_metrics_of_every_kind(tmp_path):
+    """Lines of the same step are merged, and the later value of a name counts."""
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        tracker.step(1, loss=torch.tensor(2.5, requires_grad=True), epoch=1)
+        tracker.step(2, loss=float("nan"), rate=numpy.float32(0.5))
+        tracker.step(2, accuracy=torch.tensor([0.125], dtype=torch.bfloat16))
+        tracker.step(2, accuracy=torch.tensor([0.25], dtype=torch.bfloat16))
+        tracker.step(3, loss=torch.tensor(float("inf")))
+    found = watch.load(tmp_path).steps()
+    assert found["step"].tolist() == [1, 2, 3]
+    numpy.testing.assert_array_equal(found["loss"], [2.5, numpy.nan, numpy.inf])
+    numpy.testing.assert_array_equal(found["accuracy"], [numpy.nan, 0.25, numpy.nan])
+    lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert (lines[1]["loss"], lines[0]["epoch"]) == ("nan", 1)
+    assert len(watch.load(tmp_path).steps_table()) == 3
+
+
+def test_choice_of_layers_heads_and_products(tmp_path):
+    model = tiny(width=12, heads=3, depth=3)
+    choice = {"products": "VO", "layers": ["layers.2.*", 0], "heads": [0, 2]}
+    with (
+        watch.RankTracker(model, tmp_path / "all", schedule=EVERY) as one,
+        watch.RankTracker(model, tmp_path / "part", schedule=EVERY, **choice) as two,
+    ):
+        train(model, [1], after=lambda step, loss: (one.step(step), two.step(step)))
+    whole, chosen = watch.load(tmp_path / "all"), watch.load(tmp_path / "part")
+    assert chosen.products == ("VO",)
+    assert [layer["name"] for layer in chosen.layers] == ["layers.0.self_attn", "layers.2.self_attn"]
+    assert [layer["tracked_heads"] for layer in chosen.layers] == [[0, 2], [0, 2]]
+    assert chosen.stable_rank("VO")[0].tolist() == whole.stable_rank("VO")[0][[0, 2]][:, [0, 2]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        ({"layers": ["decoder.*"]}, "layers.0.self_attn"),
+        ({"layers": [7]}, "layers has 7"),
+        ({"heads": [2]}, "numbers from 0 to 1"),
+        ({"heads": []}, "heads"),
+        ({"products": ["QK"]}, "KQ, VO"),
+        ({"products": []}, "products"),
+        ({"layers": []}, "layers"),
+        ({"matrices": ["*.mlp.*"]}, "weight matrix of Tiny"),
+        ({"top": 0}, "top 0"),
+        ({"keep": "gpu"}, "'model' or 'cpu'"),
+    ],
+)
+def test_a_choice_that_cannot_be_met(tmp_path, choice, named):
+    with pytest.raises(RankriseError, match=named):
+        watch.RankTracker(tiny(), tmp_path / "run", **choice)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_matrices_and_tables(tmp_path):
+    model = tiny()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    matrices = ["embedding.*", "*.linear1.weight"]
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, matrices=matrices, top=3) as tracker:
+        train(model, [1, 2], after=tracker.step)
+    run = watch.load(tmp_path)
+    assert run.matrices == ["embedding.weight", "layers.0.linear1.weight", "layers.1.linear1.weight"]
+    for name in run.matrices:
+        values = torch.linalg.svdvals(model.state_dict()[name].double() - before[name].double())
+        rank = (values / values[0]).square().sum()
+        numpy.testing.assert_allclose(run.stable_rank(name)[-1], rank, rtol=1e-5)
+        numpy.testing.assert_allclose(run.top(name)[-1], values[:3], rtol=1e-5)
+        numpy.testing.assert_allclose(run.spectrum(name, 2), values, atol=1e-5 * values[0])
+    table = run.table()
+    assert [*table] == [
+        *("step", "layer", "product", "head", "stable_rank", "norm", "top_1", "top_2", "top_3"),
+        *("energy_rank_90", "energy_rank_95", "energy_rank_99", "entropy_rank"),
+    ]
+    assert len(table) == 2 * (2 * 2 * 2 + 3)
+    one = table.query("step == 2 and product == 'VO' and layer == 'layers.1.self_attn' and head == 1")
+    assert one["norm"].item() == run.norm("VO")[1, 1, 1]
+    assert one["top_2"].item() == run.top("VO")[1, 1, 1, 1]
+    assert one["energy_rank_95"].item() == run.energy_rank("VO")[1, 1, 1, 1]
+    assert run.spectra_table().query("product == 'matrix'").groupby("layer").size().tolist() == [8, 8, 8]
+
+
+def test_embeddings_of_patches_and_places_are_matrices_and_other_convolutions_are_not(tmp_path):
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 8, 4, stride=4)
+            self.overlapping = nn.Conv2d(3, 8, 4, stride=2)
+            self.places = nn.Parameter(torch.randn(1, 5, 8))
+            self.class_token = nn.Parameter(torch.randn(1, 1, 8))
+
+    model = Embedded()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, products=(), matrices=["*"]) as tracker:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += torch.randn_like(weight)
+        tracker.step(1)
+    run = watch.load(tmp_path)
+    assert run.matrices == ["places", "patches.weight"]
+    for name, shape in (("places", (5, 8)), ("patches.weight", (8, 48))):
+        change = dict(model.named_parameters())[name].detach() - before[name]
+        values = torch.linalg.svdvals(change.reshape(shape).double())
+        expected = float((values / values[0]).square().sum())
+        assert run.stable_rank(name)[-1] == pytest.approx(expected, rel=1e-4)
+
+
+class Fused(nn.Module):
+    """`qkv(x)` with all queries, all keys, all values; or with `parts` in another order."""
+
+    def __init__(self, parts=(3, 2, 4)):
+        super().__init__()
+        self.n_heads, self.qkv, self.proj, self.parts = 2, nn.Linear(8, 24), nn.Linear(8, 8), parts
+
+    def forward(self, x):
+        places = (2, 0, 3, 1, 4) if self.parts[0] == 3 else (3, 0, 2, 1, 4)
+        query, key, value = self.qkv(x).unflatten(-1, self.parts).permute(places)
+        return self.proj((torch.softmax(query @ key.mT / 2, -1) @ value).transpose(1, 2).flatten(2))
+
+
+def test_a_layout_is_proved_before_training_or_noted_as_a_guess(tmp_path, recwarn):
+    with pytest.raises(RankriseError):
+        watch.RankTracker(nn.Sequential(Fused((2, 3, 4))), tmp_path / "wrong", check=torch.randn(1, 5, 8))
+    assert not (tmp_path / "wrong").exists()
+    proved = watch.RankTracker(nn.Sequential(Fused()), tmp_path / "proved", check=(torch.randn(2, 5, 8), 0))
+    proved.close()
+    assert watch.load(tmp_path / "proved").notes == []
+
+    class Unproved(Fused):
+        pass
+
+    with pytest.warns(UserWarning, match="Unproved"):
+        guessed = watch.RankTracker(nn.Sequential(Unproved()), tmp_path / "guess")
+    guessed.close()
+    for text in (repr(guessed), repr(watch.load(tmp_path / "guess"))):
+        assert "not checked" in text
