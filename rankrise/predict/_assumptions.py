@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
@@ -32,6 +31,11 @@ class Assumption:
     margin: float
     margins: tuple[float, ...]
     meaning: str
+
+    @staticmethod
+    def of(name: str, margins: list[float], meaning: str) -> "Assumption":
+        """An assumption that holds where every margin is above 0."""
+        return Assumption(name, min(margins) > 0, min(margins), tuple(margins), meaning)
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,57 +108,37 @@ def check_assumptions(
         raise RankriseError(f"noise is {noise} and trials {trials}: pass numbers above 0.")
     if not stages:
         raise RankriseError(f"stages is empty, so there is nothing to check ({stages.message}): pass others.")
-    size, device = len(stages[0].point), stages[0].point.device
-    declared = getattr(loss, "size", None)
-    if stages.diagonal and declared not in (None, size):
-        raise RankriseError(f"stages have {size} coordinates and the loss {declared}: pass the same loss's.")
-    if stages.diagonal:
-        checked = checked_loss(loss, size, device=device)
-    else:
-        checked = checked_loss(loss, shapes=stages.shapes, device=device)
+    device, sizes = stages[0].point.device, {"size": len(stages[0].point)}
+    checked = checked_loss(loss, **sizes if stages.diagonal else {"shapes": stages.shapes}, device=device)
     _, at_zero = checked.value_and_gradient(checked.zero())
-    if not stages.diagonal:
-        largest = max(float(torch.linalg.matrix_norm(part, 2)) for part in checked.split(at_zero))
-        curvatures = [_matrix_curvature(checked, stage) for stage in stages]
-        mixing = "weakest link between the directions of a product in a transition"
-        return Assumptions(
-            nondegeneracy=_nondegeneracy([0.0 if one.tied else one.gap / one.time for one in stages]),
-            strict_minima=_strict_minima(curvatures, "modulo gauge"),
-            gradient_at_zero=_judged("gradient at zero", [largest], "its largest singular value"),
-            mixing=_judged("mixing", [stage.mixing for stage in stages], mixing),
-        )
-    source = torch.Generator().manual_seed(seed)
-    returns = "1 less the distance of stage B's end from its point, in thousandths of the largest weight"
-    return Assumptions(
-        nondegeneracy=_nondegeneracy(
-            [_coordinate_gap(checked, stage, float(at_zero.abs().max())) for stage in stages]
-        ),
-        strict_minima=_strict_minima([_curvature(checked, stage) for stage in stages], "on the support"),
-        noise_robustness=_judged(
-            "noise robustness", _returns(checked, stages, noise, trials, source), returns
+    gaps = [0.0 if stage.tied else stage.gap / stage.time for stage in stages]
+    if stages.diagonal:
+        for number, stage in enumerate(stages):
+            if stage.left:
+                drive = checked.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
+                gaps[number] = min(gaps[number], float(drive / at_zero.abs().max()))
+    curvature, where = (
+        (_curvature, "on the support") if stages.diagonal else (_matrix_curvature, "modulo gauge")
+    )
+    shared = (
+        Assumption.of("nondegeneracy", gaps, "relative gap in time to the runner-up"),
+        Assumption.of(
+            "strict minima",
+            [curvature(checked, stage) for stage in stages],
+            f"smallest eigenvalue of the Hessian in the weights {where}",
         ),
     )
-
-
-def _judged(name: str, margins: list[float], meaning: str) -> Assumption:
-    smallest = min(margins)
-    return Assumption(name, smallest > 0, smallest, tuple(margins), meaning)
-
-
-def _nondegeneracy(gaps: list[float]) -> Assumption:
-    return _judged("nondegeneracy", gaps, "relative gap in time to the runner-up")
-
-
-def _strict_minima(curvatures: list[float], where: str) -> Assumption:
-    return _judged("strict minima", curvatures, f"smallest eigenvalue of the Hessian in the weights {where}")
-
-
-def _coordinate_gap(loss: Loss, stage: Stage, largest: float) -> float:
-    gap = 0.0 if stage.tied else stage.gap / stage.time
-    if stage.left:
-        drive = loss.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
-        gap = min(gap, float(drive) / largest)
-    return gap
+    if stages.diagonal:
+        margins = _returns(checked, stages, noise, trials, torch.Generator().manual_seed(seed))
+        returns = "1 less the distance of stage B's end from its point, in thousandths of the largest weight"
+        return Assumptions(*shared, noise_robustness=Assumption.of("noise robustness", margins, returns))
+    largest = max(float(torch.linalg.matrix_norm(part, 2)) for part in checked.split(at_zero))
+    weakest = "weakest link between the directions of a product in a transition"
+    return Assumptions(
+        *shared,
+        gradient_at_zero=Assumption.of("gradient at zero", [largest], "its largest singular value"),
+        mixing=Assumption.of("mixing", [stage.mixing for stage in stages], weakest),
+    )
 
 
 def _curvature(loss: Loss, stage: Stage) -> float:
@@ -186,13 +170,15 @@ def _matrix_curvature(loss: Loss, stage: Stage) -> float:
 
 
 def _returns(loss: Loss, stages: Stages, noise: float, trials: int, source: torch.Generator) -> list[float]:
-    before = torch.zeros_like(stages[0].point)
-    margins = []
+    """For each stage, the worst margin by which stage B ends at the same point from noisy weights."""
+    before, margins = torch.zeros_like(stages[0].point), []
     for stage in stages:
         allowed = _SAME_POINT * float(stage.point.abs().max().sqrt())
         worst = math.inf
         for _ in range(trials):
-            start = _noisy(before, noise, source)
+            # Noise on the weights u of `a = s * u^2` that are not zero; none changes its sign.
+            shift = noise * torch.randn(len(before), generator=source, dtype=before.dtype).to(before.device)
+            start = before.sign() * (before.abs().sqrt() + shift).square()
             start[stage.product] = stage.sign * noise**2
             limit = land(loss, start)
             if limit is None:
@@ -203,10 +189,3 @@ def _returns(loss: Loss, stages: Stages, noise: float, trials: int, source: torc
         margins.append(worst)
         before = stage.point
     return margins
-
-
-def _noisy(point: Tensor, noise: float, source: torch.Generator) -> Tensor:
-    """`a = s * u^2` with noise on the weights u that are not zero; no weight changes its sign."""
-    shift = noise * torch.randn(len(point), generator=source, dtype=point.dtype).to(point.device)
-    weights = (point.abs().sqrt() + shift).abs()
-    return torch.where(point == 0, 0.0, point.sign() * weights.square())

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import linear_regression
 from typing import overload
 
 import torch
@@ -87,22 +88,49 @@ class FlowComparison:
 class Convergence:
     """How the largest errors fall over several initialisation scales, largest scale first.
 
-    Errors count only stages that all the flows reach. `time_exponent` and `point_exponent` are the slopes of
-    log(largest error) against log(1/log(1/alpha)): 1 where the error falls like 1/log(1/alpha). `slopes` are
-    the stage times in the limit, from the two smallest scales, and `extrapolated` those of a straight line in
-    1/log(1/alpha) through all scales, with their relative distances from the prediction. A single flow has
-    neither exponents nor slopes: they are nan.
+    Errors count only stages that all the flows reach. `time_exponent` is 1 where they fall like
+    1/log(1/alpha). `slopes` are the stage times in the limit, from the two smallest scales. A single flow has
+    neither: they are nan.
     """
 
     comparisons: tuple[FlowComparison, ...]
-    time_errors: tuple[float, ...]
-    point_errors: tuple[float, ...]
-    time_exponent: float
-    point_exponent: float
-    slopes: tuple[float, ...]
-    slope_errors: tuple[float, ...]
-    extrapolated: tuple[float, ...]
-    extrapolated_errors: tuple[float, ...]
+
+    @property
+    def time_errors(self) -> tuple[float, ...]:
+        """The largest relative error of a stage time, per scale."""
+        return tuple(one.largest_time_error for one in self._shared)
+
+    @property
+    def point_errors(self) -> tuple[float, ...]:
+        """The largest distance from a point of rest in the middle of its plateau, per scale."""
+        return tuple(one.largest_point_error for one in self._shared)
+
+    @property
+    def time_exponent(self) -> float:
+        """The least-squares slope of log(largest error of a time) against log(1/log(1/alpha))."""
+        errors = self.time_errors
+        if len(errors) < 2 or not all(0 < error < math.inf for error in errors):
+            return math.nan
+        scales = [-math.log(one.log_inverse_alpha) for one in self.comparisons]
+        return linear_regression(scales, [math.log(error) for error in errors]).slope
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """The stage times in the limit."""
+        last = self._shared[-1]
+        if len(self._shared) == 1:
+            return (math.nan,) * len(last.stages)
+        first, unit, other = self._shared[-2], last.log_inverse_alpha, self._shared[-2].log_inverse_alpha
+        return tuple(
+            (late.flow_time * unit - early.flow_time * other) / (unit - other)
+            for early, late in zip(first.stages, last.stages, strict=True)
+        )
+
+    @property
+    def slope_errors(self) -> tuple[float, ...]:
+        """Their distances from the prediction, as a fraction of it."""
+        pairs = zip(self.slopes, self._shared[-1].stages, strict=True)
+        return tuple(abs(slope - stage.time) / stage.time for slope, stage in pairs)
 
     @property
     def time_errors_fall(self) -> bool:
@@ -123,6 +151,12 @@ class Convergence:
         }
         title = f"{len(self.slopes)} stages; times in the limit are off by {self.largest_slope_error:.1g}"
         return text_table(f"{title}, and errors fall like 1/log(1/alpha)^{self.time_exponent:.2f}:", columns)
+
+    @property
+    def _shared(self) -> list[FlowComparison]:
+        """The comparisons of the stages that all flows reach."""
+        count = min(len(one.stages) for one in self.comparisons)
+        return [replace(one, stages=one.stages[:count]) for one in self.comparisons]
 
 
 @overload
@@ -152,38 +186,13 @@ def compare(
         raise RankriseError("flow is an empty list: pass a flow, or several at different scales.")
     if len({one.log_inverse_alpha for one in ordered}) < len(ordered):
         raise RankriseError("two of the flows start from the same scale: pass flows of different scales.")
-    comparisons = tuple(_compare_one(stages, one, threshold) for one in ordered)
-    shared = min(len(one.stages) for one in comparisons)
-    reached = [replace(one, stages=one.stages[:shared]) for one in comparisons]
-
-    units = torch.tensor([one.log_inverse_alpha for one in reached], dtype=torch.float64)
-    rows = [[stage.flow_time for stage in one.stages] for one in reached]
-    times = torch.tensor(rows, dtype=torch.float64).reshape(len(reached), shared)
-    predicted = torch.tensor([stage.time for stage in stages[:shared]], dtype=torch.float64)
-    slopes = extrapolated = torch.full_like(predicted, math.nan)
-    if len(reached) > 1:
-        slopes = (times[-1] * units[-1] - times[-2] * units[-2]) / (units[-1] - units[-2])
-        design = torch.stack([torch.ones_like(units), 1 / units], 1)
-        extrapolated = torch.linalg.lstsq(design, times).solution[0] if shared else slopes
-    time_errors = tuple(one.largest_time_error for one in reached)
-    point_errors = tuple(one.largest_point_error for one in reached)
-    return Convergence(
-        comparisons=comparisons,
-        time_errors=time_errors,
-        point_errors=point_errors,
-        time_exponent=_exponent(units, time_errors),
-        point_exponent=_exponent(units, point_errors),
-        slopes=tuple(slopes.tolist()),
-        slope_errors=tuple(((slopes - predicted).abs() / predicted).tolist()),
-        extrapolated=tuple(extrapolated.tolist()),
-        extrapolated_errors=tuple(((extrapolated - predicted).abs() / predicted).tolist()),
-    )
+    return Convergence(tuple(_compare_one(stages, one, threshold) for one in ordered))
 
 
 def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison:
     if stages.shapes != flow.shapes:
         raise RankriseError(
-            f"stages have {_in_words(stages)} and flow has {_in_words(flow)}: pass both of the same loss."
+            f"stages are of shapes {stages.shapes[:4]} and the flow of {flow.shapes[:4]}: pass one loss's."
         )
     rises = flow.rises(threshold)
     rows = list[StageComparison]()
@@ -207,11 +216,6 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
     return FlowComparison(flow.log_inverse_alpha, threshold, tuple(rows))
 
 
-def _in_words(found: Stages | Flow) -> str:
-    shapes = found.shapes
-    return f"{len(shapes)} coordinates" if found.diagonal else f"products of {shapes}"
-
-
 def _ranks(flat: Tensor, flow: Flow, threshold: float) -> Tensor:
     """The number of singular values above the threshold, per product."""
     if flow.diagonal:
@@ -232,12 +236,3 @@ def _plateaus(stages: Stages, last: float) -> Iterator[tuple[Stage, float]]:
         if not stage.time < middle <= last:
             return
         yield stage, middle
-
-
-def _exponent(units: Tensor, errors: Sequence[float]) -> float:
-    """The least-squares slope of log(error) against log(1/log(1/alpha))."""
-    if len(errors) < 2 or not all(0 < error < math.inf for error in errors):
-        return math.nan
-    x, y = -units.log(), torch.tensor(errors, dtype=torch.float64).log()
-    x, y = x - x.mean(), y - y.mean()
-    return float((x @ y) / (x @ x))

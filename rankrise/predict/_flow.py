@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -15,11 +16,11 @@ from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._diagonal.integrate import integrate
 from rankrise.predict._diagonal.path import DiagonalPath
-from rankrise.predict._loss import Loss, LossFunction, Shape, checked_columns, checked_loss, split_products
+from rankrise.predict._loss import Loss, LossFunction, Shape, checked_columns, checked_loss
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._matrices.path import MatrixPath
-from rankrise.predict._moments import Crossing, Ending, Moment, StepTooSmall
+from rankrise.predict._moments import Crossing, Ending, Moment, StepTooSmall, hermite
 
 LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""
@@ -57,10 +58,10 @@ class Flow:
         """Whether this is the flow of a diagonal network."""
         return isinstance(self.path, DiagonalPath)
 
-    @property
+    @cached_property
     def values(self) -> Tensor:
         """`a = u * v` at the moments, (n, p); for matrices, their flat products."""
-        return self.path.values
+        return self.path.product(self.path.places)
 
     def at(self, time: float | Array) -> Any:
         """`a` (p,) at a rescaled time, or a list of matrices (d1, d2); at several times each has one more
@@ -69,26 +70,41 @@ class Flow:
         flat = self.flat_at(time)
         if self.diagonal:
             return flat
-        if flat.ndim == 1:
-            return split_products(flat, self.shapes)
         parts = flat.split([rows * columns for rows, columns in self.shapes], dim=-1)
         return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def flat_at(self, time: float | Array) -> Tensor:
         """All products at a rescaled time as a flat vector (size,), or at several, (m, size)."""
-        return self._interpolated(self.path.at, time)
+        return self.path.product(self.place_at(time))
+
+    def place_at(self, time: float | Array) -> Tensor:
+        """The exact coordinate z of a diagonal network at a rescaled time, (p,), or at several, (m, p)."""
+        asked = as_tensor("time", time, self.times.device).double()
+        last = float(self.times[-1])
+        if not ((asked >= 0) & (asked <= last * (1 + 1e-12))).all():
+            raise RankriseError(f"time is {time}, but this flow goes from 0 to {last:g}: {self.message}")
+        flat = asked.reshape(-1)
+        after = torch.searchsorted(self.times, flat).clamp(1, len(self.times) - 1)
+        step = self.times[after] - self.times[after - 1]
+        part = ((flat - self.times[after - 1]) / step).clamp(0, 1)
+        ends, rates = ((one[after - 1], one[after]) for one in (self.path.places, self.path.rates))
+        place: Tensor = hermite(part[:, None], step[:, None], ends, rates)
+        return place.reshape(*asked.shape, -1)
+
+    def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
+        """The weights (u, v) of a diagonal network at a rescaled time, (p,) each, or at several, (m, p); zero
+        below 1e-308.
+        """
+        return self.path.coordinates.weights(self.place_at(time))  # type: ignore[union-attr]
 
     def activation_times(self, threshold: float = 1e-3) -> Any:
         """The rescaled time (p,) at which each `|a|` first reaches `threshold`; inf where it never does. For
         matrices, one tensor (min(d1, d2),) per product, of its singular values.
         """
-        rises = self.rises(threshold)
-        first = [
-            [min(rises.get((product, k + 1), ()), default=math.inf) for k in range(min(shape))]
-            for product, shape in enumerate(self.shapes)
-        ]
-        tensors = [torch.tensor(times, dtype=torch.float64) for times in first]
-        return torch.cat(tensors) if self.diagonal else tuple(tensors)
+        first = [torch.full((min(shape),), math.inf, dtype=torch.float64) for shape in self.shapes]
+        for (product, rank), times in self.rises(threshold).items():
+            first[product][rank - 1] = times[0]
+        return torch.cat(first) if self.diagonal else tuple(first)
 
     def rises(self, threshold: float = 1e-3) -> dict[tuple[int, int], list[float]]:
         """The rescaled times at which a singular value rises above `threshold`, in order, by (product, rank);
@@ -103,9 +119,7 @@ class Flow:
     def crossings(self, threshold: float = 1e-3) -> list[Crossing]:
         """Every rise above `threshold` and every fall below it, in order of time."""
         if not threshold > 0:
-            raise RankriseError(
-                f"threshold is {threshold}: pass the size that counts as active, such as 1e-3."
-            )
+            raise RankriseError(f"threshold is {threshold}: pass a size above 0, such as 1e-3.")
         return sorted(self.path.crossings(self.times, threshold), key=lambda crossing: crossing.time)
 
     def singular_values(self, product: int = 0) -> Tensor:
@@ -114,41 +128,29 @@ class Flow:
 
     def log_singular_values(self, product: int = 0) -> Tensor:
         """Their logarithms, which resolve values below 1e-308 too."""
-        if not 0 <= product < len(self.shapes):
-            raise RankriseError(f"product is {product}: this flow has {len(self.shapes)}, counted from 0.")
         if isinstance(self.path, MatrixPath):
             return self.path.log_singular_values[product]
         return self.values[:, product, None].abs().log()
 
-    def place_at(self, time: float | Array) -> Tensor:
-        """The exact coordinate z of a diagonal network at a rescaled time, (p,), or at several, (m, p)."""
-        return self._interpolated(self._diagonal_path.place_at, time)
-
-    def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
-        """The weights (u, v) of a diagonal network at a rescaled time, (p,) each, or at several, (m, p); zero
-        below 1e-308.
-        """
-        return self._diagonal_path.coordinates.weights(self.place_at(time))
-
     @property
     def places(self) -> Tensor:
         """The exact coordinate z of a diagonal network at the moments, (n, p)."""
-        return self._diagonal_path.places
+        return self.path.places
 
     @property
     def tied(self) -> Tensor:
         """Whether `|u0| = |v0|`, (p,), in a diagonal network: such a coordinate never changes its sign."""
-        return self._diagonal_path.coordinates.tied
+        return self.path.coordinates.tied  # type: ignore[union-attr]
 
     @property
     def conserved(self) -> tuple[Tensor, ...]:
         """For matrices, `U^T U - V^T V` (c, c) per product in units of alpha^2, which never changes."""
-        return self._matrix_path.conserved
+        return self.path.conserved  # type: ignore[union-attr]
 
     @property
     def drift(self) -> float:
         """For matrices, the largest relative change of a column by errors, before it was restored."""
-        return self._matrix_path.drift
+        return self.path.drift  # type: ignore[union-attr]
 
     @property
     def balanced(self) -> tuple[bool, ...]:
@@ -179,32 +181,6 @@ class Flow:
         scale = f"alpha = 10^{-self.log_inverse_alpha / math.log(10):.4g}"
         cost = f"{self.steps} steps, {self.gradients} gradients"
         return text_table(f"Flow from {scale}: {self.message} {cost}.", columns)
-
-    def _interpolated(self, at: Callable[[Tensor, Tensor, Tensor], Tensor], time: float | Array) -> Tensor:
-        """The rows of `at` for one time or several."""
-        asked = as_tensor("time", time, self.times.device).double()
-        last = float(self.times[-1])
-        outside = ~((asked >= 0) & (asked <= last * (1 + 1e-12)))
-        if outside.any():
-            wrong = float(asked[outside].flatten()[0])
-            raise RankriseError(f"time is {wrong:g}, but this flow goes from 0 to {last:g}: {self.message}")
-        flat = asked.reshape(-1)
-        after = torch.searchsorted(self.times, flat).clamp(1, len(self.times) - 1)
-        step = self.times[after] - self.times[after - 1]
-        part = ((flat - self.times[after - 1]) / step).clamp(0, 1)
-        return at(after, part, step).reshape(*asked.shape, -1)
-
-    @property
-    def _diagonal_path(self) -> DiagonalPath:
-        if isinstance(self.path, DiagonalPath):
-            return self.path
-        raise RankriseError("this is a flow of full matrices: only diagonal networks have this.")
-
-    @property
-    def _matrix_path(self) -> MatrixPath:
-        if isinstance(self.path, MatrixPath):
-            return self.path
-        raise RankriseError("this is the flow of a diagonal network: only full matrices have this.")
 
 
 def gradient_flow(
@@ -257,10 +233,12 @@ def gradient_flow(
     checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs], device=pairs[0][0].device)
     columns = [Columns.of_start(u, v, -unit) for u, v in pairs]
     solved = follow_columns(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
-    moments, ending = _solve(solved, unit, until, max_steps, progress)
     conserved = tuple(u.T @ u - v.T @ v for u, v in pairs)
-    path = MatrixPath.of(moments, checked.shapes, conserved, unit)
-    return _flow_of(checked, moments, path, unit, until, ending)
+
+    def path_of(moments: list[Moment]) -> MatrixPath:
+        return MatrixPath.of(moments, checked.shapes, conserved, unit)
+
+    return _solve(checked, solved, path_of, unit, until, max_steps, progress)
 
 
 def random_start(
@@ -313,22 +291,28 @@ def diagonal_flow(
             f"{len(z)} coordinates have a Jacobian of {8e-9 * len(z) ** 2:.3g} GB: a flow takes at most "
             f"{MOST_COORDINATES}."
         )
+
+    def path_of(moments: list[Moment]) -> DiagonalPath:
+        places, rates = ([getattr(moment, name) for moment in moments] for name in ("place", "rate"))
+        return DiagonalPath(coordinates, torch.stack(places), torch.stack(rates) * unit)
+
     solved = integrate(loss, coordinates, z, until * unit, allowed)
-    moments, ending = _solve(solved, unit, until, max_steps, progress)
-    places = torch.stack([moment.place for moment in moments])
-    rates = torch.stack([moment.rate * unit for moment in moments])
-    return _flow_of(loss, moments, DiagonalPath(coordinates, places, rates), unit, until, ending)
+    return _solve(loss, solved, path_of, unit, until, max_steps, progress)
 
 
 def _solve(
+    loss: Loss,
     solved: Iterator[Moment],
+    path_of: Callable[[list[Moment]], DiagonalPath | MatrixPath],
     unit: float,
     until: float,
     max_steps: int,
     progress: Callable[[float], None] | None,
-) -> tuple[list[Moment], Ending]:
+) -> Flow:
     """Collect the moments of a flow; what was solved is kept, however the solve ends."""
     moments, steps = list[Moment](), -1
+    ending: Ending = "reached"
+    message = f"The flow was followed to rescaled time {until:g}."
     try:
         for moment in solved:
             moments.append(moment)
@@ -336,43 +320,29 @@ def _solve(
             if progress is not None and moment.accepted:
                 progress(moment.time / unit)
             if steps >= max_steps and moment.time < until * unit:
-                return moments, "max steps"
+                ending = "max steps"
+                where = f"at rescaled time {moment.time / unit:.6g}"
+                message = f"Stopped after {max_steps} steps {where}: raise max_steps or tolerance."
+                break
     except StepTooSmall:
         if not moments:
-            raise RankriseError(
-                "loss or its gradient is not finite at the start: it must be finite there."
-            ) from None
-        return moments, "not finite"
-    return moments, "reached"
-
-
-def _flow_of(
-    loss: Loss,
-    moments: list[Moment],
-    path: DiagonalPath | MatrixPath,
-    unit: float,
-    until: float,
-    ending: Ending,
-) -> Flow:
-    steps, device = sum(moment.accepted for moment in moments) - 1, path.values.device
-    last = f"at rescaled time {moments[-1].time / unit:.6g}"
-    messages: dict[Ending, str] = {
-        "reached": f"The flow was followed to rescaled time {until:g}.",
-        "max steps": f"Stopped after {steps} steps {last}: raise max_steps or tolerance.",
-        "not finite": f"Stopped {last}, where the flow or its loss stops being finite: take an earlier "
-        "until, or a loss bounded below and twice differentiable.",
-    }
-    times = [min(moment.time / unit, until) for moment in moments]
+            raise RankriseError("loss or its gradient is not finite at the start.") from None
+        ending = "not finite"
+        message = (
+            f"Stopped at rescaled time {moments[-1].time / unit:.6g}, where the flow or its loss stops being "
+            "finite: take an earlier until, or a loss bounded below and twice differentiable."
+        )
+    path, times = path_of(moments), [min(moment.time / unit, until) for moment in moments]
     return Flow(
-        times=torch.tensor(times, dtype=torch.float64, device=device),
-        losses=torch.tensor([moment.loss for moment in moments], dtype=torch.float64, device=device),
+        times=torch.tensor(times, dtype=torch.float64, device=path.places.device),
+        losses=torch.tensor([one.loss for one in moments], dtype=torch.float64, device=path.places.device),
         log_inverse_alpha=unit,
         path=path,
         ending=ending,
-        message=messages[ending],
+        message=message,
         steps=steps,
-        gradients=loss.gradients,
-        hessian_columns=loss.hessian_columns,
+        gradients=loss.counts["gradients"],
+        hessian_columns=loss.counts["columns"],
     )
 
 

@@ -77,8 +77,8 @@ def greedy(
         message=message,
         mixing=plateau.mixing,
         notes=notes,
-        gradients=checked.gradients,
-        hessian_columns=checked.hessian_columns,
+        gradients=checked.counts["gradients"],
+        hessian_columns=checked.counts["columns"],
     )
 
 
@@ -124,22 +124,17 @@ def _follow(
             Stage(
                 time=time,
                 product=product,
-                sign=moved.sign,
-                rank=moved.rank,
                 loss=plateau.value,
                 point=plateau.point,
                 shapes=plateau.loss.shapes,
-                left=moved.left,
                 runner_up=runner_up,
                 tied=tied,
-                rates=moved.rates,
-                exponents=moved.exponents,
-                mixing=moved.mixing,
+                **moved,
             )
         )
         if progress is not None:
             progress(len(found))
-        if not moved.clear:
+        if not plateau.clear:
             return "assumption fails", (
                 f"{where} drops a direction while others wait, or moves one into another block. The theory "
                 "does not say what follows: use the stages so far."

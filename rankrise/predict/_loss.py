@@ -4,13 +4,14 @@ The products are carried as one flat vector (size,), one after another, row by r
 loss of one vector `a`, whose entries are 1 x 1 products.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.errors import RankriseError
 
 LossFunction = Callable[..., Tensor]
 """A loss of `a` (size,), or of one matrix per product: a twice differentiable scalar, in float64."""
@@ -32,14 +33,16 @@ class Loss:
     - `hessian_product(*products)`, a function from one direction to one result per product;
     - `restricted(support)`, the same loss of some coordinates, the others being zero, or None where that is
       not cheaper.
+
+    With a `support`, it takes these coordinates of `a` alone, the others being zero.
     """
 
     function: LossFunction
     shapes: tuple[Shape, ...]
     diagonal: bool
     device: torch.device | str = "cpu"
-    gradients: int = field(default=0, init=False)
-    hessian_columns: int = field(default=0, init=False)
+    support: Tensor | None = None
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def size(self) -> int:
@@ -54,17 +57,26 @@ class Loss:
         """The products (d1, d2) in a flat vector."""
         return split_products(flat, self.shapes)
 
+    def restricted(self, support: Tensor) -> "Loss":
+        """The loss of the coordinates `support` alone, all others being zero."""
+        supplied = getattr(self.function, "restricted", None)
+        part = None if supplied is None else supplied(support)
+        if part is None:
+            return replace(self, support=support)
+        return Loss(part, ((1, 1),) * len(support), True, self.device, counts=self.counts)
+
     def __call__(self, flat: Tensor) -> Tensor:
         """The loss, differentiable by autograd."""
         return self.function(*self._arguments(flat))
 
     def value_and_gradient(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient (size,)."""
-        self.gradients += 1
+        """The loss and its gradient, as long as `flat`."""
+        self.counts["gradients"] += 1
         supplied = getattr(self.function, "value_and_gradient", None)
         if supplied is not None:
             value, found = supplied(*self._arguments(flat))
-            return value, found if self.diagonal else flattened(found)
+            gradient = found if self.diagonal else flattened(found)
+            return value, gradient if self.support is None else gradient[self.support]
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             value = self(flat)
@@ -72,15 +84,16 @@ class Loss:
         return value.detach(), gradient
 
     def hessian(self, flat: Tensor, columns: Tensor | None = None, rough: bool = False) -> Tensor:
-        """The Hessian (size, size), or some of its columns; a `rough` one has a few digits."""
+        """The Hessian at `flat`, or some of its columns; a `rough` one has a few digits."""
+        columns = torch.arange(len(flat), device=flat.device) if columns is None else columns
         names = ("curvature", "hessian") if rough else ("hessian",)
         supplied = next((getattr(self.function, one) for one in names if hasattr(self.function, one)), None)
         if supplied is not None:
-            self.hessian_columns += self.size
+            self.counts["columns"] += self.size
             hessian: Tensor = supplied(*self._arguments(flat))
-            return hessian if columns is None else hessian[:, columns]
-        units = torch.eye(self.size, dtype=flat.dtype, device=flat.device)
-        units = units if columns is None else units[columns]
+            hessian = hessian if self.support is None else hessian[self.support][:, self.support]
+            return hessian if len(columns) == len(flat) else hessian[:, columns]
+        units = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)[columns]
         apply = self._by_autograd(flat)
         return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
 
@@ -93,7 +106,7 @@ class Loss:
         apply = supplied(*self.split(flat))
 
         def product(direction: Tensor) -> Tensor:
-            self.hessian_columns += 1
+            self.counts["columns"] += 1
             return flattened(apply(*self.split(direction)))
 
         return product
@@ -105,50 +118,28 @@ class Loss:
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
 
         def apply(directions: Tensor) -> Tensor:
-            self.hessian_columns += len(directions)
-            if not gradient.requires_grad or not len(directions):  # the loss is linear
+            self.counts["columns"] += len(directions)
+            if not gradient.requires_grad:  # the loss is linear
                 return torch.zeros_like(directions)
-            options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-            if len(directions) == 1:
-                (single,) = torch.autograd.grad(gradient, flat, directions[0], **options)
-                return single[None]
-            (many,) = torch.autograd.grad(gradient, flat, directions, is_grads_batched=True, **options)
-            return many
+            single = len(directions) == 1
+            (found,) = torch.autograd.grad(
+                gradient,
+                flat,
+                directions[0] if single else directions,
+                retain_graph=True,
+                is_grads_batched=not single,
+                materialize_grads=True,
+            )
+            return found.reshape(directions.shape)
 
         return apply
 
-    def restricted(self, support: Tensor) -> "Loss":
-        """The loss of the coordinates `support` alone, all others being zero."""
-        supplied = getattr(self.function, "restricted", None)
-        part = None if supplied is None else supplied(support)
-        return Loss(part or _Embedded(self, support), ((1, 1),) * len(support), True, self.device)
-
     def _arguments(self, flat: Tensor) -> Sequence[Tensor]:
-        return (flat,) if self.diagonal else self.split(flat)
-
-
-@dataclass(frozen=True)
-class _Embedded:
-    """A loss of `a` as a function of some of its coordinates, the others being zero."""
-
-    whole: Loss
-    support: Tensor
-
-    def _embed(self, a: Tensor) -> Tensor:
-        return a.new_zeros(self.whole.size).index_put((self.support,), a)
-
-    def __call__(self, a: Tensor) -> Tensor:
-        return self.whole(self._embed(a))
-
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = self.whole.value_and_gradient(self._embed(a))
-        return value, gradient[self.support]
-
-    def hessian(self, a: Tensor) -> Tensor:
-        return self.whole.hessian(self._embed(a), self.support)[self.support]
-
-    def curvature(self, a: Tensor) -> Tensor:
-        return self.whole.hessian(self._embed(a), self.support, rough=True)[self.support]
+        if not self.diagonal:
+            return self.split(flat)
+        if self.support is None:
+            return (flat,)
+        return (flat.new_zeros(self.size).index_put((self.support,), flat),)
 
 
 def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
@@ -168,26 +159,23 @@ def checked_loss(
     shapes: Sequence[Shape] | None = None,
     device: torch.device | str = "cpu",
 ) -> Loss:
-    """A loss of `size` coordinates or of products of `shapes`, tried near zero.
-
-    A loss that has a `size` or `shapes` needs none given.
-    """
-    declared = getattr(function, "size", None), getattr(function, "shapes", None)
+    """A loss of `size` coordinates or of products of `shapes`, by default its own, tried near zero."""
+    own = getattr(function, "size", None), getattr(function, "shapes", None)
     if size is None and shapes is None:
-        size, shapes = declared
+        size, shapes = own
     if (size is None) == (shapes is None):
         raise RankriseError(
             "pass size, the number of coordinates of a diagonal network, or shapes, one (d1, d2) per product "
             f"of matrices: size is {size} and shapes is {shapes}."
         )
-    found = ((1, 1),) * size if size is not None else tuple((int(d1), int(d2)) for d1, d2 in shapes or ())
-    if not found or min(map(min, found)) < 1:
-        raise RankriseError(f"size is {size} and shapes is {shapes}: pass positive numbers.")
-    own = declared[0] or (declared[1] and tuple(map(tuple, declared[1])))
-    if own is not None and own != (size or found):
-        raise RankriseError(f"size is {size} and shapes is {shapes}, but the loss has {own}: pass that.")
+    found = ((1, 1),) * size if size is not None else tuple((d1, d2) for d1, d2 in shapes or ())
+    if not found or (own != (None, None) and own != (size, None if size else found)):
+        raise RankriseError(f"size is {size} and shapes is {shapes}: pass those of the loss.")
     loss = Loss(function, found, size is not None, device)
-    _try(loss)
+    value = loss(torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64, device=device))
+    scalar = isinstance(value, Tensor) and value.shape == () and value.dtype == torch.float64
+    if not (scalar and value.isfinite()):
+        raise RankriseError(f"loss returned {value} near zero: it must return a finite float64 scalar.")
     return loss
 
 
@@ -197,31 +185,5 @@ def checked_columns(columns: int | Sequence[int] | None, shapes: Sequence[Shape]
         return tuple(min(shape) for shape in shapes)
     found = (columns,) * len(shapes) if isinstance(columns, int) else tuple(columns)
     if len(found) != len(shapes) or min(found) < 1:
-        raise RankriseError(
-            f"columns is {columns}: pass the inner dimension, at least 1, for all {len(shapes)} or for each."
-        )
+        raise RankriseError(f"columns is {columns}: pass 1 or more, for all {len(shapes)} or for each.")
     return found
-
-
-def _try(loss: Loss) -> None:
-    """Evaluate a loss near zero; at zero its gradient may vanish although it depends on its input."""
-    probe = torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64, device=loss.device).requires_grad_()
-    try:
-        with torch.enable_grad():
-            value = loss(probe)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        takes = f"size {loss.size}" if loss.diagonal else f"shapes {loss.shapes}"
-        raise RankriseError(
-            f"loss failed on float64 tensors of {takes} on {loss.device} ({first_line(error)}): "
-            "check what it takes."
-        ) from error
-    if (
-        not isinstance(value, Tensor)
-        or value.shape != ()
-        or value.dtype != torch.float64
-        or not value.isfinite()
-    ):
-        raise RankriseError(f"loss returned {value} near zero: it must return a finite float64 scalar.")
-    slope = torch.autograd.grad(value, probe, allow_unused=True)[0] if value.requires_grad else None
-    if slope is None or not slope.any():
-        raise RankriseError("loss does not depend on its argument: compute it with torch operations.")

@@ -71,7 +71,7 @@ def perturb(
             "pass numbers above 0."
         )
     if not isinstance(flow.path, DiagonalPath):
-        raise RankriseError("flow is one of full matrices: perturb takes flows of diagonal networks.")
+        raise RankriseError("flow is of full matrices: perturb takes flows of diagonal networks.")
     source = torch.Generator().manual_seed(seed)
     place, before = flow.place_at(time), flow.path.coordinates
     coordinates, shaken = _shake(before, place, noise, threshold, source)

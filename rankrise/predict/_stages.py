@@ -1,6 +1,5 @@
 """Stages in order of time: what Algorithm 1 finds."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -18,22 +17,6 @@ Mixing = Literal["ordered", "tracked"]
 
 FLAT = 1e-9
 """A rate below this fraction of the largest at zero is nothing."""
-
-
-@dataclass(frozen=True)
-class Transition:
-    """One product gained a direction and has `rank` now; those in `left` lost one.
-
-    `clear` says whether the theory covers what happened. `rates`, `exponents` and `mixing` are a `Stage`'s.
-    """
-
-    sign: int
-    rank: int
-    left: tuple[int, ...]
-    clear: bool = True
-    rates: tuple[Tensor, ...] = ()
-    exponents: tuple[Tensor, ...] = ()
-    mixing: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,33 +140,27 @@ class Stages(Sequence[Stage]):
         """Everything that was found, as JSON has it. `label` adds names; `points=False` leaves the points
         out, for a record that keeps them as a tensor.
         """
-        rows = [self._row(stage, label, points) for stage in self.stages]
-        about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
+        names = ["time", "coordinate", "sign", "rank", "loss", "left", "runner_up", "tied"]
+        about: dict[str, Any] = {"ending": self.ending, "message": self.message}
+        about |= {"initial_loss": self.initial_loss}
         if not self.diagonal:
-            about |= {"mixing": self.mixing, "notes": list(self.notes)}
-            about |= {"shapes": [list(shape) for shape in self.shapes]}
+            names[1:2] = ["product", "gap", "mixing"]
+            about |= {"mixing": self.mixing, "notes": self.notes, "shapes": self.shapes}
             about |= {"gradients": self.gradients, "hessian_columns": self.hessian_columns}
-        return about | {"stages": rows}
-
-    def _row(self, stage: Stage, label: Callable[[int], str] | None, points: bool) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "time": stage.time,
-            "coordinate" if self.diagonal else "product": stage.product,
-        }
-        row |= {"sign": stage.sign, "rank": stage.rank, "loss": stage.loss}
-        row["left"] = list(stage.left)
-        row |= {"runner_up": stage.runner_up, "tied": list(stage.tied)}
-        if not self.diagonal:
-            row |= {"gap": stage.gap, "mixing": stage.mixing}
-            row |= {"rates": [part.tolist() for part in stage.rates]}
-            row |= {"exponents": [part.tolist() for part in stage.exponents]}
-        if label is not None:
-            row["label"] = label(stage.product)
-        if points and self.diagonal:
-            row["point"] = stage.point.tolist()
-        elif points:
-            row["points"] = [point.tolist() for point in stage.points]
-        return row
+        about["stages"] = []
+        for stage in self.stages:
+            row = {name: getattr(stage, name) for name in names}
+            if label is not None:
+                row["label"] = label(stage.product)
+            if not self.diagonal:
+                row |= {"rates": [part.tolist() for part in stage.rates]}
+                row |= {"exponents": [part.tolist() for part in stage.exponents]}
+            if points and self.diagonal:
+                row["point"] = stage.point.tolist()
+            elif points:
+                row["points"] = [point.tolist() for point in stage.points]
+            about["stages"].append(row)
+        return about
 
     @staticmethod
     def from_dict(record: Mapping[str, Any], points: Tensor | None = None) -> "Stages":

@@ -1,13 +1,11 @@
 """Theorem 4.5 as numbers: flows converge to the predicted stages as the initialisation vanishes."""
 
 import itertools
-import json
 import math
 
 import pytest
 
-from rankrise import RankriseError, predict
-from rankrise.foundations.files import to_json
+from rankrise import predict
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,6 @@ def test_so_it_does_for_matrices_and_slopes_are_the_limit(sensing):
     assert convergence.time_errors_fall
     assert convergence.time_exponent == pytest.approx(1, abs=0.02)
     assert convergence.largest_slope_error < 1e-4
-    assert max(convergence.extrapolated_errors) < 1e-3
     assert all(one.support_grows_by_at_most_one for one in convergence.comparisons)
     assert convergence.point_errors[-1] < 1e-6
 
@@ -66,21 +63,3 @@ def test_a_list_of_one_flow_has_errors_and_no_trend(sensing):
     assert convergence.time_errors == (predict.compare(stages, flows[0]).largest_time_error,)
     assert math.isnan(convergence.time_exponent)
     assert all(map(math.isnan, convergence.slopes))
-
-
-def test_what_does_not_belong_together_is_refused(sensing, stages):
-    _, own, flows = sensing
-    with pytest.raises(RankriseError, match="same loss"):
-        predict.compare(stages, flows[0])
-    with pytest.raises(RankriseError, match="same scale"):
-        predict.compare(own, [flows[0], flows[0]])
-    with pytest.raises(RankriseError, match="empty"):
-        predict.compare(own, [])
-
-
-def test_records_are_json(sensing):
-    network, stages, flows = sensing
-    record = json.loads(to_json(stages.to_dict(network.label)))
-    assert [row["time"] for row in record["stages"]] == [stage.time for stage in stages]
-    assert record["stages"][0]["label"] == "A"
-    assert len(json.loads(to_json(flows[0].to_dict()))["times"]) == len(flows[0].times)

@@ -7,13 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_losses import double, double_well, leaving_loss, quadratic
 
 from rankrise import predict
 from rankrise.foundations.files import to_json
-
-
-def double(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def slope(loss, a):
@@ -61,7 +58,7 @@ def test_first_time_is_the_inverse_of_the_largest_gradient():
 def test_separable_quadratics_are_learned_in_order_of_size(sizes, random):
     """`L = |a - b|^2/2`: coordinate i is learned at 1/|b_i|, whole, for ever."""
     target = double(*(size * random.choice((-1, 1)) for size in sizes))
-    stages = predict.greedy(lambda a: ((a - target) ** 2).sum() / 2, len(sizes))
+    stages = predict.greedy(quadratic(target), len(sizes))
     order = target.abs().argsort(descending=True)
     assert [s.coordinate for s in stages] == order.tolist()
     assert [s.time for s in stages] == pytest.approx((1 / target.abs()[order]).tolist())
@@ -70,15 +67,8 @@ def test_separable_quadratics_are_learned_in_order_of_size(sizes, random):
     assert stages.ending == "nothing moves"
 
 
-def leaving_loss():
-    """Coordinate 2 looks best alone, is in the way once 0 and 1 are there, and returns negative."""
-    inputs = torch.stack([double(1.0, 0.0, 0.8), double(0.0, 1.0, 0.8), double(0.0, 0.0, 0.6)])
-    targets = double(1.0, 0.9, -0.3)
-    return lambda a: ((inputs @ a - targets) ** 2).sum() / 2
-
-
 def test_a_coordinate_can_leave_the_support_and_come_back_with_the_other_sign():
-    loss = leaving_loss()
+    loss = leaving_loss
     stages = predict.greedy(loss, 3)
     assert [s.coordinate for s in stages] == [2, 0, 1, 2]
     assert [s.left for s in stages] == [(), (), (2,), ()]
@@ -97,7 +87,7 @@ def test_a_coordinate_can_leave_the_support_and_come_back_with_the_other_sign():
     assert predict.compare(stages, flow).largest_time_error < 0.01
 
 
-@pytest.mark.parametrize("loss", [leaving_loss(), predict.diagonal_head(dimension=2, tokens=3, samples=20)])
+@pytest.mark.parametrize("loss", [leaving_loss, predict.diagonal_head(dimension=2, tokens=3, samples=20)])
 def test_agrees_with_small_explicit_steps(loss):
     size = getattr(loss, "size", 3)
     stages = predict.greedy(loss, size, max_stages=4)
@@ -119,11 +109,7 @@ def test_points_are_stationary_on_their_support():
 
 def test_the_limit_is_the_one_that_the_flow_reaches_not_the_deepest():
     """A double well: from 0 the flow stops in the first well, although a deeper one lies behind."""
-
-    def loss(a):
-        return (-2 * a + 1.5 * a**2 - 0.05 * a**5).sum() + 0.004 * (a**6).sum()
-
-    point = predict.greedy(loss, 1)[0].point
+    loss, point = double_well, predict.greedy(double_well, 1)[0].point
     assert 0 < float(point[0]) < 1.5
     assert float(loss(double(4.0))) < float(loss(point))
     flow = predict.gradient_flow(loss, double(1.0), double(0.5), -32, until=3.0)
@@ -131,9 +117,7 @@ def test_the_limit_is_the_one_that_the_flow_reaches_not_the_deepest():
 
 
 def test_ties_are_reported_not_hidden():
-    def tied(a):
-        return ((a - double(1.0, -1.0, 0.5)) ** 2).sum() / 2
-
+    tied = quadratic(double(1.0, -1.0, 0.5))
     stages = predict.greedy(tied, 3)
     assert stages.ties == (0,)
     assert stages[0].tied == (1,)
@@ -155,25 +139,6 @@ def test_zero_may_be_a_stationary_point():
     assert stages.ending == "flat at zero"
 
 
-def test_until_and_max_stages_end_it():
-    target = double(1.0, 0.5, 0.25)
-
-    def loss(a):
-        return ((a - target) ** 2).sum() / 2
-
-    assert [s.time for s in predict.greedy(loss, 3, until=2.5)] == [1.0, 2.0]
-    assert predict.greedy(loss, 3, until=2.5).ending == "until"
-    assert predict.greedy(loss, 3, max_stages=1).ending == "max stages"
-
-
-def test_a_transformer_reports_layer_head_and_kind():
-    network = predict.diagonal_transformer(dimension=2, layers=2, heads=2, tokens=3, samples=20)
-    stages = predict.greedy(network, network.size, max_stages=3)
-    places = [network.place(s.coordinate) for s in stages]
-    assert all(place.kind in ("KQ", "VO") and place.layer < 2 and place.head < 2 for place in places)
-    assert len(stages) == 3
-
-
 def test_cross_entropy_has_stages_too():
     network = predict.diagonal_head(dimension=3, tokens=4, samples=40, objective="cross-entropy")
     stages = predict.greedy(network, 6, until=20.0)
@@ -183,15 +148,9 @@ def test_cross_entropy_has_stages_too():
     assert losses[-1] >= float(network(network.teacher)) - 1e-9
 
 
-def test_a_loss_that_says_its_size_needs_none():
-    network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
-    with_size, without = predict.greedy(network, network.size), predict.greedy(network)
-    assert [stage.time for stage in with_size] == [stage.time for stage in without]
-
-
 def test_stages_survive_strict_json():
     """The last stage has no runner-up: inf, which JSON has no number for."""
-    stages = predict.greedy(leaving_loss(), 3)
+    stages = predict.greedy(leaving_loss, 3)
     record = json.loads(to_json(stages.to_dict("abc".__getitem__)))
     assert [row["label"] for row in record["stages"]] == ["c", "a", "b", "c"]
     beside = json.loads(to_json(stages.to_dict(points=False)))
@@ -206,7 +165,7 @@ def test_stages_survive_strict_json():
 
 def test_results_print_as_short_tables():
     target = torch.linspace(0.5, 2, 40, dtype=torch.float64)
-    loss = lambda a: ((a - target) ** 2).sum() / 2  # noqa: E731
+    loss = quadratic(target)
     stages, start = predict.greedy(loss, 40), predict.random_start(40)
     flow = predict.gradient_flow(loss, *start, -50, until=2.5)
     for result in (stages, flow, predict.compare(stages, flow), predict.compare(stages, [flow])):

@@ -8,13 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
+from small_losses import orthogonal
 
 from rankrise import predict
-
-
-def orthogonal(seed, size):
-    drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return torch.linalg.qr(drawn).Q
 
 
 def plain_products(network, starts, log10_alpha, times):

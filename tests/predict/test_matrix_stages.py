@@ -4,20 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_losses import gaussian, leaving_loss, orthogonal
 
 from rankrise import predict
-
-
-def double(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def gaussian(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def orthogonal(seed, size):
-    return torch.linalg.qr(gaussian(seed, size, size)).Q
 
 
 def gradients(loss, products):
@@ -76,12 +65,6 @@ def random_loss(seed, size):
     return lambda a: ((inputs @ a - target) ** 2).sum() / (4 * size) + 0.05 * (a**4).sum()
 
 
-def leaving_loss(a):
-    """Coordinate 2 looks best alone, is in the way once 0 and 1 are there, and returns negative."""
-    inputs = torch.stack([double(1.0, 0.0, 0.8), double(0.0, 1.0, 0.8), double(0.0, 0.0, 0.6)])
-    return ((inputs @ a - double(1.0, 0.9, -0.3)) ** 2).sum() / 2
-
-
 LOSSES = [(leaving_loss, 3), *((random_loss(seed, 4), 4) for seed in range(4))]
 
 
@@ -123,13 +106,6 @@ def test_blocks_of_one_product_are_products_of_their_own():
     together = predict.greedy(whole, shapes=[(4, 4)])
     assert together.mixing == "tracked"
     assert [s.time for s in together] == pytest.approx([s.time for s in apart], rel=1e-7)
-
-
-def test_generic_losses_are_found_to_mix():
-    for network in (predict.matrix_sensing(3, samples=30), predict.full_head(3, 4, 30)):
-        stages = predict.greedy(network, max_stages=2)
-        assert stages.mixing == "ordered"
-        assert all(stage.mixing > 1e-3 for stage in stages)
 
 
 def test_the_sign_of_the_last_exponent_decides_a_square_product():
@@ -199,18 +175,6 @@ def test_an_exponential_tail_has_no_point_of_rest():
     data = gaussian(3, 2, 2)
     stages = predict.greedy(lambda a: torch.nn.functional.softplus(-(a * data).sum()), shapes=[(2, 2)])
     assert (stages.ending, len(stages)) == ("not converged", 0)
-
-
-def test_ties_are_told():
-    stages = predict.greedy(lambda a, b: ((a - 1) ** 2).sum() + ((b - 1) ** 2).sum(), shapes=[(1, 1), (1, 1)])
-    assert stages.ties == (0,)
-    assert stages[0].gap == pytest.approx(0, abs=1e-9)
-
-
-def test_heads_of_one_form_are_tied_at_zero():
-    """Before anything is learned all heads attend alike: which of them learns first is not decided."""
-    stages = predict.greedy(predict.full_head(2, 3, 20, heads=2, teacher="full"), max_stages=1)
-    assert stages.ties == (0,)
 
 
 def test_a_direction_that_moves_into_another_block_ends_the_prediction():

@@ -4,16 +4,13 @@ import math
 
 import pytest
 import torch
+from small_losses import gaussian
 
 from rankrise import predict
 from rankrise.predict._loss import checked_loss
 from rankrise.predict._matrices.active import FactorSpace, Linearised
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.exponential import GAUSS, advance, exponential, phis
-
-
-def gaussian(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def off_diagonal(gradient):

@@ -1,13 +1,12 @@
 """A solved flow of a diagonal network between its steps: cubics in the exact coordinate z."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch import Tensor
 
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._loss import Shape
-from rankrise.predict._moments import Crossing, crossed, hermite
+from rankrise.predict._moments import Crossing, crossed
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +24,9 @@ class DiagonalPath:
         """(1, 1) per coordinate."""
         return ((1, 1),) * self.places.shape[1]
 
-    @cached_property
-    def values(self) -> Tensor:
-        """`a = u * v` at the steps, (n, p)."""
-        return self.coordinates.product(self.places)
-
-    def place_at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
-        """z (m, p) at parts of the steps that end at moments `after` (m,)."""
-        ends, rates = ((column[after - 1], column[after]) for column in (self.places, self.rates))
-        z: Tensor = hermite(part[:, None], step[:, None], ends, rates)
-        return z
-
-    def at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
-        """`a` (m, p) there."""
-        return self.coordinates.product(self.place_at(after, part, step))
+    def product(self, places: Tensor) -> Tensor:
+        """`a = u * v` at some z, (..., p)."""
+        return self.coordinates.product(places)
 
     def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
         """Every time an `|a|` passes `threshold`, in no order."""

@@ -6,6 +6,7 @@ way, and its result counts only if the flow around it ends there too.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._diagonal.integrate import integrate
 from rankrise.predict._loss import Loss
 from rankrise.predict._moments import StepTooSmall
-from rankrise.predict._stages import FLAT, Transition
+from rankrise.predict._stages import FLAT
 
 _SEED_SIZE = 1e-4
 _ROUGH = 0.1
@@ -35,7 +36,7 @@ class DiagonalPlateau:
     (negative). The paper's line 1 says b = 0, a misprint.
     """
 
-    mixing = None
+    mixing, clear = None, True
 
     def __init__(self, loss: Loss) -> None:
         self.loss, self.point = loss, loss.zero()
@@ -57,8 +58,10 @@ class DiagonalPlateau:
         """Let a rescaled time pass."""
         self._b = torch.where(self.point == 0, self._b - self._force() * time, self._b)
 
-    def move_on(self, winner: int) -> Transition | None:
-        """Let a coordinate become active and follow the flow to its point of rest; None if it has none."""
+    def move_on(self, winner: int) -> dict[str, Any] | None:
+        """Let a coordinate become active and follow the flow to its rest: a `Stage`'s fields, or None if
+        it has none.
+        """
         sign = int(self._force()[winner].sign())
         self._b[winner] = 1 - sign
         start = self.point.clone()
@@ -70,7 +73,7 @@ class DiagonalPlateau:
         value, self._gradient = self.loss.value_and_gradient(self.point)
         self.value = float(value)
         left = ((before != 0) & (self.point == 0)).nonzero()[:, 0]
-        return Transition(sign=sign, rank=1, left=tuple(left.tolist()))
+        return {"sign": sign, "rank": 1, "left": tuple(left.tolist())}
 
     def _force(self) -> Tensor:
         moves = (self.point == 0) & (self._gradient.abs() > self._least)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Shape, split_products
-from rankrise.predict._moments import Crossing, Moment, crossed, hermite
+from rankrise.predict._moments import Crossing, Moment, crossed
 
 _RESOLVED = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixPath:
-    """Flat products `values` (n, size) with their `rates` in rescaled time, and `log_singular_values`, (n,
+    """Flat products `places` (n, size) with their `rates` in rescaled time, and `log_singular_values`, (n,
     min(d1, d2)) per product.
 
     `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift` is
@@ -25,7 +25,7 @@ class MatrixPath:
     """
 
     shapes: tuple[Shape, ...]
-    values: Tensor
+    places: Tensor
     rates: Tensor
     log_singular_values: tuple[Tensor, ...]
     conserved: tuple[Tensor, ...]
@@ -39,18 +39,16 @@ class MatrixPath:
         logs = zip(*(moment.log_singular_values for moment in moments), strict=True)
         return MatrixPath(
             shapes=shapes,
-            values=torch.stack([moment.place for moment in moments]).cpu(),
+            places=torch.stack([moment.place for moment in moments]).cpu(),
             rates=torch.stack([moment.rate * unit for moment in moments]).cpu(),
             log_singular_values=tuple(torch.stack(of_product).cpu() for of_product in logs),
             conserved=conserved,
             drift=max(moment.drift for moment in moments),
         )
 
-    def at(self, after: Tensor, part: Tensor, step: Tensor) -> Tensor:
-        """The flat products (m, size) at parts of the steps that end at moments `after` (m,)."""
-        ends, rates = ((column[after - 1], column[after]) for column in (self.values, self.rates))
-        flat: Tensor = hermite(part[:, None], step[:, None], ends, rates)
-        return flat
+    def product(self, places: Tensor) -> Tensor:
+        """The flat products at some places, which are the products themselves."""
+        return places
 
     def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
         """Every time a singular value passes `threshold`, in no order."""
@@ -72,7 +70,7 @@ class MatrixPath:
 
     def _log_rate(self, product: int, k: int, moment: int) -> Tensor | None:
         """The rate of the logarithm of a singular value, None where the product does not resolve it."""
-        flat = self.values[moment], self.rates[moment]
+        flat = self.places[moment], self.rates[moment]
         a, rate = (split_products(one, self.shapes)[product] for one in flat)
         left, values, right = torch.linalg.svd(a, full_matrices=False)
         return left[:, k] @ rate @ right[k] / values[k] if values[k] > _RESOLVED * values[0] else None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,14 +11,19 @@ from rankrise.predict._loss import Loss, flattened
 from rankrise.predict._matrices.blocks import BlockLoss, blocks_in
 from rankrise.predict._matrices.landing import Rest, land
 from rankrise.predict._matrices.modes import Coupling, Modes, Places, blocks_of, carry, modes_at
-from rankrise.predict._stages import FLAT, Mixing, Transition
+from rankrise.predict._stages import FLAT, Mixing
 
 _SEED_SIZE = 1e-3
 _PROBE = 0.3
 
 
 class MatrixPlateau:
-    """The point of rest, and the modes of every product there."""
+    """The point of rest, and the modes of every product there.
+
+    `clear` says whether the theory covers what happened so far.
+    """
+
+    clear = True
 
     def __init__(self, loss: Loss, columns: Sequence[int]) -> None:
         zero = loss.zero()
@@ -62,8 +68,10 @@ class MatrixPlateau:
         """Let a rescaled time pass."""
         self._modes = [modes.wait(time) for modes in self._modes]
 
-    def move_on(self, winner: int) -> Transition | None:
-        """Let a mode become active and follow the flow to its point of rest; None if it has none."""
+    def move_on(self, winner: int) -> dict[str, Any] | None:
+        """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None if it has
+        none.
+        """
         product, mode = self._place(winner)
         couplings = [Coupling(modes) for modes in self._modes]
 
@@ -85,7 +93,7 @@ class MatrixPlateau:
                 return None
             rest = landed
         new = _modes_of(self.loss, rest)
-        clear, weakest = True, math.inf
+        weakest = math.inf
         for number, coupling in enumerate(couplings):
             if len(new[number].rates) > 1:
                 found, link = blocks_of(coupling.strength)
@@ -93,17 +101,16 @@ class MatrixPlateau:
                 self._separate |= len(found) > 1
             active = mode if number == product else None
             new[number], covered = carry(self._modes[number], new[number], active, blocks[number])
-            clear &= covered
+            self.clear &= covered
         self._rest, self._modes = rest, new
-        return Transition(
-            sign=1,
-            rank=new[product].rank,
-            left=rest.dropped,
-            clear=clear,
-            rates=tuple(modes.rates for modes in new),
-            exponents=tuple(modes.exponents for modes in new),
-            mixing=weakest,
-        )
+        return {
+            "sign": 1,
+            "rank": new[product].rank,
+            "left": rest.dropped,
+            "rates": tuple(modes.rates for modes in new),
+            "exponents": tuple(modes.exponents for modes in new),
+            "mixing": weakest,
+        }
 
     def _place(self, winner: int) -> tuple[int, int]:
         """The product and the mode that an entry of `waits` belongs to."""
