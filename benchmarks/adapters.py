@@ -22,7 +22,7 @@ from rankrise import use
 from rankrise.foundations.files import to_json
 from rankrise.use import Adapter
 from rankrise.use._measure import Bench
-from rankrise.use._ranks import Spectra, highest, least, one_rank, parameters_of, ranks_within
+from rankrise.use._ranks import Spectra, cost_of_one, highest, least, one_rank, parameters_of, ranks_within
 from rankrise.use._weights import pair
 
 GAIN, POINT = 0.99, 0.01
@@ -51,7 +51,7 @@ def share_per_matrix(power: int) -> Ranks:
 
 def within(spectra: Spectra, amount: int) -> dict[str, int]:
     """Ours: the ranks that keep most within as many parameters as 1/8 rank takes in every matrix."""
-    return ranks_within(spectra, amount * parameters_of(spectra, dict.fromkeys(spectra, 1)) // 8)
+    return ranks_within(spectra, amount * cost_of_one(spectra) // 8)
 
 
 WAYS: dict[str, tuple[Ranks, bool]] = {
@@ -136,7 +136,7 @@ def of_seed(seed: int, data: Path, work: Path) -> dict[str, dict[str, int]]:
         return ".layer." in name or ".layers." in name
 
     moments = use.moments(tuned, train[::2], use.sampled, only=in_layers)
-    bench = Bench(pair(base, tuned).only(in_layers), tuned, lambda model: evaluate(model, held_out))
+    bench = Bench(pair(base, tuned, in_layers), tuned, lambda model: evaluate(model, held_out))
     plain, weighted = (
         use.extract(base, tuned, keep=1.0, moments=given, only=in_layers) for given in (None, moments)
     )

@@ -53,7 +53,7 @@ def roots(shape: tuple[int, int], device: str) -> tuple[Any, Any]:
     """Roots of moments whose eigenvalues fall off, in blocks as `use.moments` has them."""
     made = []
     for size in (shape[1], shape[0]):
-        gathered = Sum(size, BLOCK)
+        gathered = Sum(BLOCK)
         scale = torch.arange(1, size + 1, device=device) ** -0.5
         gathered.add(torch.randn(2048, size, device=device) * scale)
         made.append(Moment(tuple(gathered.blocks)).root())
@@ -128,7 +128,7 @@ def main() -> None:
     weighting = {shape: roots(shape, device) for shape in shapes}
 
     def with_moments(base: Tensor, tuned: Tensor) -> object:
-        return cut_change(base, tuned, counts[tuple(base.shape)], *weighting[tuple(base.shape)])
+        return cut_change(base, tuned, counts[tuple(base.shape)], weighting[tuple(base.shape)])
 
     for work in (ours, low_rank, svd):  # libraries load and choose their kernels
         of_model(shapes, 1, device, decay, work, each=1)

@@ -1,10 +1,10 @@
 """`rankrise extract`: an adapter from two checkpoints that keeps the directions that matter."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget, Measuring
 
 
@@ -39,25 +39,22 @@ def extract(
         device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
-    import torch
-
-    from rankrise import RankriseError, use
-    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder
-    from rankrise.show.adapter import print_adapter
+    from rankrise import use
+    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder, write
     from rankrise.show.progress import bar
     from rankrise.use.data import open_models
 
-    place = new_folder(out)
-    asked = Measuring(**measuring)
-    if "gain" in budget and asked.data is None and len(models) > 1:
-        raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
+    place, asked = new_folder(out), Measuring(**measuring)
+    budget = budget or {"rank": 8}
     base, tuned, data = open_models(models, asked)
+    if "gain" in budget and data is None:
+        raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
     moments = measured_moments(tuned, data, asked)
     with bar("extracting", total=1.0) as move_to:
         adapter = use.extract(
             base,
             tuned,
-            **(budget or {"rank": 8}),
+            **budget,
             uniform=True if uniform else None,
             moments=moments,
             evaluate=None if data is None else data.evaluate,
@@ -66,8 +63,4 @@ def extract(
             device=device_or_gpu(device),
             progress=move_to,
         )
-    if dtype is not None:
-        adapter = replace(adapter, dtype=getattr(torch, dtype))
-    adapter.save(place, padded=padded)
-    on = data.measured_on if data else ""
-    print_adapter(adapter, place, budget or {"rank": 8}, on, json, "change")
+    write(adapter, place, budget, data, "change", padded, dtype, json)

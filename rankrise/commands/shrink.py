@@ -1,10 +1,10 @@
 """`rankrise shrink`: a PEFT adapter at lower ranks."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget, Measuring
 
 
@@ -34,31 +34,27 @@ def shrink(
         device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
-    import torch
-
-    from rankrise import RankriseError, use
-    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder
-    from rankrise.show.adapter import print_adapter
+    from rankrise import use
+    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder, write
     from rankrise.show.progress import bar
     from rankrise.use._shrink import merged
     from rankrise.use._weights import load_model
     from rankrise.use.data import read_data
 
-    place = new_folder(out)
-    asked = Measuring(**measuring)
-    if (base is None) != (asked.data is None):
+    place, asked = new_folder(out), Measuring(**measuring)
+    budget = budget or {"keep": 0.99}
+    if (base is None) != (asked.data is None) or ("gain" in budget and base is None):
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
-    if "gain" in budget and asked.data is None:
-        raise RankriseError("--gain is a share of a measured loss: pass --base and --data to measure it on.")
-    model = None if base is None else load_model(base)
-    data = None if model is None or base is None else read_data(model, base, asked)
-    moments = None
+    model, data, moments = None, None, None
+    if base is not None:
+        model = load_model(base)
+        data = read_data(model, base, asked)
     if data is not None or asked.moments is not None:
         moments = measured_moments(None if model is None else merged(adapter, model), data, asked)
     with bar("shrinking", total=1.0) as move_to:
         smaller = use.shrink(
             adapter,
-            **(budget or {"keep": 0.99}),
+            **budget,
             uniform=True if uniform else None,
             base=model,
             moments=moments,
@@ -66,8 +62,4 @@ def shrink(
             device=device_or_gpu(device),
             progress=move_to,
         )
-    if dtype is not None:
-        smaller = replace(smaller, dtype=getattr(torch, dtype))
-    smaller.save(place, padded=padded)
-    on = data.measured_on if data else ""
-    print_adapter(smaller, place, budget or {"keep": 0.99}, on, json, "adapter")
+    write(smaller, place, budget, data, "adapter", padded, dtype, json)

@@ -87,12 +87,12 @@ def truncate(
             moments=moments,
             gain=gain,
             known=known,
-            measured=None if out is None else lambda curves: write_curves(out, about, curves, known),
+            measured=None if out is None else lambda curves: write_curves(out, about, curves),
             progress=move_to,
         )
     written = []
     if out is not None:
-        written = [write_curves(out, about, found.curves, known, found.trained), *draw_curves(found, out)]
+        written = [write_curves(out, about, found.curves, trained=found.trained), *draw_curves(found, out)]
     if config is not None and found.config is None:
         print(
             f"Warning: no rank of the group all keeps the gain, so {config} is not written.", file=sys.stderr

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.use._cut import Cut
-from rankrise.use._ranks import Spectrum, highest, kept_share, parameters_of
-from rankrise.use._weights import Matrix, Pair
+from rankrise.use._peft import save_adapter
+from rankrise.use._ranks import Spectrum, cost_of_one, highest, kept_share, parameters_of
+from rankrise.use._weights import Matrix
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,26 @@ class Measured:
     def no_gain(self) -> str | None:
         """A warning if the loss did not fall."""
         return no_gain(self.base["loss"], self.tuned["loss"])
+
+
+def kept_gain(base: float, tuned: float, cut: float) -> float | None:
+    """The share of the fall of the loss that a cut keeps; None if the loss did not fall.
+
+    >>> kept_gain(base=2.0, tuned=1.0, cut=1.25)
+    0.75
+    """
+    return (base - cut) / (base - tuned) if tuned < base else None
+
+
+def no_gain(base: float, tuned: float) -> str | None:
+    """What to say if the loss did not fall."""
+    if tuned < base:
+        return None
+    return (
+        f"The loss is {base:.4g} in the base and {tuned:.4g} in the tuned model, so there is no gain to "
+        "keep: are BASE and TUNED swapped, is this other data than it was tuned on, or was it tuned for "
+        "too long?"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +156,7 @@ class Adapter:
 
     def parameters_at(self, rank: int) -> int:
         """Numbers in the factors at one rank for all matrices."""
-        return parameters_of(self.spectra, dict.fromkeys(self.spectra, rank))
+        return rank * cost_of_one(self.spectra)
 
     def at(self, ranks: Mapping[str, int]) -> "Adapter":
         """The same change cut to other ranks, not measured yet."""
@@ -148,25 +168,10 @@ class Adapter:
         `padded` fills every matrix up to the largest rank, for servers such as vLLM that know one rank.
         `dtype` replaces the adapter's own.
         """
-        from rankrise.use._peft import save_adapter
-
         return save_adapter(replace(self, dtype=dtype or self.dtype), Path(folder), padded)
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, as `--json` prints it."""
-        rows = [
-            {
-                "name": matrix.name,
-                "shape": [matrix.out, matrix.into],
-                "rank": self.ranks[matrix.name],
-                "kept": kept_share({"": spectrum}, {"": self.ranks[matrix.name]}),
-                "square": spectrum.total,
-                "noise": self.cuts[matrix.name].noise,
-                "found": len(spectrum.squares),
-            }
-            for matrix in self.matrices
-            for spectrum in (self.spectra[matrix.name],)
-        ]
         measured = self.measured
         return {
             "base": self.base,
@@ -181,7 +186,18 @@ class Adapter:
             "rest_kept": self.rest.kept,
             "rest_parameters": self.rest.parameters,
             "measured": measured and {**vars(measured), "gain": measured.gain, "no_gain": measured.no_gain},
-            "matrices": rows,
+            "matrices": [
+                {
+                    "name": matrix.name,
+                    "shape": [matrix.out, matrix.into],
+                    "rank": self.ranks[matrix.name],
+                    "kept": kept_share({matrix.name: self.spectra[matrix.name]}, self.ranks),
+                    "square": self.spectra[matrix.name].total,
+                    "noise": self.cuts[matrix.name].noise,
+                    "found": len(self.spectra[matrix.name].squares),
+                }
+                for matrix in self.matrices
+            ],
         }
 
     def __repr__(self) -> str:
@@ -189,111 +205,3 @@ class Adapter:
             f"Adapter of {len(self.ranks)} matrices, ranks up to {max(self.ranks.values(), default=0)} of "
             f"{highest(self.spectra)}, {self.parameters:,} parameters, {self.kept:.1%} kept"
         )
-
-
-def kept_gain(base: float, tuned: float, cut: float) -> float | None:
-    """The share of the fall of the loss that a cut keeps; None if the loss did not fall.
-
-    >>> kept_gain(base=2.0, tuned=1.0, cut=1.25)
-    0.75
-    """
-    return (base - cut) / (base - tuned) if tuned < base else None
-
-
-def no_gain(base: float, tuned: float) -> str | None:
-    """What to say if the loss did not fall."""
-    if tuned < base:
-        return None
-    return (
-        f"The loss is {base:.4g} in the base and {tuned:.4g} in the tuned model, so there is no gain to "
-        "keep: are BASE and TUNED swapped, is this other data than it was tuned on, or was it tuned for "
-        "too long?"
-    )
-
-
-def rest_of(pair: Pair, keep: bool) -> Rest:
-    """What else changed, with its tuned values if it is kept."""
-    if not keep:
-        return Rest(tuple(name for name, _, _ in pair.changed()), kept=False)
-    tensors = {name: after for name, _, after in pair.changed()}
-    for name, after in tensors.items():
-        if after.is_floating_point() and not after.isfinite().all():
-            raise RankriseError(f"{name} holds infinite or undefined numbers: check the tuned model.")
-    model, linear = pair.tuned.model, {matrix.name for matrix in pair.matrices}
-    all_names = dict(model.named_modules()).keys()
-    # A tied tensor has one first name, and several modules that own it.
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    first_names = {name: name for name in model.state_dict()}
-    first_names |= {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
-    owned: dict[str, list[str]] = {}
-    for name in model.state_dict():
-        if first_names[name] in tensors:
-            owned.setdefault(name.rpartition(".")[0], []).append(first_names[name])
-    found = Rest(tuple(tensors))
-    for module in sorted(owned):  # outer modules come before those inside
-        if any(module.startswith(f"{outer}.") for outer in found.modules):
-            continue
-        names = owned[module]
-        if module in linear:  # of which the weight is cut
-            found.biases[module] = tensors[f"{module}.bias"].clone()
-        elif (
-            not module
-            or any(name.startswith(f"{module}.") for name in linear)
-            or any(name != module and name.endswith(module) for name in all_names)  # as PEFT matches names
-        ):
-            found.loose.update({name: tensors[name].clone() for name in names})
-        else:
-            found.modules[module] = {
-                leaf: pair.tuned.read(first_names[f"{module}.{leaf}"]).clone()
-                for leaf in model.get_submodule(module).state_dict()
-            }
-    return found
-
-
-def held_of(adapter: Adapter, pair: Pair, device: str | torch.device | None) -> Held:
-    """Merge the saved adapter into the base as PEFT does, and compare with the tuned model."""
-    whole, lost, left_out = 0.0, 0.0, {}
-    for matrix in adapter.matrices:
-        before, after = (tensor.to(device or tensor.device) for tensor in pair.read(matrix))
-        left, right = (
-            factor.to(adapter.dtype).to(after.device).float()
-            for factor in adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
-        )
-        old, new = before.to(after.device).float(), after.float()
-        whole += _square(new - old)
-        lost += _square(new - torch.addmm(old, left, right).to(before.dtype))
-    parameters = {name for name, _ in pair.tuned.model.named_parameters()}
-    for name, base, tuned in pair.changed():
-        if base is None or name not in parameters:
-            continue  # a new tensor has no change, and a buffer is not trained
-        square = _square(tuned.float() - base.to(tuned.device).float())
-        whole += square
-        if not adapter.rest.kept:
-            lost += square
-            left_out[name] = square
-    if whole == 0:
-        return Held(1.0, {})
-    shares = {name: square / whole for name, square in left_out.items()}
-    return Held(1 - lost / whole, dict(sorted(shares.items(), key=lambda item: -item[1])))
-
-
-def held_of_factors(adapter: Adapter, larger: Mapping[str, tuple[Tensor, Tensor]]) -> Held:
-    """Compare with a larger adapter's change, from the factors of both alone."""
-    whole = lost = 0.0
-    for name, (left, right) in larger.items():
-        small_left, small_right = (
-            factor.to(adapter.dtype).to(left) for factor in adapter.cuts[name].factors(adapter.ranks[name])
-        )
-        whole += _product_square(left, right)
-        lost += _product_square(torch.cat([left, -small_left], 1), torch.cat([right, small_right]))
-    return Held(1 - lost / whole if whole else 1.0, {})
-
-
-def _square(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor)) ** 2
-
-
-def _product_square(left: Tensor, right: Tensor) -> float:
-    """`|left @ right|^2` without forming the product."""
-    left, right = left.double(), right.double()
-    return float(((left.mT @ left) * (right @ right.mT)).sum())

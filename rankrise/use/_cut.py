@@ -8,20 +8,18 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.use._moments import Root
+from rankrise.use._moments import Roots
 from rankrise.use._ranks import Spectrum
 from rankrise.watch._rounding import as_stored, spacing
 
 WHOLE_UP_TO = 384
 """Up to this smaller side, decomposing the whole matrix is fastest."""
 
-_GROWTH = 1e5
+GROWTH = 1e5
 """How much a polynomial may enlarge the first direction over the rest in float32."""
 
-_DEGREES = 8
-"""The degrees of a pass's polynomials together; a small matrix is decomposed between passes."""
-
-_PASSES = 24
+DEGREES, PASSES = 8, 24
+"""The degrees of a pass's polynomials together, and the most passes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,80 +62,6 @@ class Noise(NamedTuple):
     square: float
 
 
-def cut_change(
-    before: Tensor, after: Tensor, count: int, inputs: Root | None = None, outputs: Root | None = None
-) -> Cut:
-    """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made."""
-    noise = rounding(before, after, inputs, outputs)
-    return cut(after.float() - before.float(), count, inputs, outputs, noise)
-
-
-def cut(
-    change: Tensor,
-    count: int,
-    inputs: Root | None = None,
-    outputs: Root | None = None,
-    noise: Noise | None = None,
-) -> Cut:
-    """Find up to `count` directions of a change [out, in], weighted by the roots of C and G.
-
-    >>> made = cut(torch.diag(torch.tensor([3.0, 2.0, 1.0])), count=2)
-    >>> made.values.tolist(), round(made.total, 5)
-    ([3.0, 2.0], 14.0)
-    """
-    weighted = change.float()
-    if inputs is not None:
-        weighted = inputs.apply(weighted.mT).mT
-    if outputs is not None:
-        weighted = outputs.apply(weighted)
-    noise = noise or Noise(0.0, 0.0)
-    square = float(torch.linalg.vector_norm(weighted, dtype=torch.float64)) ** 2
-    directions = leading_directions(weighted, count)
-    computed = torch.finfo(torch.float32).eps * sum(side**0.5 for side in change.shape)
-    floor = max(noise.largest, computed * float(directions.values[:1].sum()))
-    return _unweighted(directions, square, inputs, outputs, Noise(floor, noise.square))
-
-
-def cut_product(left: Tensor, right: Tensor, inputs: Root | None = None, outputs: Root | None = None) -> Cut:
-    """Find all directions of `left @ right`, [out, k] and [k, in], without forming the product.
-
-    >>> made = cut_product(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    >>> made.values.tolist()
-    [3.0, 1.0]
-    """
-    left, right = left.double(), right.mT.double()
-    if outputs is not None:
-        left = outputs.apply(left)
-    if inputs is not None:
-        right = inputs.apply(right)
-    (left_basis, left_part), (right_basis, right_part) = torch.linalg.qr(left), torch.linalg.qr(right)
-    u, values, vh = torch.linalg.svd((left_part @ right_part.mT).cpu())
-    left = left_basis @ (u * values).to(left)
-    directions = Directions(values, left, right_basis @ vh.mT.to(left))
-    floor = Noise(1e-12 * float(values[:1].sum()), 0.0)
-    return _unweighted(directions, float(values.square().sum()), inputs, outputs, floor)
-
-
-def rounding(before: Tensor, after: Tensor, inputs: Root | None, outputs: Root | None) -> Noise:
-    """Bound the noise that storing both weights, [out, in], put into their difference.
-
-    If float32 holds numbers of a narrower dtype, that dtype counts. The largest singular value is at most
-    about `sqrt(largest row sum) + sqrt(largest column sum)` of the errors' variances. Under the roots R and L
-    of moments, the bound is multiplied by `(|R|_F |L| + |R| |L|_F) / (sqrt(m) + sqrt(n))` (Chevet).
-    """
-    variances = spacing(as_stored(before)).square_().add_(spacing(as_stored(after)).square_()).div_(12)
-    rows, columns = variances.sum(1), variances.sum(0)
-    largest, square = float(rows.max().sqrt() + columns.max().sqrt()), float(rows.double().sum())
-    if inputs or outputs:
-        out, into = before.shape
-        left_square, left_norm = (outputs.square, outputs.norm) if outputs else (float(out), 1.0)
-        right_square, right_norm = (inputs.square, inputs.norm) if inputs else (float(into), 1.0)
-        plain = out**0.5 + into**0.5
-        largest *= (left_square**0.5 * right_norm + left_norm * right_square**0.5) / plain
-        square *= left_square * right_square / (out * into)
-    return Noise(largest, square)
-
-
 class Directions(NamedTuple):
     """`left @ right.mT` is the best approximation of its rank; the columns of `right` are orthonormal."""
 
@@ -149,27 +73,76 @@ class Directions(NamedTuple):
     """Right singular vectors. [n, k]"""
 
 
-def _unweighted(
-    directions: Directions, square: float, inputs: Root | None, outputs: Root | None, noise: Noise
-) -> Cut:
+def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | None = None) -> Cut:
+    """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made.
+
+    >>> made = cut_change(torch.zeros(3, 3), torch.diag(torch.tensor([3.0, 2.0, 1.0])), count=2)
+    >>> made.values.tolist(), round(made.total, 5)
+    ([3.0, 2.0], 14.0)
+    """
+    noise = rounding(before, after, roots)
+    weighted = after.float() - before.float()
+    if roots is not None:
+        weighted = roots[1].apply(roots[0].apply(weighted.mT).mT)
+    square = float(torch.linalg.vector_norm(weighted, dtype=torch.float64)) ** 2
+    directions = leading_directions(weighted, count)
+    computed = torch.finfo(torch.float32).eps * sum(side**0.5 for side in after.shape)
+    floor = max(noise.largest, computed * float(directions.values[:1].sum()))
+    return _unweighted(directions, square, roots, Noise(floor, noise.square))
+
+
+def cut_product(left: Tensor, right: Tensor, roots: Roots | None = None) -> Cut:
+    """Find all directions of `left @ right`, [out, k] and [k, in], without forming the product.
+
+    >>> made = cut_product(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> made.values.tolist()
+    [3.0, 1.0]
+    """
+    left, right = left.double(), right.mT.double()
+    if roots is not None:
+        right, left = roots[0].apply(right), roots[1].apply(left)
+    (left_basis, left_part), (right_basis, right_part) = torch.linalg.qr(left), torch.linalg.qr(right)
+    u, values, vh = torch.linalg.svd((left_part @ right_part.mT).cpu())
+    left = left_basis @ (u * values).to(left)
+    directions = Directions(values, left, right_basis @ vh.mT.to(left))
+    floor = Noise(1e-12 * float(values[:1].sum()), 0.0)
+    return _unweighted(directions, float(values.square().sum()), roots, floor)
+
+
+def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> Noise:
+    """Bound the noise that storing both weights, [out, in], put into their difference.
+
+    If float32 holds numbers of a narrower dtype, that dtype counts. The largest singular value is at most
+    about `sqrt(largest row sum) + sqrt(largest column sum)` of the errors' variances. Under the roots R and L
+    of moments, the bound is multiplied by `(|R|_F |L| + |R| |L|_F) / (sqrt(m) + sqrt(n))` (Chevet).
+    """
+    variances = spacing(as_stored(before)).square_().add_(spacing(as_stored(after)).square_()).div_(12)
+    rows, columns = variances.sum(1), variances.sum(0)
+    largest, square = float(rows.max().sqrt() + columns.max().sqrt()), float(rows.double().sum())
+    if roots is not None:
+        (right_square, right_norm), (left_square, left_norm) = ((root.square, root.norm) for root in roots)
+        out, into = before.shape
+        plain = out**0.5 + into**0.5
+        largest *= (left_square**0.5 * right_norm + left_norm * right_square**0.5) / plain
+        square *= left_square * right_square / (out * into)
+    return Noise(largest, square)
+
+
+def _unweighted(directions: Directions, square: float, roots: Roots | None, noise: Noise) -> Cut:
     """Map the directions above the noise back, with both factors of a direction equally long.
 
     Mapped back alone, their lengths differ as inputs and gradients do in size, which neither a learning rate
     nor 16 bits serve well.
     """
-    values, left, right = directions
-    counted = int((values > noise.largest).sum())
-    values, left, right = values[:counted], left[:, :counted], right[:, :counted]
-    if outputs is not None:
-        left = outputs.undo(left)
-    if inputs is not None:
-        right = inputs.undo(right)
+    counted = int((directions.values > noise.largest).sum())
+    values, left, right = (each[..., :counted] for each in directions)
+    if roots is not None:
+        right, left = roots[0].undo(right), roots[1].undo(left)
     ratio = (torch.linalg.vector_norm(right, dim=0) / torch.linalg.vector_norm(left, dim=0)).sqrt()
-    left, right = left * ratio, right / ratio
     kept = values.double().cpu()
     return Cut(
-        left=left.contiguous(),
-        right=right.mT.contiguous(),
+        left=(left * ratio).contiguous(),
+        right=(right / ratio).mT.contiguous(),
         values=kept,
         total=max(square - noise.square, float(kept.square().sum())),
         noise=noise.largest,
@@ -177,32 +150,25 @@ def _unweighted(
 
 
 def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> Directions:
-    """Find the `count` leading singular directions of a matrix.
+    """Find the `count` leading singular directions of a matrix; none if all its entries are zero.
 
     A block of directions is refined by `T(M^T M)`, T the Chebyshev polynomial that is small on what the block
     leaves out and grows fastest beyond it (Zhou and Saad 2007). It stops when a pass adds less than
     `tolerance` to the kept square; each pass divides what is missing by a multiple of 10. Every step is a
     product of matrices, so a GPU runs it at full speed.
 
-    >>> matrix = torch.diag(torch.arange(1.0, 6.0))
-    >>> leading_directions(matrix, 2).values
+    >>> leading_directions(torch.diag(torch.arange(1.0, 6.0)), 2).values
     tensor([5., 4.])
     """
     if matrix.shape[0] < matrix.shape[1]:
         values, left, right = leading_directions(matrix.mT, count, tolerance)
-        lengths = torch.where(values > 0, values, 1)
-        return Directions(values, right * values, left / lengths)
-    count = min(count, matrix.shape[1])
+        return Directions(values, right * values, left / torch.where(values > 0, values, 1))
     size = matrix.abs().amax()
     if not torch.isfinite(size):
         raise RankriseError("A change holds infinite or undefined numbers: check both checkpoints.")
-    if size == 0 or count == 0:
-        return Directions(
-            matrix.new_zeros(count),
-            matrix.new_zeros(len(matrix), count),
-            torch.eye(matrix.shape[1], count, dtype=matrix.dtype, device=matrix.device),
-        )
-    matrix = matrix / size
+    if size == 0:
+        return Directions(matrix[0, :0], matrix[:, :0], matrix.mT[:, :0])
+    matrix, count = matrix / size, min(count, matrix.shape[1])
     width = count + max(16, count // 4)
     if matrix.shape[1] <= WHOLE_UP_TO or 2 * width >= matrix.shape[1]:
         _, vectors = torch.linalg.eigh(_gram(matrix))
@@ -220,7 +186,7 @@ def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor
     block = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
     block = _orthonormal(matrix.mT @ (matrix @ _orthonormal(block)))
     kept = 0.0
-    for _ in range(_PASSES):
+    for _ in range(PASSES):
         squares, turn = torch.linalg.eigh(_gram(matrix @ block).cpu())
         block = (block @ turn.flip(1).to(block)).contiguous()
         squares = squares.flip(0)
@@ -229,8 +195,8 @@ def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor
             break
         largest, edge = float(squares[0]), max(float(squares[-1]), 1e-7 * float(squares[0]))
         growth = math.acosh(max(2 * largest / edge - 1, 1 + 1e-6))
-        degree = min(max(int(math.acosh(_GROWTH) / growth), 1), _DEGREES)
-        for _ in range(_DEGREES // degree):
+        degree = min(max(int(math.acosh(GROWTH) / growth), 1), DEGREES)
+        for _ in range(DEGREES // degree):
             block = _orthonormal(_filtered(matrix, block, edge, degree))
     return block[:, :count]
 

@@ -5,15 +5,17 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, held_of, rest_of
+from rankrise.use._adapter import Adapter, Held, Rest
 from rankrise.use._cut import Cut, cut_change
-from rankrise.use._measure import Evaluate, measured
-from rankrise.use._moments import DAMPING, Moments, Root
-from rankrise.use._ranks import Spectra, directions_to_find, highest, kept_share, one_rank, ranks_for
-from rankrise.use._weights import Source, is_causal, pair
+from rankrise.use._measure import Bench, Evaluate, sized
+from rankrise.use._moments import DAMPING, Moments
+from rankrise.use._ranks import directions_to_find, highest
+from rankrise.use._weights import Pair, Source, is_causal, load_model, pair
+from rankrise.watch._heads import unwrap
 
 
 def extract(
@@ -46,7 +48,6 @@ def extract(
     matrix gets more than `largest` directions.
 
     >>> from copy import deepcopy
-    >>> from torch import nn
     >>> base = nn.Sequential(nn.Linear(6, 4, bias=False))
     >>> tuned = deepcopy(base)
     >>> with torch.no_grad():
@@ -61,8 +62,8 @@ def extract(
     if largest is not None and largest < 1:
         raise RankriseError(f"largest is {largest}: pass 1 or more.")
     uniform = moments is None if uniform is None else uniform
-    both = pair(base, tuned).only(only)
-    remaining = rest_of(both, keep=rest == "keep")
+    both = pair(base, tuned, only)
+    kept_whole = _rest(both) if rest == "keep" else Rest(tuple(name for name, _, _ in both.changed()), False)
     one = sum(matrix.out + matrix.into for matrix in both.matrices)
     cuts: dict[str, Cut] = {}
     dtypes: Counter[torch.dtype] = Counter()
@@ -70,10 +71,10 @@ def extract(
         count = directions_to_find(budget, min(matrix.out, matrix.into), one, uniform)
         before, after = both.read(matrix)
         before, after = before.to(device or after.device), after.to(device or after.device)
-        roots: tuple[Root | None, Root | None] = (None, None)
+        roots = None
         if moments is not None and not torch.equal(before, after.to(before.dtype)):
-            roots = moments.roots(matrix, damping=damping, device=after.device)
-        cuts[matrix.name] = cut_change(before, after, min(count, largest or count), *roots).to("cpu")
+            roots = moments.roots(matrix, damping, after.device)
+        cuts[matrix.name] = cut_change(before, after, min(count, largest or count), roots).to("cpu")
         dtypes[after.dtype] += 1
         if progress is not None:
             progress((place + 1) / len(both.matrices))
@@ -81,26 +82,85 @@ def extract(
         matrices=both.matrices,
         cuts=cuts,
         ranks=dict.fromkeys(cuts, 0),
-        rest=remaining,
+        rest=kept_whole,
         base=both.base.origin,
         dtype=dtypes.most_common(1)[0][0],
-        measure_held=lambda adapter: held_of(adapter, both, device),
+        measure_held=lambda adapter: _held(adapter, both, device),
         task="CAUSAL_LM" if is_causal(both.tuned.model) else None,
         module_names=tuple(name for name, _ in both.tuned.model.named_modules()),
         moments=None if moments is None else moments.to_dict(),
     )
-    if keep is not None and largest is not None:
-        _refuse_too_few(adapter.spectra, keep, largest)
-    if gain is None:
-        adapter = adapter.at(ranks_for(budget, adapter.spectra, uniform))
-    return adapter if evaluate is None else measured(adapter, both, tuned, evaluate, gain, uniform)
-
-
-def _refuse_too_few(spectra: Spectra, keep: float, largest: int) -> None:
-    """Refuse a share that cannot be kept with at most `largest` directions of a matrix."""
-    most = kept_share(spectra, one_rank(spectra, largest))
-    if highest(spectra) >= largest and most < keep:
+    bench = None
+    if evaluate is not None:
+        model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(tuned)
+        bench = Bench(both, model, evaluate)
+    adapter = sized(adapter, budget, uniform, bench)
+    if largest is not None and adapter.kept < (keep or 0) and highest(adapter.spectra) >= largest:
         raise RankriseError(
-            f"keep is {keep}, and {largest} directions of each matrix keep at most "
-            f"{int(1e4 * most) / 1e4:g}: pass a smaller share, or a larger `largest`."
+            f"keep is {keep}, and {largest} directions of each matrix keep {adapter.kept:.4g}: pass a "
+            "smaller share, or a larger `largest`."
         )
+    return adapter
+
+
+def _rest(both: Pair) -> Rest:
+    """What changed beside the matrices, with its tuned values."""
+    tensors = {name: after for name, _, after in both.changed()}
+    for name, after in tensors.items():
+        if not after.isfinite().all():
+            raise RankriseError(f"{name} holds infinite or undefined numbers: check the tuned model.")
+    model, firsts = both.tuned.model, both.tuned.first_names
+    all_names, cut = [name for name, _ in model.named_modules()], {matrix.name for matrix in both.matrices}
+    owned: dict[str, list[str]] = {}
+    for name, first in firsts.items():  # several modules own a tied tensor
+        if first in tensors:
+            owned.setdefault(name.rpartition(".")[0], []).append(first)
+    found = Rest(tuple(tensors))
+    for module in sorted(owned):  # outer modules come before those inside
+        if any(module.startswith(f"{outer}.") for outer in found.modules):
+            continue
+        if module in cut:
+            found.biases[module] = tensors[f"{module}.bias"].clone()
+        elif (
+            not module
+            or any(name.startswith(f"{module}.") for name in cut)
+            or any(name != module and name.endswith(module) for name in all_names)  # as PEFT matches names
+        ):
+            found.loose.update({name: tensors[name].clone() for name in owned[module]})
+        else:
+            found.modules[module] = {
+                leaf: both.tuned.read(firsts[f"{module}.{leaf}"]).clone()
+                for leaf in model.get_submodule(module).state_dict()
+            }
+    return found
+
+
+def _held(adapter: Adapter, both: Pair, device: str | torch.device | None) -> Held:
+    """Merge the saved adapter into the base as PEFT does, and compare with the tuned model."""
+    whole, lost, left_out = 0.0, 0.0, {}
+    for matrix in adapter.matrices:
+        before, after = (tensor.to(device or tensor.device) for tensor in both.read(matrix))
+        left, right = (
+            factor.to(adapter.dtype).to(after.device).float()
+            for factor in adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+        )
+        old, new = before.to(after.device).float(), after.float()
+        whole += _square(new - old)
+        lost += _square(new - torch.addmm(old, left, right).to(before.dtype))
+    trained = {name for name, _ in both.tuned.model.named_parameters()}
+    for name, base, tuned in both.changed():
+        if base is None or name not in trained:
+            continue  # a new tensor has no change, and a buffer is not trained
+        square = _square(tuned.float() - base.to(tuned.device).float())
+        whole += square
+        if not adapter.rest.kept:
+            lost += square
+            left_out[name] = square
+    if whole == 0:
+        return Held(1.0, {})
+    shares = {name: square / whole for name, square in left_out.items()}
+    return Held(1 - lost / whole, dict(sorted(shares.items(), key=lambda item: -item[1])))
+
+
+def _square(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor)) ** 2

@@ -21,6 +21,10 @@ KINDS = {"vit": False, "gpt2": True}
 """Model types with plain dot-product attention, and whether it is causal."""
 
 
+def has_head_products(model: Any) -> bool:
+    return getattr(getattr(model, "config", None), "model_type", None) in KINDS
+
+
 @dataclass(frozen=True, eq=False)
 class HeadProducts:
     """The initial and trained heads of every layer, and the directions of their products' change."""
@@ -30,11 +34,6 @@ class HeadProducts:
     cuts: dict[str, list[list[Cut]]]
     """For "KQ" and "VO", by layer and head."""
     causal: bool
-
-    @property
-    def highest(self) -> int:
-        """The highest rank of a product's change."""
-        return 2 * self.after[0].query.shape[-1]
 
     def all_cuts(self, products: Sequence[str]) -> list[Cut]:
         return [cut for product in products for layer in self.cuts[product] for cut in layer]
@@ -57,26 +56,19 @@ class HeadProducts:
                 del module.forward
 
 
-def kind_of_heads(model: Any) -> str:
-    """The type of a model whose heads can be cut; others are refused."""
-    kind = str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
-    if kind not in KINDS:
-        raise RankriseError(
-            f"The heads of {kind} cannot be cut: pass a model of type {' or '.join(KINDS)}, or leave out "
-            "kq and vo."
-        )
-    return kind
-
-
 def head_products(base: Any, tuned: Any) -> HeadProducts:
     """Find the directions of the change of every head's products."""
-    kind = kind_of_heads(tuned)
+    if not has_head_products(tuned):
+        raise RankriseError(
+            f"The heads of {type(tuned).__name__} cannot be cut: pass a model of type {' or '.join(KINDS)}, "
+            "or leave out kq and vo."
+        )
     before, after = tuple(heads(base)), tuple(heads(tuned))
     cuts: dict[str, list[list[Cut]]] = {"KQ": [], "VO": []}
     for old, new in zip(before, after, strict=True):
         cuts["KQ"].append(_changes(old.key, old.query, new.key, new.query))
         cuts["VO"].append(_changes(old.value, old.output, new.value, new.output))
-    return HeadProducts(before, after, cuts, KINDS[kind])
+    return HeadProducts(before, after, cuts, KINDS[tuned.config.model_type])
 
 
 def _changes(old_left: Tensor, old_right: Tensor, left: Tensor, right: Tensor) -> list[Cut]:
@@ -92,11 +84,11 @@ def _forward(
     """An attention module's forward with cut products: [batch, tokens, d] to the same."""
     query, key, value, output = after.query, after.key, after.value, after.output
     if "KQ" in kept:
-        key = _with(before.key, [left for left, _ in kept["KQ"]])
-        query = _with(before.query, [right.mT for _, right in kept["KQ"]])
+        key = _widened(before.key, [left for left, _ in kept["KQ"]])
+        query = _widened(before.query, [right.mT for _, right in kept["KQ"]])
     if "VO" in kept:
-        value = _with(before.value, [left for left, _ in kept["VO"]])
-        output = _with(before.output, [right.mT for _, right in kept["VO"]])
+        value = _widened(before.value, [left for left, _ in kept["VO"]])
+        output = _widened(before.output, [right.mT for _, right in kept["VO"]])
     # With biases, the logits also have `b_Q W_K^T y`: a further column. Terms without y are the same for all
     # keys, and the softmax drops them.
     bias = after.query_bias
@@ -134,7 +126,7 @@ def _forward(
     return forward
 
 
-def _with(weights: Tensor, directions: list[Tensor]) -> Tensor:
+def _widened(weights: Tensor, directions: list[Tensor]) -> Tensor:
     """Weights [heads, d, d_head] with the directions of each head as further columns."""
     rank = max(each.shape[1] for each in directions)
     added = torch.stack([nn.functional.pad(each, (0, rank - each.shape[1])) for each in directions])

@@ -1,9 +1,9 @@
 """Second moments of a layer's inputs and of the gradients at its outputs, and the file that keeps them."""
 
 import json
-import re
 import warnings
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,18 +48,16 @@ class Moment:
             first += len(block)
         return Moment(tuple(blocks))
 
-    def to(self, device: Any) -> "Moment":
-        return Moment(tuple(block.to(device or block.device) for block in self.blocks))
-
-    def root(self, damping: float = DAMPING) -> "Root":
+    def root(self, damping: float = DAMPING, device: Any = None) -> "Root":
         """The lower triangular L for which `L L^T` is the damped moment."""
-        diagonals = (block if block.ndim == 1 else block.diagonal() for block in self.blocks)
-        mean = sum(float(diagonal.double().sum()) for diagonal in diagonals) / self.size
+        blocks = tuple(block.to(device or block.device).double() for block in self.blocks)
+        diagonals = (block if block.ndim == 1 else block.diagonal() for block in blocks)
+        mean = sum(float(diagonal.sum()) for diagonal in diagonals) / self.size
         if not 0 <= mean < float("inf"):
             raise RankriseError(f"A moment has the mean eigenvalue {mean}: measure it on finite losses.")
         if mean == 0:  # nothing depends on this side
-            return Root(tuple(torch.full((len(block),), 1e-12) for block in self.blocks))
-        return Root(tuple(_root(block.double(), damping * mean) for block in self.blocks))
+            return Root(tuple(torch.full((len(block),), 1e-12) for block in blocks))
+        return Root(tuple(_root(block, damping * mean) for block in blocks))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +98,13 @@ class Root:
             float(block.abs().max()) if block.ndim == 1 else _norm(block.double()) for block in self.blocks
         )
 
-    def _by_block(self, matrix: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+    def _by_block(self, matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         parts = matrix.split([len(block) for block in self.blocks])
-        return [(block.to(matrix), rows) for block, rows in zip(self.blocks, parts, strict=True)]
+        return ((block.to(matrix), rows) for block, rows in zip(self.blocks, parts, strict=True))
+
+
+Roots = tuple[Root, Root]
+"""The roots of a matrix's C and G."""
 
 
 def _root(block: Tensor, added: float) -> Tensor:
@@ -166,35 +168,27 @@ class Moments:
 
     def refuse_other_model(self, model: Source) -> None:
         """Refuse a model that they were not measured on."""
-        theirs = self.about.get("model")
-        if theirs is not None and theirs != fingerprint(model):
+        if self.about.get("model") not in (None, fingerprint(model)):
             raise RankriseError(
                 "The moments were measured on a model with other weights: measure them on this one, into "
                 "another file."
             )
 
-    def roots(
-        self,
-        matrix: Matrix,
-        start: int = 0,
-        stop: int | None = None,
-        damping: float = DAMPING,
-        device: Any = None,
-    ) -> tuple[Root, Root]:
-        """The roots of a matrix's C, and of the G of its outputs from `start` to `stop`."""
+    def roots(self, matrix: Matrix, damping: float = DAMPING, device: Any = None) -> Roots:
+        """The roots of a matrix's C and G."""
         inputs, outputs = self.inputs.get(matrix.name), self.outputs.get(matrix.name)
         if inputs is None or outputs is None:
             raise RankriseError(
                 f"There are no moments of {matrix.name}: the loss did not depend on this layer. Leave the "
                 "layer out with `only`, or leave out the moments."
             )
-        if (inputs.size, outputs.size) != (matrix.into, matrix.out):
+        part = outputs.part(matrix.first, matrix.first + matrix.out)
+        if (inputs.size, part.size) != (matrix.into, matrix.out):
             raise RankriseError(
                 f"The moments of {matrix.name} are of {inputs.size} inputs and {outputs.size} outputs, and "
                 f"it has {matrix.into} and {matrix.out}: measure them on this model."
             )
-        outputs = outputs.part(start, matrix.out if stop is None else stop)
-        return inputs.to(device).root(damping), outputs.to(device).root(damping)
+        return inputs.root(damping, device), part.root(damping, device)
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file; a shared moment is written once."""
@@ -203,11 +197,11 @@ class Moments:
             firsts.setdefault(id(moment), name)
         same = {name: firsts[id(moment)] for name, moment in self.inputs.items()}
         same = {name: first for name, first in same.items() if first != name}
+        own = {name: moment for name, moment in self.inputs.items() if name not in same}
         tensors = {
-            f"{side}/{name}/{place}": block.detach().cpu().contiguous()
-            for side, moments in (("inputs", self.inputs), ("outputs", self.outputs))
+            f"{side}/{name}/{place}": block.cpu()
+            for side, moments in (("inputs", own), ("outputs", self.outputs))
             for name, moment in moments.items()
-            if side == "outputs" or name not in same
             for place, block in enumerate(moment.blocks)
         }
         values = {"same_inputs": same, "about": self.about, "tokens": self.tokens}
@@ -221,13 +215,12 @@ class Moments:
         tensors, texts = read_tensors(Path(path), "measure the moments again")
         if texts.get("format") != FORMAT:
             raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
-        blocks: dict[str, dict[str, dict[int, Tensor]]] = {"inputs": {}, "outputs": {}}
-        for key, block in tensors.items():
-            side, name, place = re.fullmatch(r"(inputs|outputs)/(.+)/(\d+)", key).groups()  # type: ignore[union-attr]
-            blocks[side].setdefault(name, {})[int(place)] = block
+        blocks = {side: defaultdict[str, list[Tensor]](list) for side in ("inputs", "outputs")}
+        for key in sorted(tensors, key=lambda key: int(key.rpartition("/")[2])):
+            side, _, rest = key.partition("/")
+            blocks[side][rest.rpartition("/")[0]].append(tensors[key])
         inputs, outputs = (
-            {name: Moment(tuple(parts[place] for place in sorted(parts))) for name, parts in side.items()}
-            for side in blocks.values()
+            {name: Moment(tuple(parts)) for name, parts in side.items()} for side in blocks.values()
         )
         inputs |= {name: inputs[first] for name, first in json.loads(texts["same_inputs"]).items()}
         about, tokens = json.loads(texts["about"]), json.loads(texts["tokens"])

@@ -74,14 +74,14 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
         "revision": None,
     }
     with whole_folder(folder) as temporary:
-        save(temporary / TENSORS, _tensors(adapter, ranks["r"] if padded else None), {"format": "pt"})
+        save(temporary / TENSORS, _tensors(adapter, ranks["r"] if padded else 0), {"format": "pt"})
         write_json(temporary / ADAPTER_CONFIG, config)
         write_json(temporary / REPORT, adapter.to_dict())
     return folder
 
 
-def _tensors(adapter: "Adapter", rank: int | None) -> dict[str, Tensor]:
-    """All tensors by their names in the file, filled up to a rank if there is one.
+def _tensors(adapter: "Adapter", least_rank: int) -> dict[str, Tensor]:
+    """All tensors by their names in the file, filled up to `least_rank`.
 
     The added rows of A are random, as PEFT initialises them, and the added columns of B are zero, so the
     product stays and the padding can be trained.
@@ -89,12 +89,11 @@ def _tensors(adapter: "Adapter", rank: int | None) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     generator = torch.Generator().manual_seed(0)
     for name, (left, right) in adapter.factors.items():
-        missing = 0 if rank is None else rank - left.shape[1]
-        left = torch.nn.functional.pad(left, (0, missing))
+        missing = max(least_rank - left.shape[1], 0)
         added = torch.rand(missing, right.shape[1], generator=generator).mul_(2).sub_(1)
-        right = torch.cat([right, (added / right.shape[1] ** 0.5).to(right)])
-        found[f"{name}.lora_A.weight"] = right.to(adapter.dtype)
-        found[f"{name}.lora_B.weight"] = left.to(adapter.dtype)
+        added = (added / right.shape[1] ** 0.5).to(right)
+        found[f"{name}.lora_A.weight"] = torch.cat([right, added]).to(adapter.dtype)
+        found[f"{name}.lora_B.weight"] = torch.nn.functional.pad(left, (0, missing)).to(adapter.dtype)
     for name, bias in adapter.rest.biases.items():
         found[f"{name}.base_layer.bias" if adapter.ranks.get(name) else f"{name}.bias"] = bias
     for name, module in adapter.rest.modules.items():

@@ -28,7 +28,7 @@ Spectra = Mapping[str, Spectrum]
 
 
 def directions_to_find(budget: Budget, smaller_side: int, one: int, uniform: bool) -> int:
-    """How many directions of a matrix a budget may need; `one` is the cost of rank 1 in every matrix."""
+    """The directions of a matrix that a budget may need; `one` is the cost of rank 1 in every matrix."""
     rank = budget.rank if budget.parameters is None else math.ceil(budget.parameters / one)
     if rank is None or (not uniform and smaller_side <= ALL_UP_TO):
         return smaller_side
@@ -39,7 +39,7 @@ def ranks_for(budget: Budget, spectra: Spectra, uniform: bool) -> dict[str, int]
     """The ranks that a budget buys, unless it is a gain, which has to be searched."""
     if budget.keep is not None:
         return (one_rank_keeping if uniform else ranks_keeping)(spectra, budget.keep)
-    one = parameters_of(spectra, dict.fromkeys(spectra, 1))
+    one = cost_of_one(spectra)
     parameters = budget.parameters if budget.parameters is not None else (budget.rank or 0) * one
     return one_rank(spectra, parameters // max(one, 1)) if uniform else ranks_within(spectra, parameters)
 
@@ -76,6 +76,16 @@ def ranks_keeping(spectra: Spectra, share: float) -> dict[str, int]:
     return ranks
 
 
+def _order(spectra: Spectra) -> list[str]:
+    """Names of matrices, once per direction, by kept square per parameter."""
+    steps = [
+        (-square / spectrum.cost, place, number, name)
+        for place, (name, spectrum) in enumerate(spectra.items())
+        for number, square in enumerate(spectrum.squares)
+    ]
+    return [name for _, _, _, name in sorted(steps)]
+
+
 def one_rank(spectra: Spectra, rank: int) -> dict[str, int]:
     """The same rank for every matrix, or all that a matrix has."""
     return {name: min(rank, len(spectrum.squares)) for name, spectrum in spectra.items()}
@@ -83,11 +93,9 @@ def one_rank(spectra: Spectra, rank: int) -> dict[str, int]:
 
 def one_rank_keeping(spectra: Spectra, share: float) -> dict[str, int]:
     """The least common rank that keeps a share of the square of all matrices."""
-    for rank in range(highest(spectra)):
-        ranks = one_rank(spectra, rank)
-        if kept_share(spectra, ranks) >= share:
-            return ranks
-    return one_rank(spectra, highest(spectra))
+    most = highest(spectra)
+    every = (one_rank(spectra, rank) for rank in range(most))
+    return next((ranks for ranks in every if kept_share(spectra, ranks) >= share), one_rank(spectra, most))
 
 
 def highest(spectra: Spectra) -> int:
@@ -104,6 +112,11 @@ def kept_share(spectra: Spectra, ranks: Mapping[str, int]) -> float:
 
 def parameters_of(spectra: Spectra, ranks: Mapping[str, int]) -> int:
     return sum(rank * spectra[name].cost for name, rank in ranks.items())
+
+
+def cost_of_one(spectra: Spectra) -> int:
+    """Parameters of rank 1 in every matrix."""
+    return sum(spectrum.cost for spectrum in spectra.values())
 
 
 def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float = 0.0) -> int | None:
@@ -128,13 +141,3 @@ def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float
         middle = min(max(round((max(low, 1) * high) ** 0.5), low + 1), high - 1)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def _order(spectra: Spectra) -> list[str]:
-    """Names of matrices, once per direction, by kept square per parameter."""
-    steps = [
-        (-square / spectrum.cost, place, number, name)
-        for place, (name, spectrum) in enumerate(spectra.items())
-        for number, square in enumerate(spectrum.squares)
-    ]
-    return [name for _, _, _, name in sorted(steps)]

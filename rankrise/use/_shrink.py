@@ -5,16 +5,15 @@ from copy import deepcopy
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Rest, held_of_factors
+from rankrise.use._adapter import Adapter, Held, Rest
 from rankrise.use._cut import Cut, cut_product
-from rankrise.use._measure import Evaluate, measured
-from rankrise.use._moments import DAMPING, Moments, Root
-from rankrise.use._ranks import ranks_for
-from rankrise.use._weights import Matrix, Pair, is_transposed, linear_layers, open_source, own_tensors
+from rankrise.use._measure import Bench, Evaluate, sized
+from rankrise.use._moments import DAMPING, Moments
+from rankrise.use._weights import Matrix, Pair, is_transposed, linear_layers, open_source
 from rankrise.watch._heads import unwrap
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, StoredAdapter, read_adapter
 
@@ -44,7 +43,6 @@ def shrink(
         raise RankriseError("gain is a share of the fall of a loss: pass evaluate, a function of the model.")
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
-    uniform = moments is None if uniform is None else uniform
     stored = read_adapter(adapter)
     rest = _rest(stored)
     if base is None:
@@ -61,10 +59,10 @@ def shrink(
     cuts: dict[str, Cut] = {}
     for place, matrix in enumerate(matrices):
         left, right = (factor.to(device or factor.device) for factor in stored.factors[matrix.name])
-        roots: tuple[Root | None, Root | None] = (None, None)
+        roots = None
         if moments is not None:
-            roots = moments.roots(matrix, damping=damping, device=left.device)
-        cuts[matrix.name] = cut_product(left, right, *roots).to("cpu")
+            roots = moments.roots(matrix, damping, left.device)
+        cuts[matrix.name] = cut_product(left, right, roots).to("cpu")
         if progress is not None:
             progress((place + 1) / len(matrices))
     smaller = Adapter(
@@ -74,19 +72,18 @@ def shrink(
         rest=rest,
         base=str(stored.config.get("base_model_name_or_path") or ""),
         dtype=stored.dtype,
-        measure_held=lambda smaller: held_of_factors(smaller, stored.factors),
+        measure_held=lambda smaller: _held(smaller, stored),
         task=stored.config.get("task_type"),
         module_names=module_names,
         moments=None if moments is None else moments.to_dict(),
     )
-    if gain is None:
-        smaller = smaller.at(ranks_for(budget, smaller.spectra, uniform))
-    if evaluate is None or base is None:
-        return smaller
-    tuned = _merged(base, stored, rest)
-    others = tuple(name for name in own_tensors(tuned) if name in rest.changed)
-    both = Pair(open_source(base), open_source(tuned), matrices, (), others)
-    return measured(smaller, both, tuned, evaluate, gain, uniform)
+    bench = None
+    if evaluate is not None and base is not None:
+        tuned = _merged(base, stored, rest)
+        after = open_source(tuned)
+        others = tuple(name for name in dict.fromkeys(after.first_names.values()) if name in rest.changed)
+        bench = Bench(Pair(open_source(base), after, matrices, others), tuned, evaluate)
+    return sized(smaller, budget, moments is None if uniform is None else uniform, bench)
 
 
 def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
@@ -106,17 +103,16 @@ def _matrices_in(model: nn.Module, stored: StoredAdapter, rest: Rest) -> tuple[M
             f"if they are the same, change base_model_name_or_path in {ADAPTER_CONFIG}."
         )
     layers = {matrix.name: matrix for matrix in linear_layers(model)}
-    wants: dict[str, tuple[int, ...]] = {}
+    has = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    has |= {matrix.stored: (matrix.out, matrix.into) for matrix in layers.values()}
+    wants = {name: tuple(tensor.shape) for name, tensor in rest.tensors.items()}
     for name, (left, right) in stored.factors.items():
         wants[f"{name}.weight"] = len(left), right.shape[1]
-    has = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in wants}
-    has |= {matrix.stored: (matrix.out, matrix.into) for matrix in layers.values()}
-    wants |= {name: tuple(tensor.shape) for name, tensor in rest.tensors.items()}
     for name, shape in wants.items():
         if has.get(name) != shape:
             raise RankriseError(
                 f"{stored.folder} is not an adapter of this base: {name} is {list(shape)} in the adapter and "
-                f"{list(has[name]) if name in has else 'not a linear layer'} in the base."
+                f"{list(has.get(name, ()))} in the base."
             )
     return tuple(matrix for name, matrix in layers.items() if name in stored.factors)
 
@@ -154,3 +150,21 @@ def _merged(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Module:
             own.load_state_dict(module, strict=False)
             tuned.set_submodule(name, own)
     return tuned
+
+
+def _held(smaller: Adapter, stored: StoredAdapter) -> Held:
+    """Compare with the larger adapter's change, from the factors of both alone."""
+    whole = lost = 0.0
+    for name, (left, right) in stored.factors.items():
+        small_left, small_right = (
+            factor.to(smaller.dtype).to(left) for factor in smaller.cuts[name].factors(smaller.ranks[name])
+        )
+        whole += _square(left, right)
+        lost += _square(torch.cat([left, -small_left], 1), torch.cat([right, small_right]))
+    return Held(1 - lost / whole if whole else 1.0, {})
+
+
+def _square(left: Tensor, right: Tensor) -> float:
+    """`|left @ right|^2` without forming the product."""
+    left, right = left.double(), right.double()
+    return float(((left.mT @ left) * (right @ right.mT)).sum())

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import check_share
 from rankrise.record.names import TRUNCATION
 from rankrise.record.run import read_truncation
-from rankrise.use._adapter import kept_gain
+from rankrise.use._adapter import kept_gain, no_gain
 from rankrise.use._cut import Cut, cut_change
-from rankrise.use._groups import GROUPS, PRODUCTS, Part, group, group_names, parts_of
-from rankrise.use._head_products import KINDS, head_products, kind_of_heads
-from rankrise.use._measure import Bench, Evaluate, refuse_no_gain
-from rankrise.use._moments import DAMPING, Moments, Root
+from rankrise.use._groups import GROUPS, PRODUCTS, group_names, grouped
+from rankrise.use._head_products import HeadProducts, has_head_products, head_products
+from rankrise.use._measure import Bench, Evaluate
+from rankrise.use._moments import DAMPING, Moments
 from rankrise.use._peft import lora_config
 from rankrise.use._ranks import (
     Spectra,
+    cost_of_one,
     highest,
     kept_share,
     least,
@@ -30,7 +31,7 @@ from rankrise.use._ranks import (
     parameters_of,
     ranks_within,
 )
-from rankrise.use._weights import Pair, Source, is_causal, load_model, pair
+from rankrise.use._weights import Matrix, Pair, Source, is_causal, load_model, pair
 
 GAIN = 0.99
 """The share of the gain that the functional rank keeps."""
@@ -91,16 +92,15 @@ class Truncation:
 
 
 @dataclass(frozen=True)
-class _Family:
-    """All cuts of a group by one method."""
+class _Group:
+    """Matrices or products of heads that are cut together."""
 
-    group: str
-    method: str
     spectra: Spectra
-    highest: int
     ranks: Callable[[int], dict[str, int]]
+    """The rank of each for one number."""
     scores: Callable[[int], dict[str, float]]
-    """The model's scores with the group cut to a rank."""
+    """The model's scores with the group cut to these ranks."""
+    matrices: Sequence[Matrix] = ()
 
 
 def truncate(
@@ -145,164 +145,133 @@ def truncate(
     check_share("gain", gain)
     trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
     both = pair(base, trained)
-    both = replace(both, base=both.base.cached())
-    bench = Bench(both, trained, evaluate)
+    bench = Bench(both, both.tuned.model, evaluate)
     whole, initial = bench.scores(), bench.of_base()
-    refuse_no_gain(initial, whole)
-    families = _families(base, trained, both, bench, groups, moments, damping)
+    if (nothing := no_gain(initial["loss"], whole["loss"])) is not None:
+        raise RankriseError(nothing)
+    matrices, cuts = grouped(trained, both.matrices), dict[tuple[Matrix, str], Cut]()
+    products = cache(partial(head_products, base, trained))
+    if groups is None:
+        asked = [name for name in GROUPS if matrices[name]] + list(PRODUCTS) * has_head_products(trained)
+    else:
+        asked = group_names(groups)
+
+    def group(name: str, method: str) -> _Group:
+        if name in PRODUCTS:
+            return _of_heads(products(), PRODUCTS[name], bench)
+        if not matrices[name]:
+            raise RankriseError(f"The model has no matrices of the group {name!r}: pass others.")
+        for matrix in matrices[name]:
+            if (matrix, method) not in cuts:
+                before, after = bench.both.read(matrix)
+                roots = None
+                if method == "weighted" and moments is not None:
+                    roots = moments.roots(matrix, damping, after.device)
+                cuts[matrix, method] = cut_change(before.to(after.device), after, min(after.shape), roots)
+        return _of_matrices({matrix: cuts[matrix, method] for matrix in matrices[name]}, method, bench)
+
+    ways = [
+        (name, method)
+        for name in asked
+        for method in ("plain", "weighted")
+        if method == "plain" or (moments is not None and name in GROUPS)
+    ]
+    ways.sort(key=lambda way: way[0] in PRODUCTS)
     earlier = {(curve.group, curve.method): curve for curve in known}
     curves: list[GainCurve] = []
-    for place, (which, family) in enumerate(families.items()):
-        curves.append(earlier.get(which) or _curve(family(), whole["loss"], ranks, gain))
+    for place, way in enumerate(ways):
+        curves.append(earlier.get(way) or _curve(way, group(*way), whole["loss"], ranks, gain))
         if measured is not None:
             measured(curves)
         if progress is not None:
-            progress((place + 1) / len(families))
-    return Truncation(whole, initial, tuple(curves), _config(both, curves))
+            progress((place + 1) / len(ways))
+    found = [curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())]
+    return Truncation(whole, initial, tuple(curves), _config(both, found[-1]) if found else None)
 
 
-def _families(
-    base: Source,
-    trained: nn.Module,
-    both: Pair,
-    bench: Bench,
-    groups: Sequence[str] | None,
-    moments: Moments | None,
-    damping: float,
-) -> dict[tuple[str, str], Callable[[], _Family]]:
-    """By group and method, what finds the directions of the groups that were asked for."""
-    parts = parts_of(trained, both.matrices)
-    has_heads = getattr(getattr(trained, "config", None), "model_type", None) in KINDS
-    asked = [*GROUPS, *(PRODUCTS if has_heads else ())] if groups is None else group_names(groups)
-    heads = [name for name in asked if name in PRODUCTS]
-    if heads:
-        kind_of_heads(trained)  # refuses a model whose heads cannot be cut
+def _of_matrices(cuts: Mapping[Matrix, Cut], method: str, bench: Bench) -> _Group:
+    spectra = {str(place): made.spectrum for place, made in enumerate(cuts.values())}
 
-    @cache
-    def cut(part: Part, weighted: bool) -> Cut:
-        before, after = both.read(part.matrix)
-        before, after = before.to(after.device)[part.start : part.stop], after[part.start : part.stop]
-        roots: tuple[Root | None, Root | None] = (None, None)
-        if weighted and moments is not None:
-            roots = moments.roots(part.matrix, part.start, part.stop, damping, after.device)
-        return cut_change(before, after, min(after.shape), *roots)
-
-    products = cache(partial(head_products, base, trained))
-
-    def of_matrices(name: str, weighted: bool) -> _Family:
-        cuts = {str(part): (part, cut(part, weighted)) for part in group(parts, name)}
-        spectra = {key: made.spectrum for key, (_, made) in cuts.items()}
-        one = parameters_of(spectra, dict.fromkeys(spectra, 1))
-
-        def ranks(rank: int) -> dict[str, int]:
-            return ranks_within(spectra, rank * one) if weighted else one_rank(spectra, rank)
-
-        def scores(rank: int) -> dict[str, float]:
-            chosen = ranks(rank)
-            tensors: dict[str, Tensor] = {}
-            for key, (part, made) in cuts.items():
-                matrix, rows = part.matrix, slice(part.start, part.stop)
-                before, after = both.read(matrix)
-                if matrix.stored not in tensors:
-                    tensors[matrix.stored] = matrix.weight(after.float().clone())
-                left, right = made.factors(chosen[key])
-                weight = matrix.matrix(tensors[matrix.stored])
-                weight[rows] = before[rows].to(weight) + left @ right
-            return bench.scores(tensors)
-
-        return _Family(name, "weighted" if weighted else "plain", spectra, highest(spectra), ranks, scores)
-
-    def of_heads(name: str) -> _Family:
-        found, which = products(), PRODUCTS[name]
-        spectra = {str(place): made.spectrum for place, made in enumerate(found.all_cuts(which))}
-
-        def scores(rank: int) -> dict[str, float]:
-            with found.cut_to(trained, rank, which):
-                return bench.scores()
-
-        return _Family(name, "plain", spectra, found.highest, partial(one_rank, spectra), scores)
-
-    families: dict[tuple[str, str], Callable[[], _Family]] = {}
-    for name in asked:
-        if name in GROUPS and group(parts, name):
-            families[name, "plain"] = partial(of_matrices, name, False)
-            if moments is not None:
-                families[name, "weighted"] = partial(of_matrices, name, True)
-        elif name in GROUPS and groups is not None:
-            raise RankriseError(f"The model has no matrices of the group {name!r}: pass others.")
-    families |= {(name, "plain"): partial(of_heads, name) for name in heads}
-    return families
-
-
-def _curve(family: _Family, whole: float, ranks: Sequence[int] | None, gain: float) -> GainCurve:
-    initial = family.scores(0)
-    known: dict[int, dict[str, float]] = {}
+    def ranks(rank: int) -> dict[str, int]:
+        if method == "plain":
+            return one_rank(spectra, rank)
+        return ranks_within(spectra, rank * cost_of_one(spectra))
 
     def scores(rank: int) -> dict[str, float]:
-        if rank not in known:
-            known[rank] = family.scores(rank)
-        return known[rank]
+        tensors: dict[str, Tensor] = {}
+        for (matrix, made), kept in zip(cuts.items(), ranks(rank).values(), strict=True):
+            if matrix.stored not in tensors:  # parts of a matrix share it
+                tensors[matrix.stored] = bench.both.tuned.read(matrix.stored).float().clone()
+            weight = matrix.view(tensors[matrix.stored])
+            left, right = made.factors(kept)
+            weight.copy_(bench.both.read(matrix)[0].to(weight) + left @ right)
+        return bench.scores(tensors)
+
+    return _Group(spectra, ranks, scores, tuple(cuts))
+
+
+def _of_heads(found: HeadProducts, products: Sequence[str], bench: Bench) -> _Group:
+    cuts = found.all_cuts(products)
+    spectra = {str(place): made.spectrum for place, made in enumerate(cuts)}
+
+    def scores(rank: int) -> dict[str, float]:
+        with found.cut_to(bench.model, rank, products):
+            return bench.scores()
+
+    return _Group(spectra, partial(one_rank, spectra), scores)
+
+
+def _curve(
+    way: tuple[str, str], group: _Group, whole: float, ranks: Sequence[int] | None, gain: float
+) -> GainCurve:
+    """Measure a group at some ranks, or at powers of 2 and where the search for its functional rank leads."""
+    initial, most = group.scores(0), highest(group.spectra)
+    scores = cache(group.scores)
+    measured = {rank for rank in ranks or [1 << place for place in range(most.bit_length())] if rank <= most}
 
     def share(rank: int) -> float | None:
+        measured.add(rank)
         return kept_gain(initial["loss"], whole, scores(rank)["loss"])
 
     def enough(rank: int) -> bool:
         return (share(rank) or 0.0) >= gain
 
-    doubling = [1 << place for place in range(family.highest.bit_length())]
-    wanted = sorted({rank for rank in ranks or doubling if rank <= family.highest})
-    for rank in wanted:
-        scores(rank)
-    functional = at_most = None
-    if ranks is not None:
-        at_most = next(filter(enough, wanted), None)
-        functional = at_most if at_most == 1 or (at_most or 0) - 1 in wanted else None
-    elif whole < initial["loss"]:
-        functional = at_most = least(enough, family.highest)
+    if ranks is None:
+        functional = at_most = least(enough, most) if whole < initial["loss"] else None
+    else:
+        at_most = next(filter(enough, sorted(measured)), None)
+        functional = at_most if at_most == 1 or (at_most or 0) - 1 in measured else None
     points = tuple(
         Point(
-            group=family.group,
-            method=family.method,
+            *way,
             rank=rank,
-            parameters=parameters_of(family.spectra, family.ranks(rank)),
-            kept=kept_share(family.spectra, family.ranks(rank)),
+            parameters=parameters_of(group.spectra, group.ranks(rank)),
+            kept=kept_share(group.spectra, group.ranks(rank)),
             scores=scores(rank),
             gain=share(rank),
         )
-        for rank in sorted(known)
+        for rank in sorted(measured)
     )
     by_module: Counter[str] = Counter()
-    if at_most is not None and family.group in GROUPS:
-        for part, rank in family.ranks(at_most).items():
-            by_module[part.partition("[")[0]] += rank  # the parts of a fused matrix together
-    return GainCurve(
-        family.group, family.method, points, initial, family.highest, functional, at_most, dict(by_module)
-    )
+    if at_most is not None and group.matrices:
+        for matrix, rank in zip(group.matrices, group.ranks(at_most).values(), strict=True):
+            by_module[matrix.name] += rank  # the parts of a matrix together
+    return GainCurve(*way, points, initial, most, functional, at_most, dict(by_module))
 
 
-def _config(both: Pair, curves: Sequence[GainCurve]) -> dict[str, Any] | None:
-    """A LoraConfig's arguments with the ranks of the group "all"; the weighted ones come last."""
-    ranks = [curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())]
-    if not ranks:
-        return None
-    model = both.tuned.model
-    found = lora_config(ranks[-1], [name for name, _ in model.named_modules()])
-    found["fan_in_fan_out"] = any(each.transposed for each in both.matrices if ranks[-1].get(each.name))
-    return found | ({"task_type": "CAUSAL_LM"} if is_causal(model) else {})
+def _config(both: Pair, ranks: Mapping[str, int]) -> dict[str, Any]:
+    """A LoraConfig's arguments."""
+    found = lora_config(ranks, [name for name, _ in both.tuned.model.named_modules()])
+    found["fan_in_fan_out"] = any(each.transposed for each in both.matrices if ranks.get(each.name))
+    return found | ({"task_type": "CAUSAL_LM"} if is_causal(both.tuned.model) else {})
 
 
-def write_curves(
-    folder: Path,
-    about: Mapping[str, Any],
-    curves: Sequence[GainCurve],
-    known: Sequence[GainCurve] = (),
-    trained: Mapping[str, float] | None = None,
-) -> Path:
-    """Write the curves so far, and earlier ones that are not measured again; `trained` when all are done."""
-    measured = {(curve.group, curve.method) for curve in curves}
-    others = [curve for curve in known if (curve.group, curve.method) not in measured]
-    found = {**about, "curves": [asdict(curve) for curve in (*curves, *others)]}
-    write_json(folder / TRUNCATION, found if trained is None else {**found, "trained": dict(trained)})
+def write_curves(folder: Path, about: Mapping[str, Any], curves: Sequence[GainCurve], **scores: Any) -> Path:
+    """Write the curves so far beside those of other groups that were written before."""
+    ways = {(curve.group, curve.method) for curve in curves}
+    others = [curve for curve in read_curves(folder, about) if (curve.group, curve.method) not in ways]
+    rows = [asdict(curve) for curve in (*curves, *others)]
+    write_json(folder / TRUNCATION, {**about, "curves": rows, **scores})
     return folder / TRUNCATION
 
 

@@ -94,11 +94,12 @@ def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
 
 def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(6, 10)
-    whole, blocked = Sum(10, 10), Sum(10, 4)
-    monkeypatch.setattr("rankrise.use._gathered.DIAGONAL_ABOVE", 9)
-    diagonal = Sum(10, 4)
-    for each in (whole, blocked, diagonal):
+    whole, blocked = Sum(10), Sum(4)
+    diagonal = Sum(4)
+    for each in (whole, blocked):
         each.add(rows, 2.0)
+    monkeypatch.setattr("rankrise.use._gathered.DIAGONAL_ABOVE", 9)
+    diagonal.add(rows, 2.0)
     dense = 2 * rows.mT @ rows
     assert torch.allclose(whole.blocks[0], dense, atol=1e-5)
     assert [len(block) for block in blocked.blocks] == [4, 3, 3]

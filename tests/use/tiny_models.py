@@ -67,3 +67,17 @@ def changed(model: nn.Module, size: float = 0.05, seed: int = 1) -> Any:
         for parameter in tuned.parameters():
             parameter.add_(size * torch.randn_like(parameter, dtype=torch.float32).to(parameter.dtype))
     return tuned
+
+
+def imitation(tuned: Any) -> Callable[[Any], dict[str, float]]:
+    """A loss that is least at the tuned model: cross-entropy against its own predictions."""
+    batch = inputs(tuned, 8)
+    with torch.no_grad():
+        target = tuned(**batch).logits.softmax(-1)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        logits = model(**batch).logits
+        agreed = (logits.argmax(-1) == target.argmax(-1)).float().mean()
+        return {"loss": float(-(logits.log_softmax(-1) * target).sum(-1).mean()), "agreement": float(agreed)}
+
+    return evaluate
