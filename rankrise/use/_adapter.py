@@ -1,6 +1,7 @@
-"""An adapter: the change of a model cut to few directions, what it holds, and what was measured of it."""
+"""An adapter: the change of a model cut to few directions, what it holds, and the folder that PEFT reads."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,10 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import is_taken, whole_folder, write_json
+from rankrise.record.tensors import save
 from rankrise.use._cut import Cut
-from rankrise.use._peft import save_adapter
 from rankrise.use._ranks import Spectrum, cost_of_one, highest, kept_share, parameters_of
 from rankrise.use._weights import Matrix
+from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
+
+REPORT = "rankrise.json"
 
 
 @dataclass(frozen=True)
@@ -62,20 +68,13 @@ class Rest:
     """Their names, in the model's order."""
     kept: bool = True
     """Whether they are part of the adapter."""
-    biases: dict[str, Tensor] = field(default_factory=dict)
-    """Biases of linear layers, by the layer's name."""
-    modules: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """What is kept, by its name in the model."""
+    modules: tuple[str, ...] = ()
     """Modules that are kept whole, with all their tensors."""
-    loose: dict[str, Tensor] = field(default_factory=dict)
+    loose: tuple[str, ...] = ()
     """Parameters that PEFT cannot hold, since their module also holds matrices that are cut; `save` refuses
     them."""
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """What is kept, by its name in the model."""
-        biases = {f"{name}.bias": bias for name, bias in self.biases.items()}
-        inside = {f"{name}.{leaf}": t for name, module in self.modules.items() for leaf, t in module.items()}
-        return biases | inside | self.loose
 
     @property
     def parameters(self) -> int:
@@ -130,11 +129,6 @@ class Adapter:
         return self.holds.share
 
     @property
-    def weighted(self) -> bool:
-        """Whether squares are weighted by moments: by what a direction does to the loss."""
-        return self.moments is not None
-
-    @property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """(B, A) of every matrix of rank above 0: `B @ A` is its cut change, [out, in]."""
         return {name: self.cuts[name].factors(rank) for name, rank in self.ranks.items() if rank}
@@ -168,7 +162,36 @@ class Adapter:
         `padded` fills every matrix up to the largest rank, for servers such as vLLM that know one rank.
         `dtype` replaces the adapter's own.
         """
-        return save_adapter(replace(self, dtype=dtype or self.dtype), Path(folder), padded)
+        folder, adapter = Path(folder), replace(self, dtype=dtype or self.dtype)
+        if is_taken(folder):
+            raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
+        if self.rest.loose:
+            raise RankriseError(
+                f"{', '.join(self.rest.loose)} changed and cannot be part of an adapter, since PEFT keeps "
+                'whole modules only: pass rest="leave" (--leave_rest), and save them yourself.'
+            )
+        ranks = lora_config(self.ranks, self.module_names, padded)
+        whole = tuple(f"{name}." for name in self.rest.modules)
+        config = {
+            "peft_type": "LORA",
+            "task_type": self.task,
+            "base_model_name_or_path": self.base or None,
+            "inference_mode": True,
+            **ranks,
+            "modules_to_save": sorted(self.rest.modules) or None,
+            "bias": "none" if all(name.startswith(whole) for name in self.rest.tensors) else "all",
+            "fan_in_fan_out": any(each.transposed for each in self.matrices if self.ranks[each.name]),
+            "lora_dropout": 0.0,
+            "use_rslora": False,
+            "use_dora": False,
+            "init_lora_weights": True,
+            "revision": None,
+        }
+        with whole_folder(folder) as temporary:
+            save(temporary / TENSORS, _tensors(adapter, ranks["r"] if padded else 0), {"format": "pt"})
+            write_json(temporary / ADAPTER_CONFIG, config)
+            write_json(temporary / REPORT, adapter.to_dict())
+        return folder
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, as `--json` prints it."""
@@ -179,7 +202,7 @@ class Adapter:
             "left_out": self.holds.left_out,
             "parameters": self.parameters,
             "kept": self.kept,
-            "kept_of": "weighted square" if self.weighted else "energy",
+            "kept_of": "energy" if self.moments is None else "weighted square",
             "moments": self.moments,
             "largest_rank": max(self.ranks.values(), default=0),
             "rest": list(self.rest.changed),
@@ -205,3 +228,52 @@ class Adapter:
             f"Adapter of {len(self.ranks)} matrices, ranks up to {max(self.ranks.values(), default=0)} of "
             f"{highest(self.spectra)}, {self.parameters:,} parameters, {self.kept:.1%} kept"
         )
+
+
+def lora_config(
+    ranks: Mapping[str, int], module_names: Sequence[str], padded: bool = False
+) -> dict[str, Any]:
+    """The arguments of a `LoraConfig` that name matrices and ranks, with every scale 1.
+
+    The key of a pattern is a whole, escaped module name, so PEFT matches it to one module.
+    """
+    chosen = {name: rank for name, rank in ranks.items() if rank}
+    if not chosen:
+        raise RankriseError(
+            "No direction of any matrix is kept, and PEFT loads no adapter of rank 0: pass a higher rank, or "
+            "check that the tuned model differs from the base by more than rounding."
+        )
+    largest = max(chosen.values())
+    differing = {
+        f"^{re.escape(name)}": rank for name, rank in chosen.items() if rank != largest and not padded
+    }
+    endings = tuple(f".{name}" for name in chosen)
+    shadowed = any(name.endswith(endings) for name in module_names if name not in chosen)
+    return {
+        "r": largest,
+        "lora_alpha": largest,
+        "rank_pattern": differing,
+        "alpha_pattern": dict(differing),
+        # In a list, PEFT would take other modules with the same ending too.
+        "target_modules": "|".join(map(re.escape, chosen)) if shadowed else list(chosen),
+    }
+
+
+def _tensors(adapter: Adapter, least_rank: int) -> dict[str, Tensor]:
+    """All tensors by their names in the file, filled up to `least_rank`.
+
+    The added rows of A are random, as PEFT initialises them, and the added columns of B are zero, so the
+    product stays and the padding can be trained.
+    """
+    found: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
+    for name, (left, right) in adapter.factors.items():
+        missing = max(least_rank - left.shape[1], 0)
+        added = torch.rand(missing, right.shape[1], generator=generator).mul_(2).sub_(1)
+        added = (added / right.shape[1] ** 0.5).to(right)
+        found[f"{name}.lora_A.weight"] = torch.cat([right, added]).to(adapter.dtype)
+        found[f"{name}.lora_B.weight"] = torch.nn.functional.pad(left, (0, missing)).to(adapter.dtype)
+    for name, tensor in adapter.rest.tensors.items():
+        module, _, leaf = name.rpartition(".")
+        found[f"{module}.base_layer.{leaf}" if adapter.ranks.get(module) else name] = tensor
+    return {PREFIX + name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}

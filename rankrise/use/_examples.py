@@ -113,12 +113,12 @@ def _pictures(path: Path, model: Any, checkpoint: str | Path) -> Iterator[Exampl
     """The images in one folder per class, one of each class in turn."""
     image = require("PIL.Image", extra="train", purpose="An image folder")
     folders, classes = sorted(each for each in path.iterdir() if each.is_dir()), _classes(model)
-    if len(folders) != model.config.num_labels and not all(folder.name in classes for folder in folders):
+    named = bool(folders) and all(folder.name in classes for folder in folders)
+    if not named and len(folders) != model.config.num_labels:
         raise RankriseError(
             f"{str(path)!r} has {len(folders)} folders, and the model {model.config.num_labels} classes: "
             "make one per class."
         )
-    named = all(folder.name in classes for folder in folders)
     labels = [classes[folder.name] if named else place for place, folder in enumerate(folders)]
     prepare = _prepared(checkpoint, "AutoImageProcessor")
     files = [[f for f in sorted(folder.iterdir()) if f.suffix.lower() in PICTURES] for folder in folders]

@@ -111,28 +111,25 @@ def _rest(both: Pair) -> Rest:
             raise RankriseError(f"{name} holds infinite or undefined numbers: check the tuned model.")
     model, firsts = both.tuned.model, both.tuned.first_names
     all_names, cut = [name for name, _ in model.named_modules()], {matrix.name for matrix in both.matrices}
-    owned: dict[str, list[str]] = {}
-    for name, first in firsts.items():  # several modules own a tied tensor
-        if first in tensors:
-            owned.setdefault(name.rpartition(".")[0], []).append(first)
-    found = Rest(tuple(tensors))
-    for module in sorted(owned):  # outer modules come before those inside
-        if any(module.startswith(f"{outer}.") for outer in found.modules):
+    kept, whole, loose = dict[str, Tensor](), list[str](), list[str]()
+    changed = [name for name, first in firsts.items() if first in tensors]  # under each name of a tied one
+    for module in sorted({name.rpartition(".")[0] for name in changed}):  # outer modules first
+        if module.startswith(tuple(f"{outer}." for outer in whole)):
             continue
         if module in cut:
-            found.biases[module] = tensors[f"{module}.bias"].clone()
+            kept[f"{module}.bias"] = tensors[f"{module}.bias"].clone()
         elif (
             not module
             or any(name.startswith(f"{module}.") for name in cut)
             or any(name != module and name.endswith(module) for name in all_names)  # as PEFT matches names
         ):
-            found.loose.update({name: tensors[name].clone() for name in owned[module]})
+            loose += [firsts[name] for name in changed if name.rpartition(".")[0] == module]
         else:
-            found.modules[module] = {
-                leaf: both.tuned.read(firsts[f"{module}.{leaf}"]).clone()
-                for leaf in model.get_submodule(module).state_dict()
-            }
-    return found
+            whole.append(module)
+            for leaf in model.get_submodule(module).state_dict():
+                kept[f"{module}.{leaf}"] = both.tuned.read(firsts[f"{module}.{leaf}"]).clone()
+    kept |= {name: tensors[name].clone() for name in loose}
+    return Rest(tuple(tensors), True, kept, tuple(whole), tuple(loose))
 
 
 def _held(adapter: Adapter, both: Pair, device: str | torch.device | None) -> Held:

@@ -1,5 +1,6 @@
 """`use.shrink`: a PEFT LoRA adapter at lower ranks, from its factors alone."""
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -13,7 +14,7 @@ from rankrise.use._adapter import Adapter, Held, Rest
 from rankrise.use._cut import Cut, cut_product
 from rankrise.use._measure import Bench, Evaluate, sized
 from rankrise.use._moments import DAMPING, Moments
-from rankrise.use._weights import Matrix, Pair, is_transposed, linear_layers, open_source
+from rankrise.use._weights import Matrix, Pair, linear_layers, open_source
 from rankrise.watch._heads import unwrap
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, StoredAdapter, read_adapter
 
@@ -54,7 +55,7 @@ def shrink(
         module_names = tuple(stored.factors)
     else:
         base = unwrap(base)
-        matrices = _matrices_in(base, stored, rest)
+        matrices = _matrices_in(base, stored)
         module_names = tuple(name for name, _ in base.named_modules())
     cuts: dict[str, Cut] = {}
     for place, matrix in enumerate(matrices):
@@ -89,66 +90,52 @@ def shrink(
 def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
     """A copy of the base with an adapter merged into it."""
     stored, model = read_adapter(adapter), unwrap(base)
-    rest = _rest(stored)
-    _matrices_in(model, stored, rest)
-    return _merged(model, stored, rest)
+    _matrices_in(model, stored)
+    return _merged(model, stored, _rest(stored))
 
 
-def _matrices_in(model: nn.Module, stored: StoredAdapter, rest: Rest) -> tuple[Matrix, ...]:
-    """The adapter's layers in its base, in the base's order; another model is refused."""
+def _matrices_in(model: nn.Module, stored: StoredAdapter) -> tuple[Matrix, ...]:
+    """The adapter's layers in its base, in the base's order."""
     wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(model).origin
     if wanted and found and Path(wanted).name != Path(found).name:
         raise RankriseError(
             f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own base, or "
             f"if they are the same, change base_model_name_or_path in {ADAPTER_CONFIG}."
         )
-    layers = {matrix.name: matrix for matrix in linear_layers(model)}
-    has = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    has |= {matrix.stored: (matrix.out, matrix.into) for matrix in layers.values()}
-    wants = {name: tuple(tensor.shape) for name, tensor in rest.tensors.items()}
-    for name, (left, right) in stored.factors.items():
-        wants[f"{name}.weight"] = len(left), right.shape[1]
-    for name, shape in wants.items():
-        if has.get(name) != shape:
-            raise RankriseError(
-                f"{stored.folder} is not an adapter of this base: {name} is {list(shape)} in the adapter and "
-                f"{list(has.get(name, ()))} in the base."
-            )
-    return tuple(matrix for name, matrix in layers.items() if name in stored.factors)
+    matrices = tuple(matrix for matrix in linear_layers(model) if matrix.name in stored.factors)
+    missing = stored.factors.keys() - {matrix.name for matrix in matrices}
+    if missing:
+        raise RankriseError(f"{min(missing)} is not a linear layer of the base: pass the adapter's own base.")
+    return matrices
 
 
 def _rest(stored: StoredAdapter) -> Rest:
     """The adapter's biases and whole modules."""
-    whole = tuple(stored.config.get("modules_to_save") or ())
-    found = Rest()
+    endings, tensors, whole = (
+        tuple(stored.config.get("modules_to_save") or ()),
+        dict[str, Tensor](),
+        set[str](),
+    )
     for key, tensor in stored.others.items():
-        name = key.removeprefix(PREFIX)
-        parts = name.split(".")
-        owners = (".".join(parts[:length]) for length in range(1, len(parts)))
-        owner = next((owner for owner in owners if owner.endswith(whole)), None) if whole else None
+        name = key.removeprefix(PREFIX).replace(".base_layer.", ".")
+        owners = [name[: dot.start()] for dot in re.finditer(r"\.", name)]
+        owner = next((owner for owner in owners if endings and owner.endswith(endings)), None)
         if owner is not None:
-            found.modules.setdefault(owner, {})[name.removeprefix(f"{owner}.")] = tensor
-        elif name.endswith(".bias"):
-            found.biases[name.removesuffix(".bias").removesuffix(".base_layer")] = tensor
-        else:
+            whole.add(owner)
+        elif not name.endswith(".bias"):
             raise RankriseError(f"{stored.folder} is not a plain LoRA adapter (it holds {key}): merge it.")
-    return Rest(tuple(found.tensors), True, found.biases, found.modules)
+        tensors[name] = tensor
+    return Rest(tuple(tensors), True, tensors, tuple(whole))
 
 
 def _merged(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Module:
     tuned = deepcopy(model)
-    tensors = tuned.state_dict()
+    for name in rest.modules:
+        tuned.set_submodule(name, deepcopy(tuned.get_submodule(name)))  # PEFT unties it too
+    adapted = stored.on(tuned)
     with torch.no_grad():
-        for name, (left, right) in stored.factors.items():
-            weight = tensors[f"{name}.weight"]
-            change = left.to(weight.device) @ right.to(weight.device)
-            weight.copy_(weight.float() + (change.mT if is_transposed(tuned.get_submodule(name)) else change))
-        for name, bias in rest.biases.items():
-            tensors[f"{name}.bias"].copy_(bias)
-        for name, module in rest.modules.items():
-            own = deepcopy(tuned.get_submodule(name))  # PEFT unties it too
-            own.load_state_dict(module, strict=False)
-            tuned.set_submodule(name, own)
+        for name, weight in tuned.state_dict().items():
+            weight.copy_(adapted.of(name, weight.cpu()))
     return tuned
 
 

@@ -14,13 +14,12 @@ from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import check_share
 from rankrise.record.names import TRUNCATION
 from rankrise.record.run import read_truncation
-from rankrise.use._adapter import kept_gain, no_gain
+from rankrise.use._adapter import kept_gain, lora_config, no_gain
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._groups import GROUPS, PRODUCTS, group_names, grouped
 from rankrise.use._head_products import HeadProducts, has_head_products, head_products
 from rankrise.use._measure import Bench, Evaluate
 from rankrise.use._moments import DAMPING, Moments
-from rankrise.use._peft import lora_config
 from rankrise.use._ranks import (
     Spectra,
     cost_of_one,

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline
 from rankrise.watch._heads import unwrap
-from rankrise.watch._lora import ADAPTER_CONFIG, is_adapter_folder
+from rankrise.watch._lora import ADAPTER_CONFIG
 from rankrise.watch._pretrained import open_weights
 
 Source = nn.Module | str | Path
@@ -61,10 +61,6 @@ class Weights:
     origin: str
     """The folder or Hub name it was loaded from, or empty."""
 
-    @property
-    def name(self) -> str:
-        return self.origin or type(self.model).__name__
-
     @cached_property
     def first_names(self) -> dict[str, str]:
         """Names of parameters and persistent buffers; tied ones have the same first name."""
@@ -75,9 +71,9 @@ class Weights:
     def read(self, name: str) -> Tensor:
         found = self.load(name)
         if found is None:
-            raise RankriseError(f"{self.name} has no tensor for {name}: restore it.")
+            raise RankriseError(f"{self.origin or 'A model'} has no tensor for {name}: restore it.")
         if found.is_floating_point() or name.endswith(".weight"):  # buffers may hold integers
-            refuse_quantised(found, f"{name} in {self.name}")
+            refuse_quantised(found, name)
         return found
 
 
@@ -127,7 +123,8 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
         found = before.shape(matrix.stored)
         if found is None or _is_new_head(matrix, found):
             heads.add(matrix.name)
-    for name in set(after.first_names.values()):
+    names = dict.fromkeys(after.first_names.values())
+    for name in names:
         shape, found = tuple(shapes[name].shape), before.shape(name)
         if found not in (None, shape) and name.rpartition(".")[0] not in heads:
             raise RankriseError(
@@ -136,14 +133,9 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
             )
     matrices = tuple(matrix for matrix in linear if matrix.name not in heads and only(matrix.name))
     if not matrices:
-        raise RankriseError(
-            f"{before.name} and {after.name} have no linear layer in common that `only` accepts: pass a base "
-            "and what was tuned from it."
-        )
+        raise RankriseError("The models have no linear layer in common that `only` accepts.")
     taken = {matrix.stored for matrix in matrices}
-    return Pair(
-        before, after, matrices, tuple(n for n in dict.fromkeys(after.first_names.values()) if n not in taken)
-    )
+    return Pair(before, after, matrices, tuple(name for name in names if name not in taken))
 
 
 def open_source(source: Source, like: str | Path | None = None) -> Weights:
@@ -152,8 +144,7 @@ def open_source(source: Source, like: str | Path | None = None) -> Weights:
         model = unwrap(source)
         tensors = model.state_dict()
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        return Weights(model, tensors.get, shapes.get, _origin_of(model))
-    refuse_adapter(source)
+        return Weights(model, tensors.get, shapes.get, _path_of(model))
     opened = open_weights(source, Checkpoint.open(like).folder if like is not None else None)
     return Weights(opened.model, lambda name: opened.read(name).get(name), opened.shape, str(source))
 
@@ -161,7 +152,6 @@ def open_source(source: Source, like: str | Path | None = None) -> Weights:
 def load_model(source: str | Path) -> nn.Module:
     """Load a transformers checkpoint with its weights, on the GPU if there is one."""
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
-    refuse_adapter(source)
     empty: Any = open_weights(source).model
     folder = Checkpoint.open(source).folder
     if not isinstance(empty, transformers.PreTrainedModel):
@@ -172,31 +162,16 @@ def load_model(source: str | Path) -> nn.Module:
     bars = transformers.utils.logging
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
-    try:
-        with offline():
-            loaded, about = type(empty).from_pretrained(
-                folder, config=empty.config, local_files_only=True, output_loading_info=True
-            )
-    except Exception as error:
-        raise RankriseError(
-            f"transformers cannot load {str(source)!r} ({first_line(error):.200}): restore it."
-        ) from error
-    finally:
-        if shown:
-            bars.enable_progress_bar()
+    with offline():
+        loaded, about = type(empty).from_pretrained(
+            folder, config=empty.config, local_files_only=True, output_loading_info=True
+        )
+    if shown:
+        bars.enable_progress_bar()
     if about["missing_keys"]:  # transformers initialises them at random
         raise RankriseError(f"{str(source)!r} has no tensor for {min(about['missing_keys'])}: restore it.")
     model: nn.Module = loaded.to("cuda") if torch.cuda.is_available() else loaded
     return model
-
-
-def refuse_adapter(source: str | Path) -> None:
-    """Refuse a PEFT adapter in place of a whole model."""
-    if is_adapter_folder(source):
-        raise RankriseError(
-            f"{str(source)!r} is a PEFT adapter, not a whole model: merge it into its base "
-            "(merge_and_unload), or cut the adapter itself with 'rankrise shrink'."
-        )
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
@@ -274,11 +249,5 @@ def _refuse_another_model(base: Source, before: Weights, after: Weights) -> None
 
 
 def _path_of(model: Any) -> str:
+    """Where a transformers model was loaded from, or empty."""
     return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
-
-
-def _origin_of(model: Any) -> str:
-    """Where a transformers model was loaded from; for one in the Hub's cache, its name on the Hub."""
-    path = _path_of(model)
-    cached = re.search(r"models--([^/\\]+)[/\\]snapshots[/\\][^/\\]+[/\\]?$", path)
-    return cached[1].replace("--", "/", 1) if cached else path

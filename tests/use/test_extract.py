@@ -9,7 +9,7 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import MODELS, changed, inputs, llama, made
+from tiny_models import MODELS, changed, imitation, llama, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
@@ -44,8 +44,7 @@ def share_held(base: Any, tuned: Any, given: Any) -> float:
     return 1 - lost / whole
 
 
-@pytest.mark.parametrize("rest", ["keep", "leave"])
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("padded", "rest"), [(False, "keep"), (True, "leave")])
 @pytest.mark.parametrize("name", MODELS)
 def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any, tmp_path: Path) -> None:
     base = made(name)
@@ -64,21 +63,8 @@ def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any,
         assert all(row.min() > 0 for row in rows)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_in_bfloat16_the_merged_model_is_right_to_rounding(name: str, tmp_path: Path) -> None:
-    base = made(name, torch.bfloat16)
-    tuned = changed(base)
-    adapter = use.extract(base, tuned, rank=3)
-    assert adapter.dtype == torch.bfloat16
-    adapter.save(tmp_path / "adapter")
-    found, want = merged(base, tmp_path / "adapter").state_dict(), expected(base, tuned, adapter)
-    for key, tensor in want.items():
-        assert torch.allclose(found[key].float(), tensor.float(), rtol=2**-7, atol=2e-3), key
-
-
-@pytest.mark.parametrize("rest", ["keep", "leave"])
 @pytest.mark.parametrize("size", [0.05, 1e-4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "rest"), [(torch.float32, "leave"), (torch.bfloat16, "keep")])
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_what_an_adapter_holds_is_what_peft_gives_back(
     name: str, dtype: torch.dtype, size: float, rest: Any, tmp_path: Path
@@ -203,7 +189,8 @@ def test_a_parameter_that_peft_cannot_hold_is_in_the_rest_and_only_save_refuses_
     base = Sighted()
     tuned = changed(base)
     adapter = use.extract(base, tuned, rank=4)
-    assert torch.equal(adapter.rest.loose["cls_token"], tuned.cls_token)
+    assert adapter.rest.loose == ("cls_token",)
+    assert torch.equal(adapter.rest.tensors["cls_token"], tuned.cls_token)
     with pytest.raises(RankriseError, match="cls_token"):
         adapter.save(tmp_path / "adapter")
     use.extract(base, tuned, rank=4, rest="leave").save(tmp_path / "adapter")
@@ -240,29 +227,10 @@ def test_budgets() -> None:
 
 
 @pytest.mark.parametrize("uniform", [True, False])
-def test_a_share_that_a_largest_rank_cannot_keep_is_refused_with_the_one_that_it_can(uniform: bool) -> None:
-    base = nn.Sequential(nn.Linear(4, 4, bias=False))
-    tuned = deepcopy(base)
-    with torch.no_grad():
-        tuned[0].weight += torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.0]))  # squares 9, 4, 1 of 14
-    with pytest.raises(RankriseError, match=r"0\.9285"):
-        use.extract(base, tuned, keep=0.95, largest=2, uniform=uniform)
-    assert use.extract(base, tuned, keep=0.9285, largest=2, uniform=uniform).ranks == {"0": 2}
-    assert use.extract(base, tuned, keep=1.0, largest=4, uniform=uniform).ranks == {"0": 3}
-
-
-@pytest.mark.parametrize("uniform", [True, False])
 def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
     base = made("vit")
     tuned = changed(base, 0.2)
-    batch = inputs(base, 32)
-    with torch.no_grad():
-        labels = tuned(**batch).logits.softmax(-1)
-
-    def evaluate(model: Any) -> float:
-        return float(-(model(**batch).logits.log_softmax(-1) * labels).sum(-1).mean())
-
-    before = {name: tensor.clone() for name, tensor in tuned.state_dict().items()}
+    evaluate, before = imitation(tuned), deepcopy(tuned.state_dict())
     adapter = use.extract(base, tuned, gain=0.9, evaluate=evaluate, uniform=uniform)
     assert adapter.measured is not None
     assert adapter.measured.gain >= 0.9
@@ -298,21 +266,19 @@ def quantised() -> Any:
 @pytest.mark.parametrize(
     ("tuned", "given", "named"),
     [
-        (llama, {}, "No budget"),
+        (llama, {}, "budget"),
         (llama, {"rank": 1, "keep": 0.5}, "rank and keep"),
-        (llama, {"rank": 0}, "rank is 0"),
-        (llama, {"keep": 1.5}, "keep is 1.5"),
         (llama, {"gain": 0.9}, "evaluate"),
         (llama, {"rank": 1, "only": lambda name: False}, "only"),
         (llama, {"rank": 1, "evaluate": lambda model: {"accuracy": 1.0}}, "accuracy"),
-        (lambda: made("gpt2"), {"rank": 1}, "model_type is llama .* gpt2"),
-        (lambda: nn.Sequential(nn.Linear(2, 2)), {"rank": 1}, "no linear layer in common"),
-        (resized, {"rank": 1}, r"embed_tokens.weight is \[20, 16\] in the base"),
-        (lambda: llama(num_hidden_layers=3), {"rank": 1}, r"tuned model has layers\.2\."),
-        (lambda: llama(num_hidden_layers=1), {"rank": 1}, r"base has layers\.1\."),
-        (lambda: llama(num_attention_heads=4, head_dim=4), {"rank": 1}, "num_attention_heads is 2"),
+        (lambda: changed(made("llama")), {"keep": 0.99, "largest": 1}, "largest"),
+        (lambda: made("gpt2"), {"rank": 1}, "model_type"),
+        (lambda: nn.Sequential(nn.Linear(2, 2)), {"rank": 1}, "no linear layer"),
+        (resized, {"rank": 1}, "embed_tokens.weight"),
+        (lambda: llama(num_hidden_layers=3), {"rank": 1}, "num_hidden_layers"),
+        (lambda: llama(num_attention_heads=4, head_dim=4), {"rank": 1}, "num_attention_heads"),
         (undefined, {"rank": 1}, r"model\.norm\.weight"),
-        (quantised, {"rank": 1}, "up_proj.weight in LlamaForCausalLM has dtype"),
+        (quantised, {"rank": 1}, "up_proj.weight"),
     ],
 )
 def test_mistakes_are_named(tuned: Any, given: dict[str, Any], named: str) -> None:
@@ -320,28 +286,12 @@ def test_mistakes_are_named(tuned: Any, given: dict[str, Any], named: str) -> No
         use.extract(made("llama"), tuned(), **given)
 
 
-def test_a_pair_of_folders_of_other_depth_is_refused(tmp_path: Path) -> None:
-    made("llama").save_pretrained(tmp_path / "base")
-    llama(num_hidden_layers=3).save_pretrained(tmp_path / "tuned")
-    with pytest.raises(RankriseError, match=r"layers\.2\."):
-        use.extract(tmp_path / "base", tmp_path / "tuned", rank=1)
-
-
 def test_an_adapter_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     base = made("llama")
-    with pytest.raises(RankriseError, match="share their weights"):
-        use.extract(base, base, rank=1)
     with pytest.raises(RankriseError, match="rank 0"):
         use.extract(base, deepcopy(base), rank=1).save(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
-    with pytest.raises(RankriseError, match="full' exists"):
+    with pytest.raises(RankriseError, match="full"):
         use.extract(base, changed(base), rank=1).save(tmp_path / "full")
-
-
-def test_an_adapter_of_a_model_from_nowhere_names_no_base(tmp_path: Path) -> None:
-    base = made("llama")
-    use.extract(base, changed(base), rank=2, rest="leave").save(tmp_path / "adapter")
-    config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] is None
