@@ -51,7 +51,7 @@ def print_adapter(
 
 def described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
-    of = "square weighted by what it does to the loss" if adapter.weighted else "energy (its plain square)"
+    of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
         f"Of the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."

@@ -113,31 +113,25 @@ def squares(model: Any, batch: Any) -> Tensor:
     return logits.square().mean()
 
 
-def test_layers_that_read_one_tensor_have_one_c() -> None:
-    llama, vit = made("llama"), made("vit")
-    found = use.moments(llama, [inputs(llama), inputs(llama, seed=1)], squares).inputs
-    for layer in ("model.layers.0", "model.layers.1"):
-        assert found[f"{layer}.self_attn.k_proj"] is found[f"{layer}.self_attn.v_proj"]
-        assert found[f"{layer}.mlp.gate_proj"] is found[f"{layer}.mlp.up_proj"]
-        assert found[f"{layer}.self_attn.o_proj"] is not found[f"{layer}.mlp.down_proj"]
-    found = use.moments(vit, [inputs(vit), inputs(vit, seed=1)], squares).inputs
-    query, key, value = (f"vit.layers.0.attention.{name}_proj" for name in "qkv")
-    assert found[query] is found[key] is found[value]
-    query, key, value = (f"vit.layers.1.attention.{name}_proj" for name in "qkv")
-    assert found[query] is not found[key], (
-        "of the last layer, a classifier reads the class token's query alone"
-    )
-    assert found[key] is found[value]
-
-
 @pytest.mark.parametrize("name", ["llama", "bert", "vit"])
-def test_a_shared_c_is_that_of_each_layer_alone(name: str) -> None:
+def test_layers_that_read_one_tensor_share_the_c_that_each_has_alone(name: str) -> None:
     model = made(name)
     batches = [inputs(model), inputs(model, seed=1)]
     together = use.moments(model, batches, squares)
-    for layer, moment in together.inputs.items():
+    for layer, moment in list(together.inputs.items())[:: 1 if name == "vit" else 3]:
         alone = use.moments(model, batches, squares, only=lambda other, layer=layer: other == layer)
-        assert torch.equal(moment.blocks[0], alone.inputs[layer].blocks[0]), layer
+        assert torch.allclose(moment.blocks[0], alone.inputs[layer].blocks[0], rtol=1e-4, atol=1e-6), layer
+        assert together.tokens[layer] == alone.tokens[layer]
+    found = together.inputs
+    if name == "llama":
+        assert found["model.layers.0.mlp.gate_proj"] is found["model.layers.0.mlp.up_proj"]
+        assert found["model.layers.0.self_attn.o_proj"] is not found["model.layers.0.mlp.down_proj"]
+    if name == "vit":  # in the last layer, a classifier reads the class token's query alone
+        (q, k, v), (last_q, last_k, last_v) = (
+            [found[f"vit.layers.{layer}.attention.{role}_proj"] for role in "qkv"] for layer in (0, 1)
+        )
+        assert q is k is v
+        assert last_q is not last_k is last_v
 
 
 def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
@@ -202,17 +196,6 @@ def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
         again.refuse_other_model(changed(model))
 
 
-def test_a_file_that_is_cut_short_or_of_something_else_is_refused(tmp_path: Path) -> None:
-    model = made("llama")
-    path = use.moments(model, [inputs(model)], use.sampled).save(tmp_path / "moments.safetensors")
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(RankriseError, match=r"moments\.safetensors"):
-        use.Moments.load(path)
-    save_file({"weight": torch.eye(2)}, path)
-    with pytest.raises(RankriseError, match="holds no moments"):
-        use.Moments.load(path)
-
-
 def test_sampled_labels_give_the_fisher_matrix_of_a_softmax() -> None:
     """For a linear classifier, G is `diag(p) - p p^T`."""
 
@@ -259,17 +242,25 @@ def test_fisher_weights_keep_more_of_the_gain_than_plain_svd() -> None:
     assert plain.gain < 0.6
 
 
-def test_mistakes_are_named() -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
     model, wide = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2))
-    of_model = use.moments(model, [torch.ones(1, 2)], lambda model, batch: model(batch).mean())
+    x = [torch.ones(2, 2)]
+    found = use.moments(model, x, lambda model, batch: model(batch).mean())
     with pytest.raises(RankriseError, match="moments of 0 are of 2 inputs"):
-        use.extract(wide, changed(wide), rank=1, moments=of_model)
+        use.extract(wide, changed(wide), rank=1, moments=found)
     with pytest.raises(RankriseError, match="no batch"):
         use.moments(model, [], square_loss)
     with pytest.raises(RankriseError, match="nan"):
-        use.moments(model, [torch.ones(1, 2)], lambda model, batch: model(batch).mean() * float("nan"))
-    undefined = use.moments(model, [torch.ones(1, 2)], lambda model, batch: (model(batch) * 0).sqrt().mean())
-    with pytest.raises(RankriseError, match="mean eigenvalue nan"):
+        use.moments(model, x, lambda model, batch: model(batch).mean() * float("nan"))
+    undefined = use.moments(model, x, lambda model, batch: (model(batch) * 0).sqrt().mean())
+    with pytest.raises(RankriseError, match="nan"):
         undefined.outputs["0"].root()
     with pytest.raises(RankriseError, match="no linear layer"):
-        use.moments(model, [torch.ones(1, 2)], lambda model, batch: batch.sum())
+        use.moments(model, x, lambda model, batch: batch.sum())
+    path = found.save(tmp_path / "moments.safetensors")
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(RankriseError, match=r"moments\.safetensors"):
+        use.Moments.load(path)
+    save_file({"weight": torch.eye(2)}, path)
+    with pytest.raises(RankriseError, match="holds no moments"):
+        use.Moments.load(path)
