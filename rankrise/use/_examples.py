@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.foundations.reading import PICTURES
 from rankrise.use._losses import IGNORED
 from rankrise.use._weights import is_causal
 from rankrise.watch._config import offline
 
 Example = dict[str, Tensor]
 """The inputs of one example, without a batch dimension, and its `labels`."""
+
+PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+"""The suffixes of files that are read as pictures."""
 
 LONGEST = 512
 """The most tokens in an example."""
