@@ -18,21 +18,8 @@ from rankrise.commands.flags import Command, call, summary
 from rankrise.show.console import plain_warnings
 
 COMMANDS = (
-    "predict",
-    "flow",
-    "toy",
-    "recipes",
-    "train",
-    "sweep",
-    "watch",
-    "figures",
-    "claims",
-    "report",
-    "compare",
-    "extract",
-    "shrink",
-    "truncate",
-    "history",
+    *("predict", "flow", "toy", "recipes", "train", "sweep", "watch", "figures", "claims", "report"),
+    *("compare", "extract", "shrink", "truncate", "history"),
 )
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -42,7 +29,9 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and turn errors that users cause into one sentence and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _let_threads_sleep()
+    if "OMP_WAIT_POLICY" not in os.environ:  # spinning threads starve busy machines; OpenMP reads it on load
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # GNU: a few microseconds, for idle machines
     try:
         if words[:1] == ["help"]:
             words = [*words[1:2], "--help"]
@@ -91,13 +80,6 @@ def _introduce(word: str) -> None:
         near = get_close_matches(word, COMMANDS, 1)
         advice = f"did you mean 'rankrise {near[0]}'?" if near else f"pass one of {', '.join(COMMANDS)}."
         raise RankriseError(f"{word!r} is not a command: {advice}")
-
-
-def _let_threads_sleep() -> None:
-    """Let torch's waiting threads sleep, since spinning starves busy machines; OpenMP reads this on load."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ["OMP_WAIT_POLICY"] = "passive"
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # GNU: a few microseconds, for idle machines
 
 
 def _exit(sentence: str, code: int = 2) -> None:

@@ -93,13 +93,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error, and point to the help."""
-        message = re.sub(
-            r"^argument (\S+): expected (one|at least one) argument", r"\1 needs a value", message
-        )
-        message = re.sub(r"^argument \S+: ", "", message)
-        raise RankriseError(
-            f"{message.rstrip('.?')}{'?' if message.endswith('?') else '.'} See '{self.prog} --help'."
-        )
+        message = re.sub(r"^argument (\S+): expected .*argument", r"\1 needs a value", message)
+        message = re.sub(r"^argument \S+: ", "", message).rstrip(".")
+        raise RankriseError(f"{message}{'' if message.endswith('?') else '.'} See '{self.prog} --help'.")
 
 
 class _Paragraphs(argparse.HelpFormatter):

@@ -91,21 +91,24 @@ def history(
         before = len(read_lines(run / RANKS)) if (run / RANKS).is_file() else 0
         found = read_history(planned, run, note=note, meter=bar)
         new, count = len(found.measured) - before, len(found.measured)
+        heads_below = {name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products}
+        matrices_below = {name: found.below_noise(name).tolist() for name in found.matrices}
         result["run"] = {
             "folder": str(run),
             "measured": found.measured.tolist(),
             "new": new,
             "notes": found.notes,
-            "heads_below_noise": {
-                name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
-            },
-            "matrices_below_noise": {name: found.below_noise(name).tolist() for name in found.matrices},
+            "heads_below_noise": heads_below,
+            "matrices_below_noise": matrices_below,
         }
-        lines = [f"{run}: {count} checkpoints measured against {against}, {new} of them new."]
-        lines += [f"Note: {note}" for note in found.notes if note not in planned.notes]
-        lines += [f"See it with 'rankrise watch {run}'."]
+        notes = [f"Note: {note}\n" for note in found.notes if note not in planned.notes]
         if not json:
-            console.print("\n".join(lines), markup=False, soft_wrap=True)
+            console.print(
+                f"{run}: {count} checkpoints measured against {against}, {new} of them new.\n"
+                f"{''.join(notes)}See it with 'rankrise watch {run}'.",
+                markup=False,
+                soft_wrap=True,
+            )
     if json:
         print(to_json(result))
 

@@ -1,7 +1,7 @@
 """`rankrise sweep`: one recipe at several values and seeds, or its choices, many runs at once."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from rankrise.show.console import Fitting
     from rankrise.train.sweep import SweepPlan, SweepRun
+
+SHOWN = ("settings", "state", "reason")
+"""What --json has of a run besides its name."""
 
 
 def sweep(
@@ -49,11 +51,13 @@ def sweep(
     import sys
 
     import torch
+    from rich.table import Table
+    from rich.text import Text
 
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place
-    from rankrise.show.console import safe_console
+    from rankrise.show.console import Fitting, safe_console
     from rankrise.show.progress import bar
     from rankrise.train._task import task_of
     from rankrise.train.sweep import run_sweep
@@ -79,26 +83,27 @@ def sweep(
             changed = None if sys.stderr.isatty() else _lines(folder)
             runs = run_sweep(planned, folder, workers_of, recipe, progress=move_to, changed=changed)
     except KeyboardInterrupt as stopped:
-        number = signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT
-        kept = "checkpoints are saved" if dask is slurm is None else "what was finished is kept"
+        number = signal.SIGTERM if stopped.args else signal.SIGINT
         print(
-            f"rankrise: stopped by {number.name}; {kept}, the same command resumes the sweep in {folder}.",
+            f"rankrise: stopped by {number.name}; checkpoints and finished runs are kept, the same command "
+            f"resumes the sweep in {folder}.",
             file=sys.stderr,
         )
         raise SystemExit(128 + number) from None
     left = sum(one.state != "finished" for one in runs)
     if json:
-        rows = [
-            {"run": one.name, "settings": one.settings, "state": one.state, "reason": one.reason}
-            for one in runs
-        ]
+        rows = [{"run": one.name} | {name: getattr(one, name) for name in SHOWN} for one in runs]
         print(to_json({"folder": str(folder), "runs": rows}))
     else:
-        safe_console().print(_table(runs))
+        table = Table(box=None, padding=(0, 1, 0, 0))
+        for title in ("run", "state", "reason"):
+            table.add_column(title, no_wrap=title != "reason", overflow="fold")
+        for one in runs:
+            style = {"finished": "green", "failed": "red"}.get(one.state, "yellow")
+            table.add_row(Text(one.name), Text(one.state, style), Text(one.reason))
+        safe_console().print(Fitting(table))
         if left < count:
-            print(
-                f"The runs are in {folder}: next 'rankrise figures {folder}' and 'rankrise claims {folder}'."
-            )
+            print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
     if left:
         print(
             f"rankrise: {left} of {count} runs are not finished; the same command tries them again.",
@@ -146,19 +151,13 @@ def _planned(recipe: str, set: list[str] | None, seeds: str | None, only: str | 
     return plan(settings, read_sets(set or []), [settings.seed] if seeds is None else read_seeds(seeds))
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which stops the sweep like Ctrl-C."""
-
-
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Raise at the first SIGTERM; a later one, as `timeout` sends it, must not interrupt the saving."""
-    received: list[int] = []
+    """Interrupt at the first SIGTERM; a later one, as `timeout` sends it, must not interrupt the saving."""
 
     def interrupt(number: int, _: Any) -> None:
-        received.append(number)
-        if len(received) == 1:
-            raise _Terminated
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
@@ -173,40 +172,24 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
     import time
 
     from rankrise.foundations.errors import RankriseError
-    from rankrise.train._begun import end_of
+    from rankrise.train._run_folder import end_of
 
     begun = time.perf_counter()
     since: dict[str, float] = {}
 
     def show(run: "SweepRun") -> None:
         now = time.perf_counter() - begun
-        if run.state == "waiting":
-            return
         if run.state == "running":
             since[run.name] = now
             text = "is being trained"
-        else:
+        elif run.state != "waiting":
             result = run.reason
             if run.state == "finished":
                 with suppress(RankriseError, OSError, LookupError):  # a cluster's files may arrive later
                     result = end_of(folder / run.name).result
-            seconds = now - since.get(run.name, 0.0)
-            text = f"{run.state} after {seconds:.0f} s" + (f": {result}" if result else "")
+            text = f"{run.state} after {now - since.get(run.name, 0.0):.0f} s" + (result and f": {result}")
+        else:
+            return
         print(f"{now:.0f} s: {run.name} {text}", file=sys.stderr, flush=True)
 
     return show
-
-
-def _table(runs: "Sequence[SweepRun]") -> "Fitting":
-    from rich.table import Table
-    from rich.text import Text
-
-    from rankrise.show.console import Fitting
-
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for title in ("run", "state", "reason"):
-        table.add_column(title, no_wrap=title != "reason", overflow="fold")
-    for run in runs:
-        style = {"finished": "green", "failed": "red"}.get(run.state, "yellow")
-        table.add_row(Text(run.name), Text(run.state, style), Text(run.reason))
-    return Fitting(table)

@@ -52,24 +52,15 @@ class NetworkSettings:
                 f"--network {self.network} with --objective {self.objective} has no full weights here: pass "
                 "--network head, or --network linear with --objective squared."
             )
-        needed = self.gigabytes
-        if needed > MOST_GIGABYTES:
+        blocks = {"head": 2, "linear": 1, "transformer": 2 * self.layers * self.heads}[self.network]
+        solver = 300 * self.dimension**2 if self.weights == "full" else 3 * (blocks * self.dimension) ** 2
+        tokens = 1 if self.network == "linear" else self.tokens
+        gigabytes = 8e-9 * (10 * self.samples * tokens * self.dimension + solver)
+        if gigabytes > MOST_GIGABYTES:
             raise RankriseError(
                 f"dimension {self.dimension}, tokens {self.tokens} and samples {self.samples} take about "
-                f"{needed:.1f} GB: pass smaller ones, for at most {MOST_GIGABYTES:g} GB."
+                f"{gigabytes:.1f} GB: pass smaller ones, for at most {MOST_GIGABYTES:g} GB."
             )
-
-    @property
-    def gigabytes(self) -> float:
-        """About what the data with their derivatives, and the solver, need."""
-        tokens = 1 if self.network == "linear" else self.tokens
-        data = 10 * self.samples * tokens * self.dimension
-        if self.weights == "full":
-            solver = 300 * self.dimension**2
-        else:
-            blocks = {"head": 2, "linear": 1, "transformer": 2 * self.layers * self.heads}[self.network]
-            solver = 3 * (blocks * self.dimension) ** 2
-        return 8e-9 * (data + solver)
 
 
 def network_of(given: Mapping[str, Any]) -> tuple[NetworkSettings, Any]:
@@ -78,20 +69,15 @@ def network_of(given: Mapping[str, Any]) -> tuple[NetworkSettings, Any]:
     from rankrise.foundations.device import usable
 
     settings = replaced(NetworkSettings(), given, "the command line", "a network")
-    usable(settings.device)
-    sizes: dict[str, Any] = {"samples": settings.samples, "seed": settings.seed, "device": settings.device}
-    full = settings.weights == "full"
+    full, size = settings.weights == "full", settings.dimension
+    sizes: dict[str, Any] = {name: getattr(settings, name) for name in ("samples", "seed", "objective")}
+    sizes["device"] = usable(settings.device)
     if settings.network == "linear":
-        objective = settings.objective
-        return settings, predict.linear_network(
-            settings.dimension, diagonal=not full, objective=objective, **sizes
-        )
-    sizes |= {"tokens": settings.tokens, "objective": settings.objective}
+        return settings, predict.linear_network(size, diagonal=not full, **sizes)
+    sizes["tokens"] = settings.tokens
     if settings.network == "transformer":
-        layers, heads = settings.layers, settings.heads
-        return settings, predict.diagonal_transformer(settings.dimension, layers, heads, **sizes)
-    head = predict.full_head if full else predict.diagonal_head
-    return settings, head(settings.dimension, **sizes)
+        return settings, predict.diagonal_transformer(size, settings.layers, settings.heads, **sizes)
+    return settings, (predict.full_head if full else predict.diagonal_head)(size, **sizes)
 
 
 def stages_of(settings: NetworkSettings, network: Any, until: float) -> "Stages":
@@ -100,9 +86,10 @@ def stages_of(settings: NetworkSettings, network: Any, until: float) -> "Stages"
     from rankrise.show.progress import bar
 
     most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))
-    columns = settings.columns or None
     with bar("stages", most, unit="stages") as move_to:
-        return predict.greedy(network, columns=columns, until=until, device=settings.device, progress=move_to)
+        return predict.greedy(
+            network, columns=settings.columns or None, until=until, device=settings.device, progress=move_to
+        )
 
 
 def tell(

@@ -48,7 +48,10 @@ def toy(
     begun = open_toy(run) if has_run(run) else None
     if begun is not None and not (quick or recipe or settings):  # to resume, the folder alone is enough
         wanted = begun.settings
-        _tell_settings(run, wanted)
+        own, paper = wanted.to_dict(), ToySettings().to_dict()
+        others = [f"{name} {own[name]}, not {paper[name]}" for name in paper if own[name] != paper[name]]
+        if others:
+            print(f"{run} has settings of its own ({'; '.join(others)}).", file=sys.stderr)
     wanted = wanted.changed(settings, "the command line")
     workers, command = workers or os.cpu_count() or 1, command_line()
     try:
@@ -66,11 +69,3 @@ def toy(
         print(to_json({"folder": str(done.folder), **done.info}))
     else:
         print(f"The run is in {run}: next 'rankrise figures {run}' and 'rankrise claims {run}'.")
-
-
-def _tell_settings(run: Path, settings: ToySettings) -> None:
-    """Print where a run that is resumed without flags differs from the paper's settings."""
-    paper, own = ToySettings().to_dict(), settings.to_dict()
-    others = [f"{name} {own[name]}, not {paper[name]}" for name in paper if own[name] != paper[name]]
-    if others:
-        print(f"{run} has settings of its own ({'; '.join(others)}).", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`rankrise watch`: a tracked run, live."""
 
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -54,57 +55,42 @@ def watch(
                     time.sleep(every)
                     tracked = _open(run)
         except KeyboardInterrupt:
-            console.print(frame(snapshot(tracked, search.latest(tracked)), console, rank))
+            console.print(frame(snapshot(tracked, search.found), console, rank))
             return
     console.print(frame(snapshot(tracked, found_stages(tracked)), console, rank))
 
 
 class _Search:
-    """Stages looked for in the background, again whenever the record has grown by a twentieth."""
+    """Looks for stages in the background, again whenever the record has grown by a twentieth."""
 
     def __init__(self) -> None:
-        from threading import Thread
-
-        self._thread: Thread | None = None
+        self.found: StagesFound | None = None
+        self._thread = Thread()
         self._searched = 0
-        self._found: StagesFound | None = None
 
     def latest(self, run: "TrackedRun") -> "StagesFound | None":
         """What the last search that has ended found; starts the next one when there is enough to see."""
-        from threading import Thread
-
         size = len(run.measured) + len(run.steps()["step"])
-        if (self._thread is None or not self._thread.is_alive()) and size > 1.05 * self._searched:
-            self._searched = size
-            self._thread = Thread(target=self._search, args=(run,), daemon=True)
+        if not self._thread.is_alive() and size > 1.05 * self._searched:
+            self._searched, self._thread = size, Thread(target=self._search, args=(run,), daemon=True)
             self._thread.start()
-        return self._found
+        return self.found
 
     def _search(self, run: "TrackedRun") -> None:
         from rankrise.runs import found_stages
 
-        self._found = found_stages(run)
+        self.found = found_stages(run)
 
 
 def _open(folder: Path) -> "TrackedRun":
-    """The tracked run in a folder; a toy run, a sweep, and another folder of runs are refused by name."""
+    """The one tracked run in a folder."""
     from rankrise import runs
     from rankrise.foundations.errors import RankriseError
-    from rankrise.record.names import SWEEP
 
-    is_sweep = (folder / SWEEP).is_file()
-    inside = [str(run) for run in runs.folders_of(folder) if run != folder]
+    inside = [run for run in runs.folders_of(folder) if run != folder]
     if inside:
-        kind = "a sweep" if is_sweep else "a folder of runs"
-        which = inside[0] if len(inside) == 1 else f"one of the {len(inside)} in it, for example {inside[0]}"
-        raise RankriseError(f"{folder} is {kind}, and runs are watched one by one: pass {which}.")
-    if is_sweep:
-        raise RankriseError(
-            f"{folder} is a sweep of which no run has begun: pass one of its runs when it has."
-        )
+        raise RankriseError(f"{folder} holds {len(inside)} runs, watched one by one: pass {inside[0]}.")
     (run,) = runs.open(folder)
     if isinstance(run, runs.ToyRun):
-        raise RankriseError(
-            f"{folder} is a toy run, with no layers to watch: see it with 'rankrise report {folder}'."
-        )
+        raise RankriseError(f"{folder} is a toy run, without layers: see 'rankrise report {folder}'.")
     return run

@@ -37,11 +37,6 @@ def test_flow_prints_predicted_and_measured_times(flags, capsys, tmp_path):
     assert record["largest_time_error"] < 0.1
 
 
-def test_columns_bound_the_rank(capsys):
-    main(["predict", *FULL, "--network", "linear", "--columns", "1", "--json"])
-    assert [row["rank"] for row in json.loads(capsys.readouterr().out)["stages"]] == [1]
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
