@@ -1,6 +1,7 @@
 """An initialisation scale by its name: "1e-32", or "1e-1000", which no float can hold."""
 
 import math
+import re
 from decimal import Decimal, InvalidOperation
 
 from rankrise.foundations.errors import RankriseError
@@ -16,13 +17,11 @@ def scale_name(alpha: str | float) -> str:
         number = Decimal(str(alpha).strip())
     except InvalidOperation:
         number = Decimal(0)
-    if number.is_finite() and 0 < number < 1:
-        digits = "".join(map(str, number.as_tuple().digits)).rstrip("0")
-        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-        name = f"{digits[0]}{fraction}e{number.adjusted()}"
-        if log10_of(name) < 0:  # as a float, it may be 1
-            return name
-    raise RankriseError(f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32.")
+    if not 0 < number < 1:
+        raise RankriseError(
+            f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32."
+        )
+    return re.sub(r"\.?0*e", "e", f"{number:e}")
 
 
 def log10_of(name: str) -> float:

@@ -34,7 +34,7 @@ def gradient_descent(
     steps = math.ceil(until * unit / step)
     every = math.ceil(steps / POINTS)
     u, v = 10**log10_alpha * u0, 10**log10_alpha * v0
-    activation_times = torch.full_like(u0, math.inf)
+    active = torch.full_like(u0, math.inf)
     kept: list[tuple[float, Tensor, Tensor]] = []
     message = f"Trained to rescaled time {until:g}."
     for number in range(steps + 1):
@@ -44,18 +44,17 @@ def gradient_descent(
         if not (loss < LARGEST and a.abs().amax() < LARGEST):
             message = f"Stopped at step {number}: the loss is {loss.item()}; take a step below {step:g}."
             break
-        first = (a.abs() >= ACTIVE) & activation_times.isinf()
-        activation_times[first] = time
+        active[(a.abs() >= ACTIVE) & active.isinf()] = time
         if number % every == 0 or number == steps:
             kept.append((time, a, loss))
         u, v = u - step * v * gradient, v - step * u * gradient
     times, values, losses = zip(*kept, strict=True)
     return Descent(
-        times=torch.tensor(times, dtype=torch.float64),
-        values=torch.stack(values),
-        losses=torch.stack(losses),
-        activation_times=activation_times,
-        step=step,
-        log10_alpha=log10_alpha,
-        message=message,
+        torch.tensor(times, dtype=torch.float64),
+        torch.stack(values),
+        torch.stack(losses),
+        active,
+        step,
+        log10_alpha,
+        message,
     )

@@ -49,25 +49,25 @@ def compute(folder: Path, settings: ToySettings, piece: Piece) -> None:
 
 
 def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
-    network, seed = network_of(settings, piece.seed), piece.seed
+    network, seed, folder = network_of(settings, piece.seed), piece.seed, run.folder
     match piece.kind:
         case "stages":
             stages = predict.greedy(network, until=settings.until)
             labels = [network.label(coordinate) for coordinate in range(network.size)]
             places = [network.place(coordinate) for coordinate in range(network.size)]
-            write_stages(run.folder, seed, labels, places, stages)
+            write_stages(folder, seed, labels, places, stages)
         case "flow":
             start, scale = initialisation_of(settings, seed), log10_of(piece.alpha)
             flow = predict.gradient_flow(network, *start, scale, settings.until, settings.tolerance)
-            write_flow(run.folder, piece, flow, settings.tolerance)
+            write_flow(folder, piece, flow, settings.tolerance)
         case "descent":
             start, scale = initialisation_of(settings, seed), log10_of(piece.alpha)
             step = piece.step or settings.step
-            write_curves(run.folder, piece, gradient_descent(network, *start, scale, step, settings.until))
+            write_curves(folder, piece, gradient_descent(network, *start, scale, step, settings.until))
         case "full":
-            scale = log10_of(settings.full_scale)
-            full = train_full_weights(network, scale, settings.step, settings.full_until, seed + 2_000_000)
-            write_curves(run.folder, piece, full)
+            scale, until = log10_of(settings.full_scale), settings.full_until
+            full = train_full_weights(network, scale, settings.step, until, seed + 2_000_000)
+            write_curves(folder, piece, full)
         case "strict-minima" | "noise-robustness":
             _perturb(run, settings, piece, network)
         case "assumptions":
@@ -76,11 +76,11 @@ def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
             if stages:
                 noise = settings.noise_robustness_std
                 checked = predict.check_assumptions(network, stages, noise=noise, seed=seed).to_dict()
-            write_json(run.folder / piece.file, checked)
+            write_json(folder / piece.file, checked)
         case "comparison":
             stages = run.stages(seed)
             flows = {alpha: run.flow(seed, alpha) for alpha in settings.alphas if stages}
-            write_json(run.folder / piece.file, {alpha: _compared(stages, flows[alpha]) for alpha in flows})
+            write_json(folder / piece.file, {alpha: _compared(stages, flows[alpha]) for alpha in flows})
 
 
 def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +15,10 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.record.names import remove_unfinished
 from rankrise.record.run_file import has_run, write_run
 from rankrise.runs.toy.pieces import Piece, needs, pieces_of
 from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.toy.experiments import compute
-
-OnProgress = Callable[[int], None]
-"""Called with the number of finished pieces."""
 
 
 def run_toy(
@@ -31,9 +27,11 @@ def run_toy(
     workers: int = 1,
     command: str = "",
     note: str = "",
-    progress: OnProgress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> ToyRun:
     """Run every experiment that `settings` asks for into `folder`, skipping finished ones.
+
+    `progress` is called with the number of finished pieces.
 
     >>> import tempfile
     >>> sizes = {"dimension": 2, "tokens": 3, "samples": 20}
@@ -46,18 +44,29 @@ def run_toy(
     if workers < 1:
         raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
     run = _begin(Path(folder), settings, command, note)
-    missing = run.missing
-    if not missing:
+    waiting = run.missing
+    if not waiting:
         return run
-    done = len(pieces_of(settings)) - len(missing)
-    try:
-        finished = _one_by_one(run, missing) if workers == 1 else _side_by_side(run, missing, workers)
-        for _ in finished:
-            done += 1
-            if progress is not None:
-                progress(done)
-    finally:
-        remove_unfinished(run.folder)
+    total = len(pieces_of(settings))
+    running: dict[Future[None], Piece] = {}
+    with _workers(workers) as executor:
+        while waiting or running:
+            for piece in [one for one in waiting if all(map(run.has, needs(one, settings)))]:
+                if len(running) < workers:
+                    waiting.remove(piece)
+                    with _ignoring_interrupts():
+                        running[executor.submit(compute, run.folder, settings, piece)] = piece
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                try:
+                    future.result()
+                except BrokenProcessPool:
+                    raise RankriseError(
+                        f"a worker process was killed, perhaps for lack of memory: {run.folder} keeps what "
+                        f"is finished, and the same command does the other {len(run.missing)} experiments."
+                    ) from None
+                del running[future]
+                if progress is not None:
+                    progress(total - len(waiting) - len(running))
     write_run(run.folder, "toy", run.info | {"finished": now()})
     return open_toy(run.folder)
 
@@ -73,7 +82,6 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
                     f"{folder} holds a run with {name} {found[name]}, not {value}: pass the same settings to "
                     "resume it, or another folder."
                 )
-        remove_unfinished(folder)
         return run
     if is_taken(folder):
         raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
@@ -83,46 +91,22 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
     return ToyRun(folder, settings, info)
 
 
-def _one_by_one(run: ToyRun, missing: list[Piece]) -> Iterator[Piece]:
-    """Compute the pieces in this process."""
-    waiting = list(missing)
-    while waiting:
-        piece = next(one for one in waiting if _ready(run, one))
-        waiting.remove(piece)
-        compute(run.folder, run.settings, piece)
-        yield piece
+class _Here(Executor):
+    """Computes in this process."""
 
-
-def _side_by_side(run: ToyRun, missing: list[Piece], workers: int) -> Iterator[Piece]:
-    """Compute the pieces in worker processes, each piece once those that it needs are finished."""
-    waiting = list(missing)
-    running: dict[Future[None], Piece] = {}
-    with _pool(workers) as pool:
-        while waiting or running:
-            with _ignoring_interrupts():
-                for piece in [one for one in waiting if _ready(run, one)]:
-                    waiting.remove(piece)
-                    running[pool.submit(compute, run.folder, run.settings, piece)] = piece
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                try:
-                    future.result()
-                except BrokenProcessPool:
-                    left = len(run.missing)
-                    raise RankriseError(
-                        f"a worker process was killed, perhaps for lack of memory: {run.folder} keeps what "
-                        f"is finished, and the same command does the other {left} experiments."
-                    ) from None
-                yield running.pop(future)
-
-
-def _ready(run: ToyRun, piece: Piece) -> bool:
-    return all(run.has(need) for need in needs(piece, run.settings))
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that end at once when the work is broken off."""
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with_parent)
+def _workers(count: int) -> Iterator[Executor]:
+    """Worker processes that end at once when the work is broken off; for one, this process."""
+    if count == 1:
+        yield _Here()
+        return
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _end_with_parent)
     try:
         yield pool
     except BaseException:

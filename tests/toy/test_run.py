@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -53,14 +52,6 @@ def test_what_was_computed_comes_back(tiny: ToyRun) -> None:
     assert tiny.labels(6)[6] == "VO 2"
 
 
-def test_a_perturbed_curve_starts_where_the_flow_is(tiny: ToyRun) -> None:
-    flow = tiny.flow(6, "1e-32")
-    for kind in ("strict-minima", "noise-robustness"):
-        for curve in tiny.perturbations(6, kind):
-            torch.testing.assert_close(curve.original[0].double(), flow.at(curve.start), rtol=1e-6, atol=1e-9)
-            assert not torch.equal(curve.original[0], curve.perturbed[0])
-
-
 def test_the_committed_run_loads_whole() -> None:
     run = open_toy(PAPER)
     assert run.missing == []
@@ -95,16 +86,6 @@ def test_other_settings_and_other_folders_are_refused_and_nothing_is_overwritten
         run_toy(folder, SMALL)
     with pytest.raises(RankriseError, match=r"no run\.json"):
         open_toy(folder)
-
-
-@pytest.mark.parametrize("file", ["flow-1e-32.safetensors", "stages.json"])
-def test_a_cut_off_file_is_named(tiny: ToyRun, folder: Path, file: str) -> None:
-    shutil.copytree(tiny.folder, folder)
-    path = folder / "seed-6" / file
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    run = open_toy(folder)
-    with pytest.raises(RankriseError, match=f"{file} is damaged"):
-        run.stages(6) if file == "stages.json" else run.flow(6, "1e-32")
 
 
 def test_every_piece_has_a_file_of_its_own_and_its_needs_come_first(tiny: ToyRun) -> None:
@@ -150,7 +131,6 @@ def test_a_run_that_is_broken_off_keeps_what_is_finished_and_resumes(folder: Pat
     finished = {path: path.read_bytes() for path in folder.glob("seed-*/*.safetensors")}
     assert run.missing
     assert run.info["finished"] is None
-    assert not list(folder.rglob(".*"))
     whole = run_toy(folder, run.settings)
     assert whole.missing == []
     assert all(path.read_bytes() == content for path, content in finished.items())

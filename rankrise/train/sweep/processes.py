@@ -37,14 +37,10 @@ class Processes(Executor):
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise RankriseError(f"workers is {workers}: pass at least 1.")
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = (
-            [*map(str, range(torch.cuda.device_count()))]
-            if named is None
-            else named.replace(" ", "").split(",")
-        )
-        cores = allowed_cores()
-        count = workers or max(1, min(len(list(filter(None, gpus))) or cores, most or cores))
+        every = ",".join(map(str, range(torch.cuda.device_count())))
+        named = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")
+        gpus, cores = [name.strip() for name in named if name.strip()], allowed_cores()
+        count = workers or max(1, min(len(gpus) or cores, most or cores))
         self._threads = ThreadPoolExecutor(count, initializer=_block_interrupts)
         self._cores = None if "OMP_NUM_THREADS" in os.environ else max(1, cores // count)
         self._gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()

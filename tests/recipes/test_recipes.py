@@ -1,0 +1,162 @@
+"""Recipes and settings: found, read, checked; the kinds of settings, and older records."""
+
+import json
+
+import pytest
+
+from rankrise import RankriseError
+from rankrise.commands import COMMANDS, main
+from rankrise.foundations.settings import meanings, names_of
+from rankrise.recipes import toy_settings
+from rankrise.recipes.files import about, choices_in, find, names, settings_in
+from rankrise.recipes.scale import log10_of, scale_name
+from rankrise.recipes.train_settings import TrainSettings, read_recipe, science_of, settings_of_record
+from rankrise.toy import QUICK, ToySettings
+
+SEEN_IN_RECORDS = {
+    "data", "data_name", "stream", "tokenizer", "sequence_length", "image_size", "augmentation", "patch_size",
+    "layers", "heads", "hidden_size", "mlp_size", "head_size", "initialisation_scale", "seed", "epochs",
+    "warm_up_epochs", "batch_size", "learning_rate", "weight_decay", "clip", "precision",
+}  # fmt: skip
+"""Settings of science in the records under results/, which are grouped by them."""
+
+
+def test_a_recipe_is_found_by_name_from_any_folder_and_by_path(tmp_path, monkeypatch):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("layers: 3\nchoices:\n  base:\n  deep: {layers: 9}\n")
+    monkeypatch.chdir(tmp_path)
+    assert settings_in("vit-digits")["data"] == "digits"
+    assert settings_in("mine.yaml") == settings_in(recipe) == {"layers": 3}
+    assert choices_in(recipe) == {"base": {}, "deep": {"layers": 9}}
+    assert read_recipe(recipe).layers == 3
+    with pytest.raises(RankriseError, match="vit-digits"):
+        find("vit-digit")
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_says_what_it_reproduces_and_every_choice_is_a_change(name):
+    described = about(name)
+    assert all(vars(described).values())
+    words = described.command.removeprefix("accelerate launch -m ").split()
+    assert (words[0], words[1] in COMMANDS, name in words[2:]) == ("rankrise", True, True)
+    if choices_in(name):
+        settings = read_recipe(name)
+        runs = {one: settings.changed(changes, one) for one, changes in choices_in(name).items()}
+        assert runs["base"] == settings
+        assert len(set(runs.values())) == len(runs)
+
+
+def test_the_command_lists_them(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    main(["recipes"])
+    printed = capsys.readouterr().out.splitlines()
+    assert set(names()) <= set(printed)
+    assert max(map(len, printed)) <= 40
+    main(["recipes", "--json"])
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == names()
+    main(["recipes", "vit-digits-choices"])
+    assert "optimiser muon" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("", "recipe.yaml"),
+        ("layers: [1", "recipe.yaml"),
+        ("layers: many", "layers"),
+        ("layerz: 3", "layerz"),
+        ("epochs: 0", "epochs"),
+        ("epochs: .nan", "epochs"),
+        ("spectra_epochs: 1, -1", "spectra_epochs"),
+        ("patch_size: 5", "patch_size"),
+        ("label_noise: 1.2", "label_noise"),
+        ("data: mnist", "data"),
+        ("data: image-folder", "data_name"),
+        ("data: made-text", "head_size"),
+        ("{data: regression, heads: 4, variances: []}", "variances"),
+        ("cuda_graph: perhaps", "cuda_graph"),
+    ],
+)
+def test_mistakes_in_a_recipe_are_named(tmp_path, text, name):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(RankriseError, match=name):
+        read_recipe(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"alphas": "2"}, "alpha"),
+        ({"alphas": "tiny"}, "tiny"),
+        ({"alphas": "1e-4,1e-04"}, "each once"),
+        ({"seeds": "-1"}, "seeds"),
+        ({"seeds": ""}, "seeds"),
+        ({"dimension": 0}, "dimension"),
+        ({"until": float("nan")}, "until"),
+        ({"other_steps": "0.005"}, "other_steps"),
+        ({"experiments": "flow,vit"}, "vit"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_mistakes_in_a_toy_are_named(given, name):
+    with pytest.raises(RankriseError, match=name):
+        ToySettings().changed(given, "a test")
+
+
+def test_a_recipe_of_another_command_names_it():
+    with pytest.raises(RankriseError, match="rankrise toy"):
+        read_recipe("toy-quick")
+    with pytest.raises(RankriseError, match="rankrise train"):
+        toy_settings.read_recipe("vit-digits")
+
+
+def test_recipes_are_what_the_toy_runs():
+    assert toy_settings.read_recipe("toy-paper") == ToySettings()
+    assert toy_settings.read_recipe("toy-quick") == QUICK != ToySettings()
+    assert ToySettings().changed(QUICK.to_dict(), "a test") == QUICK
+    assert ToySettings(alphas=("1e-8", "0.1", "1e-4")).alphas == ("1e-1", "1e-4", "1e-8")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "name", "log10"),
+    [
+        ("0.10", "1e-1", -1.0),
+        (1e-32, "1e-32", -32.0),
+        ("5e-324", "5e-324", -323.30103),
+        ("1E-1000", "1e-1000", -1000.0),
+    ],
+)
+def test_a_scale_has_one_name(alpha, name, log10):
+    assert scale_name(alpha) == name
+    assert log10_of(name) == pytest.approx(log10)
+
+
+def test_kinds_of_settings_stay():
+    assert set(names_of(TrainSettings, "science")) >= SEEN_IN_RECORDS
+    assert names_of(TrainSettings, "machine") == ["data_folder", "check_data", "workers"]
+
+
+def test_a_run_records_the_settings_of_its_own_kind_of_data():
+    images, text, regression = (
+        TrainSettings(data=data, head_size=64).to_dict() for data in ("cifar10", "made-text", "regression")
+    )
+    assert ("patch_size" in images, "patch_size" in text) == (True, False)
+    assert ("tokenizer" in images, "tokenizer" in text) == (False, True)
+    assert {"pairs", "variances"} <= regression.keys() - images.keys() - text.keys()
+    assert images.keys() | text.keys() | regression.keys() == meanings(TrainSettings).keys()
+
+
+def test_an_earlier_record_means_the_values_of_then():
+    now = TrainSettings().to_dict()
+    missing = ("clip", "initialisation", "qkv_bias")
+    earlier = {name: value for name, value in now.items() if name not in missing}
+    assert science_of(earlier) == science_of(now | {"initialisation": "normal", "qkv_bias": True})
+    assert science_of(earlier) != science_of(now)
+    assert science_of(now | {"compile": "none", "measurements": 3, "data_folder": "x"}) == science_of(now)
+    meant = settings_of_record({"qkv_bias": False, "seed": 3, "mine": 1})
+    assert (meant["qkv_bias"], meant["seed"], meant["mine"], meant["initialisation"]) == (
+        False,
+        3,
+        1,
+        "normal",
+    )
