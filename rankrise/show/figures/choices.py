@@ -9,17 +9,8 @@ from matplotlib.axes import Axes
 
 from rankrise.claims import Effect, Estimate, effects, learned
 from rankrise.runs import Choice, Study, TrackedRun, at_their_best, choices_of
-from rankrise.show.figures.scaffold import (
-    CHANGES,
-    Drawn,
-    Rows,
-    figure,
-    grid,
-    measured,
-    recorded,
-    rows_of,
-    tidy,
-)
+from rankrise.show.figures import scaffold
+from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, recorded, rows_of
 from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
 from rankrise.show.moments import length
 
@@ -45,8 +36,7 @@ def draw_choices(study: Study) -> Drawn:
     kinds = [(kind, name) for kind in MEASURES for name in products]
     for panel, (kind, name) in zip(panels, kinds, strict=True):
         _draw_effects(panel, [[one for one in each if one.product == name] for each in found], kind, best)
-        panel.set_title(CHANGES[name])
-        panel.set_xlabel(MEASURES[kind])
+        panel.set(title=CHANGES[name], xlabel=MEASURES[kind])
     labels = [
         choice.label + (f", {100 * score.accuracy:.1f} %" if np.isfinite(score.accuracy) else "")
         for choice, score in zip(choices, scores, strict=True)
@@ -106,15 +96,15 @@ def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str, best: Seque
 def draw_choice_courses(study: Study) -> Drawn:
     """Stable rank and training loss throughout training, by changes from a base."""
     choices, columns = choices_of(study), 4
-    picture, panels = grid(len(choices), (0.8, 1.35), columns, sharex=True, sharey=True)
-    shown = tidy(panels, len(choices), choices[0].runs[0].clock, "stable rank")
+    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), columns, sharex=True, sharey=True)
+    shown = scaffold.tidy(panels, len(choices), choices[0].runs[0].clock, "stable rank")
     others = [panel.twinx() for panel in shown]
     losses = [recorded(run, "loss")[1] for choice in choices for run in choice.runs]
     highest = max((float(one.max()) for one in losses if len(one)), default=1.0)
     rows: Rows = []
     for place, (choice, panel, other) in enumerate(zip(choices, shown, others, strict=True)):
         for run in choice.runs:
-            rows += _draw_run(panel, other, choice, measured(run))
+            rows += _draw_run(panel, other, choice, scaffold.measured(run))
         panel.set_title(fill(plain(choice.label), 24), fontsize=7)
         other.set_ylim(0, 1.05 * highest)
         other.spines["right"].set_visible(True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from rankrise.runs import NotRecorded, Study, TrackedRun, choices_of, found_stages
 from rankrise.show.figures.style import FAINT, mark_stages, new_figure, plain
@@ -197,20 +198,26 @@ def tidy(panels: np.ndarray, used: int, xlabel: str = "", ylabel: str = "") -> l
     return list(panels.flat[:used])
 
 
-def layer_panels(run: TrackedRun, ylabel: str) -> tuple[Figure, list[Axes], list[int]]:
-    """A panel per layer over training, the rank from 0 on."""
+def layer_panels(run: TrackedRun, ylabel: str) -> tuple[Figure, dict[int, Axes]]:
+    """A panel over training for each of some layers, by its number from 0."""
     layers = shown_layers(run)
     picture, panels = grid(len(layers), (0.9, 1.7), sharex=True, sharey=True)
-    shown = tidy(panels, len(layers), run.clock, ylabel)
-    for panel, layer in zip(shown, layers, strict=True):
+    shown = dict(zip(layers, tidy(panels, len(layers), run.clock, ylabel), strict=True))
+    for layer, panel in shown.items():
         panel.set_title(layer_title(run, layer))
-    return picture, shown, layers
+    return picture, shown
 
 
 def legend_below(picture: Figure, panel: Axes, columns: int | None = None) -> None:
     """One legend for all panels, from one of them."""
     handles, labels = panel.get_legend_handles_labels()
     picture.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
+
+
+def legend_of(picture: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """A legend below the panels of lines with these looks, by label."""
+    lines = [Line2D([], [], **look) for look in looks.values()]
+    picture.legend(lines, list(looks), loc="outside lower center", ncols=len(looks))
 
 
 def mark_found_stages(panel: Axes, run: TrackedRun) -> None:
@@ -242,3 +249,8 @@ def stage_note(*runs: TrackedRun) -> str:
 def noise_note(*runs: TrackedRun) -> str:
     """What the grey of `shade_noise` is, for a heading."""
     return "; grey: rounding noise" if any(len(run.noisy_steps) for run in runs) else ""
+
+
+def marks_note(*runs: TrackedRun) -> str:
+    """Both."""
+    return stage_note(*runs) + noise_note(*runs)

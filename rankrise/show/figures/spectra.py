@@ -6,29 +6,20 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
+from rankrise.show.figures import scaffold, style
 from rankrise.show.figures.scaffold import (
-    CHANGES,
     PRODUCTS,
     Drawn,
     Rows,
     figure,
     head_number,
     layer_title,
-    legend_below,
-    mark_found_stages,
     middle_head,
-    noise_note,
     rows_of,
-    shade_noisy_heads,
-    shown_layers,
-    stage_note,
-    three_layers,
-    tidy,
 )
-from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain, sequence
+from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
 from rankrise.show.moments import moment, when
 
 INDEX = "singular value $i$"
@@ -70,7 +61,7 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
 def draw_normalised_spectra(study: Study) -> Drawn:
     """Normalised spectra of the initial products and of their change at several epochs."""
     run = study.main[0]
-    steps, layers = spread_steps(run), shown_layers(run)
+    steps, layers = spread_steps(run), scaffold.shown_layers(run)
     columns = len(layers) if len(layers) in (1, 2, 4) else 3
     lines = -(-len(layers) // columns)
     picture = new_figure(0.9 + 1.5 * lines * len(run.products))
@@ -78,7 +69,7 @@ def draw_normalised_spectra(study: Study) -> Drawn:
     rows: Rows = []
     for place, name in enumerate(run.products):
         part = panels[place * lines : (place + 1) * lines]
-        shown = tidy(part, len(layers), INDEX, f"{PRODUCTS[name]}\n$\\sigma_i / \\sigma_1$")
+        shown = scaffold.tidy(part, len(layers), INDEX, f"{PRODUCTS[name]}\n$\\sigma_i / \\sigma_1$")
         spectra = _normalised_spectra(run, name, steps)
         for panel, layer in zip(shown, layers, strict=True):
             heads = [values[layer] for values in spectra]
@@ -91,7 +82,7 @@ def draw_normalised_spectra(study: Study) -> Drawn:
                 where = (study.label, name, layer + 1, f"all {len(values)}", step)
                 index = np.arange(1, values.shape[1] + 1)
                 rows += rows_of(where, index, values.mean(0), values.min(0), values.max(0))
-    legend_below(picture, panels[0, 0])
+    scaffold.legend_below(picture, panels[0, 0])
     picture.suptitle(
         f"{plain(study.main_label)}: normalised spectra, mean over heads (shaded: from least to largest)"
     )
@@ -114,11 +105,11 @@ def draw_singular_values(study: Study) -> Drawn:
         for panel, run in zip(line, runs, strict=True):
             curves = _value_curves(run, name, layer, head)
             places = np.log(np.arange(1, len(curves) + 1))
-            colours = sequence()(places / max(places[-1], 1.0))
+            colours = style.sequence()(places / max(places[-1], 1.0))
             for (moments, values), colour in reversed(list(zip(curves, colours, strict=True))):
                 panel.plot(moments, values, color=colour, linewidth=0.8)
-            mark_found_stages(panel, run)
-            shade_noisy_heads(panel, run, layer, [head])
+            scaffold.mark_found_stages(panel, run)
+            scaffold.shade_noisy_heads(panel, run, layer, [head])
             panel.set_xlim(0, float(run.at(run.finite_spectra_steps[-1])))
             scale = run.scale if "initialisation_scale" in run.recipe else ""
             seed = run.seed if "seed" in run.recipe else ""
@@ -126,8 +117,8 @@ def draw_singular_values(study: Study) -> Drawn:
                 steps = (moments * (run.epoch_steps or 1)).round().astype(int)
                 where = (name, scale, seed, layer + 1, head_number(run, layer, head), index)
                 rows += rows_of(where, steps, values)
-        line[0].set_ylim(bottom=0)
-        line[0].set_ylabel(f"singular values of\n{CHANGES[name]}, head {head_number(first, layer, head)}")
+        label = f"singular values of\n{scaffold.CHANGES[name]}, head {head_number(first, layer, head)}"
+        line[0].set(ylim=(0, None), ylabel=label)
     for upper, lower, run in zip(panels[0], panels[-1], runs, strict=True):
         upper.set_title(f"scale {run.scale:g}" if "initialisation_scale" in run.recipe else "")
         lower.set_xlabel(run.clock)
@@ -136,7 +127,7 @@ def draw_singular_values(study: Study) -> Drawn:
     seeds = f", seed {first.seed}" if len({one.seed for one in study.members}) > 1 else ""
     picture.suptitle(
         f"{plain(study.title)}: every singular value of the change of a head in {layer_title(first, layer)}"
-        f"{seeds}{ends.pop() if len(ends) == 1 else ''}{stage_note(*runs)}{noise_note(*runs)}\n"
+        f"{seeds}{ends.pop() if len(ends) == 1 else ''}{scaffold.marks_note(*runs)}\n"
         f"beyond the first {first.info['settings']['top']}: straight lines between "
         f"{len(first.finite_spectra_steps)} full spectra"
     )
@@ -148,25 +139,28 @@ def draw_singular_values(study: Study) -> Drawn:
 def draw_final_spectra(study: Study) -> Drawn:
     """Spectrum of the change, at its last full one, against the initial one."""
     run = study.main[0]
-    last, layers = spread_steps(run)[-1], three_layers(run)
+    last, layers = spread_steps(run)[-1], scaffold.three_layers(run)
     picture = new_figure(0.9 + 1.8 * len(run.products))
     panels = picture.subplots(len(run.products), len(layers), sharex=True, sharey="row", squeeze=False)
-    looks = {"initial": (VERMILION, DASHES), "change": (BLUE, "-")}
+    thick: Any = [
+        {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3},
+        {"color": BLUE, "linestyle": "-", "linewidth": 1.3},
+    ]
     rows: Rows = []
     cut = False
     for line, name in zip(panels, run.products, strict=True):
         spectra = {"initial": run.spectrum(name, None), "change": run.spectrum(name, last)}
         for panel, layer in zip(line, layers, strict=True):
             head = middle_head(run, name, layer)
-            for kind, (colour, style) in looks.items():
-                values = np.asarray(spectra[kind][layer], dtype=float)
+            for (kind, spectrum), look in zip(spectra.items(), thick, strict=True):
+                values = np.asarray(spectrum[layer], dtype=float)
                 index = np.arange(1, values.shape[1] + 1)
-                panel.plot(index, values.T, color=colour, linewidth=0.4, alpha=0.35)
-                panel.plot(index, values[head], color=colour, linestyle=style, linewidth=1.3)
+                panel.plot(index, values.T, color=look["color"], linewidth=0.4, alpha=0.35)
+                panel.plot(index, values[head], **look)
                 for number, one in enumerate(values):
                     rows += rows_of((name, layer + 1, head_number(run, layer, number), kind), index, one)
-            panel.set_title(f"{layer_title(run, layer)}, head {head_number(run, layer, head)}")
-            panel.set_xlim(1, values.shape[1])
+            title = f"{layer_title(run, layer)}, head {head_number(run, layer, head)}"
+            panel.set(title=title, xlim=(1, values.shape[1]))
         line[0].set_yscale("log")
         smallest = min(float(panel.dataLim.minposy) for panel in line)
         line[0].set_ylim(bottom=max(smallest, 1e-3 * line[0].get_ylim()[1]))
@@ -174,10 +168,8 @@ def draw_final_spectra(study: Study) -> Drawn:
         line[0].set_ylabel(f"{PRODUCTS[name]}\nsingular values")
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
-    handles = [Line2D([], [], color=colour, linestyle=s, linewidth=1.3) for colour, s in looks.values()]
     first = "initial product" if run.since is None else "product at first"
-    labels = [first, f"its change at {moment(run, last)}"]
-    picture.legend(handles, labels, loc="outside lower center", ncols=2)
+    scaffold.legend_of(picture, dict(zip((first, f"its change at {moment(run, last)}"), thick, strict=True)))
     note = "; values below a thousandth of the axis's upper end are cut off" if cut else ""
     picture.suptitle(
         f"{plain(study.main_label)}: the change {when(run, last)} against the {first}\n"
@@ -235,8 +227,8 @@ def _draw_spectra(panel: Axes, run: TrackedRun, steps: Sequence[int], curves: li
     label = "initial" if run.since is None else "at first"
     look: Any = {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3}
     panel.plot(np.arange(1, len(initial) + 1), initial, label=label, **look)
-    panel.set_xlim(1, max(map(len, curves)))  # a difference of two products has up to twice as many
-    panel.set_ylim(0, 1.03)
+    # A difference of two products has up to twice as many values as a product.
+    panel.set(xlim=(1, max(map(len, curves))), ylim=(0, 1.03))
 
 
 def _value_curves(run: TrackedRun, name: str, layer: int, head: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from rankrise import predict
 from rankrise.foundations.errors import RankriseError
@@ -19,21 +18,9 @@ from rankrise.recipes.scale import log10_of
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 from rankrise.runs.toy.curves import ACTIVE
 from rankrise.runs.toy.pieces import pieces_of
-from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, rows_of
-from rankrise.show.figures.style import (
-    BLUE,
-    DASHES,
-    FAINT,
-    GREEN,
-    INK,
-    SKY,
-    STYLES,
-    VERMILION,
-    mark_stages,
-    new_figure,
-    sequence,
-    shades,
-)
+from rankrise.show.figures import style
+from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, legend_of, rows_of
+from rankrise.show.figures.style import BLUE, DASHES, FAINT, INK, STYLES, new_figure, sequence, shades
 
 NAMES = {"KQ": r"$\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)$", "VO": r"$\mathrm{diag}(w_V)\,\mathrm{diag}(w_O)$"}
 RESCALED = r"rescaled time $t\,/\,\log(1/\alpha)$"
@@ -140,18 +127,17 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
     panels[0, 2].plot(diagonal, descent.losses, color=BLUE, label="gradient descent")
     panels[0, 2].plot(times, losses, color=INK, linewidth=0.6, linestyle=DASHES, label="Algorithm 1")
     panels[0, 2].set_title("(c) loss", pad=11)
-    panels[0, 2].legend(loc="upper right", handlelength=1.2)
     panels[1, 0].set_ylabel(f"full weights, std {source.run.settings.full_scale}\nsingular value")
     panels[1, 2].plot(rescaled, full.losses, color=BLUE)
     panels[1, 2].set_title("(f) loss")
     _mark_predicted(panels[1, 2], predicted["VO"] + predicted["KQ"])
-    if predicted["VO"] or predicted["KQ"]:
-        panels[1, 2].legend(loc="upper right", handlelength=1.2)
+    for panel in panels[:, 2]:
+        if panel.get_legend_handles_labels()[1]:
+            panel.legend(loc="upper right", handlelength=1.2)
     for panel in panels[0]:
         _over_rescaled_time(panel, source, r"$t\,/\,\log(1/\alpha)$")
     for panel in panels[1]:
-        panel.set_xlim(0, float(rescaled[-1]))
-        panel.set_xlabel(r"$t\,/\,\log(1/\mathrm{std})$")
+        panel.set(xlim=(0, float(rescaled[-1])), xlabel=r"$t\,/\,\log(1/\mathrm{std})$")
     picture.suptitle(f"Attention head trained by gradient descent, step {descent.step:g} (numbers: stage)")
     names = [f"singular value {at} of {kind}" for kind in singular for at in range(singular[kind].shape[1])]
     blank = [[""] * len(source.labels)] * len(rescaled)
@@ -178,15 +164,14 @@ def draw_loss(source: ToySeed) -> Drawn:
     panels = picture.subplots(1, 2)
     for panel, scale in zip(panels, ("linear", "log"), strict=True):
         for number, (alpha, colour) in enumerate(zip(alphas, shades(len(alphas)), strict=True)):
-            style = STYLES[-1 - (len(alphas) - 1 - number) % len(STYLES)]
+            line = STYLES[-1 - (len(alphas) - 1 - number) % len(STYLES)]
             times, _, losses = curves[alpha]
-            panel.plot(times, losses, color=colour, linestyle=style, label=rf"$\alpha$ = {alpha}")
+            panel.plot(times, losses, color=colour, linestyle=line, label=rf"$\alpha$ = {alpha}")
         times, _, losses = source.staircase
         panel.plot(times, losses, color=INK, linewidth=0.6, label="Algorithm 1")
         panel.set_yscale(scale)
         _over_rescaled_time(panel, source)
-    panels[0].set_ylim(bottom=0)
-    panels[0].set_ylabel("loss")
+    panels[0].set(ylim=(0, None), ylabel="loss")
     panels[1].set_ylabel("loss (log)")
     panels[0].legend(loc="upper right")
     picture.suptitle(r"Loss of a diagonal attention head, exact flow, as $\alpha \to 0$ (numbers: stage)")
@@ -223,13 +208,14 @@ def _draw_entries(source: ToySeed, kind: str) -> Drawn:
         _over_rescaled_time(panel, source, "")
     for panel in panels[-1]:
         panel.set_xlabel(RESCALED)
-    for line in panels:
-        line[0].set_ylabel("entry")
+    for panel in panels[:, 0]:
+        panel.set_ylabel("entry")
     picture.suptitle(f"Entries of {NAMES[kind]}, exact flow (numbers: stage)")
-    flow = Line2D([], [], color=sequence()(0.4))
-    limit = Line2D([], [], color=INK, linewidth=0.5, linestyle=DASHES)
-    labels = ["flow, dark to light in Algorithm 1's order", "Algorithm 1"]
-    picture.legend([flow, limit], labels, loc="outside lower center", ncols=2)
+    looks = {
+        "flow, dark to light in Algorithm 1's order": {"color": sequence()(0.4)},
+        "Algorithm 1": {"color": INK, "linewidth": 0.5, "linestyle": DASHES},
+    }
+    legend_of(picture, looks)
     rows: Rows = []
     for name, (moments, values, _) in curves.items():
         rows += rows_of((name,), moments, *values[:, chosen].T)
@@ -267,9 +253,7 @@ def _draw_perturbations(source: ToySeed, kind: str, std: float, when: str) -> Dr
     last = panels.flat[-1]
     for curve, apart, colour in zip(curves, distances, shades(len(curves)), strict=True):
         last.plot(curve.times, apart.clamp(min=1e-8), color=colour, linewidth=0.9)
-    last.set_yscale("log")
-    last.set_xlim(left=0)
-    last.set_title(f"largest distance, all {len(curves)}")
+    last.set(yscale="log", xlim=(0, None), title=f"largest distance, all {len(curves)}")
     for line in panels:
         line[0].set_ylabel("entry of $a = u \\odot v$")
     for panel in panels[1]:
@@ -277,10 +261,9 @@ def _draw_perturbations(source: ToySeed, kind: str, std: float, when: str) -> Dr
     alpha = source.run.settings.smallest_alpha
     picture.suptitle(rf"Noise of std {std:g} on nonnegligible weights, {when} ($\alpha$ = {alpha})")
     crowded = bool(curves) and curves[0].original.shape[1] > MOST_MOVED
-    noisy = Line2D([], [], color=sequence()(0.4), linewidth=1.1)
-    without = Line2D([], [], color=INK, linewidth=0.7, linestyle=DASHES)
-    labels = [f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}", "without"]
-    picture.legend([noisy, without], labels, loc="outside lower center", ncols=2)
+    noisy = f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}"
+    without = {"color": INK, "linewidth": 0.7, "linestyle": DASHES}
+    legend_of(picture, {noisy: {"color": sequence()(0.4), "linewidth": 1.1}, "without": without})
     rows: Rows = []
     for number, (curve, apart) in enumerate(zip(curves, distances, strict=True)):
         where, moments = (number, curve.start), list(zip(curve.times.tolist(), apart.tolist(), strict=True))
@@ -304,7 +287,7 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> N
         panel.plot(moments, curve.perturbed[:, coordinate], color=colour, linewidth=1.1)
     panel.plot(moments, curve.original[:, most], color=INK, linewidth=0.7, linestyle=DASHES)
     since = [stage.time - curve.start for stage in source.stages]
-    mark_stages(panel, [time for time in since if 0 <= time <= moments[-1]], source.until, number=False)
+    style.mark_stages(panel, [time for time in since if 0 <= time <= moments[-1]], source.until, number=False)
     panel.set_xscale("symlog", linthresh=1e-3, linscale=0.4)  # shows the quick return and the later stages
     panel.set_xlim(0, moments[-1])
     panel.minorticks_off()
@@ -325,11 +308,12 @@ def draw_descent(source: ToySeed) -> Drawn:
     left, right = picture.subplots(1, 2)
     left.plot(flow_times, flow_losses, color=INK, linewidth=1.2, label="exact flow")
     rows = rows_of(("loss", "flow"), flow_times, flow_losses)
+    colours = style.VERMILION, BLUE, style.SKY, style.GREEN
     for number, descent in enumerate(descents):
-        colour, marker = (VERMILION, BLUE, SKY, GREEN)[number % 4], ("o", "s", "^", "D")[number % 4]
-        name, style = f"step {descent.step:g}", STYLES[number % len(STYLES)]
+        colour, marker = colours[number % 4], ("o", "s", "^", "D")[number % 4]
+        name, line = f"step {descent.step:g}", STYLES[number % len(STYLES)]
         times, losses = descent.times.numpy(), descent.losses.numpy()
-        left.plot(times, losses, color=colour, linestyle=style, label=f"descent, {name}")
+        left.plot(times, losses, color=colour, linestyle=line, label=f"descent, {name}")
         reached = descent.activation_times.numpy()
         both = np.isfinite(reached) & np.isfinite(activation) & (activation > 0)
         late = 100 * (reached[both] / activation[both] - 1)
@@ -338,8 +322,7 @@ def draw_descent(source: ToySeed) -> Drawn:
         right.plot(activation[both], late, marker, label=label, **look)
         rows += rows_of(("loss", name), times, losses)
         rows += rows_of(("percent late", name), activation[both], late)
-    left.set_yscale("log")
-    left.set_ylabel("loss (log)")
+    left.set(yscale="log", ylabel="loss (log)")
     left.legend(loc="lower left")
     right.axhline(0, color=INK, linewidth=0.6)
     right.set_ylabel("% later than in the flow")
@@ -377,6 +360,5 @@ def _mark_predicted(panel: Axes, times: Sequence[float]) -> None:
 
 
 def _over_rescaled_time(panel: Axes, source: ToySeed, label: str = RESCALED) -> None:
-    mark_stages(panel, [stage.time for stage in source.stages], source.until)
-    panel.set_xlim(0, source.until)
-    panel.set_xlabel(label)
+    style.mark_stages(panel, [stage.time for stage in source.stages], source.until)
+    panel.set(xlim=(0, source.until), xlabel=label)

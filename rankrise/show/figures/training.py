@@ -9,19 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from rankrise.recipes.train_settings import science_of
 from rankrise.runs import NotRecorded, Study, TrackedRun, found_stages
-from rankrise.show.figures.scaffold import (
-    CHANGES,
-    Drawn,
-    Rows,
-    figure,
-    grid,
-    legend_below,
-    mark_found_stages,
-    recorded,
-    rows_of,
-    stage_note,
-    tidy,
-)
+from rankrise.show.figures import scaffold
+from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, recorded, rows_of
 from rankrise.show.figures.style import INK, STYLES, mark_stages, new_figure, plain, sequence, shades
 
 METRICS = {
@@ -52,10 +41,10 @@ def draw_course(study: Study) -> Drawn:
         advice = "checkpoints hold none" if "history" in runs[0].extra else "pass them to tracker.step"
         raise NotRecorded(f"{study.label} has no record of loss or metrics: {advice}.")
     columns = 2 if len(shown) == 4 else 0
-    picture, panels = grid(len(shown), (0.4, 2.1), columns)
+    picture, panels = scaffold.grid(len(shown), (0.4, 2.1), columns)
     looks = _looks(runs)
     rows: Rows = []
-    for panel, name in zip(tidy(panels, len(shown)), shown, strict=True):
+    for panel, name in zip(scaffold.tidy(panels, len(shown)), shown, strict=True):
         for run, (colour, style) in zip(runs, looks, strict=True):
             steps, values = recorded(run, name)
             if len(steps):
@@ -64,17 +53,15 @@ def draw_course(study: Study) -> Drawn:
                 marker = "o" if len(drawn) == 1 else ""
                 panel.plot(moments, drawn, marker=marker, label=plain(run.name), **look)
                 rows += rows_of((run.name, name), steps.astype(int), values)
-        panel.set_title(plain(titles[name]))
-        panel.set_xlabel(study.members[0].clock)
-        panel.set_xlim(left=0)
+        panel.set(title=plain(titles[name]), xlabel=study.members[0].clock, xlim=(0, None))
         if ("loss" in name or "perplexity" in name) and _wide(panel):
             panel.set_yscale("log")
         elif name == "learning_rate":
             panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-        mark_found_stages(panel, study.main[0])
+        scaffold.mark_found_stages(panel, study.main[0])
     if len(runs) > 1:
-        legend_below(picture, panels.flat[0], min(3, len(runs)))
-    picture.suptitle(f"{plain(study.title)}: the course of training{stage_note(study.main[0])}")
+        scaffold.legend_below(picture, panels.flat[0], min(3, len(runs)))
+    picture.suptitle(f"{plain(study.title)}: the course of training{scaffold.stage_note(study.main[0])}")
     return Drawn(picture, ("run", "quantity", "step", "value"), rows)
 
 
@@ -185,8 +172,7 @@ def _draw_condition(loss: Axes, values: Axes, run: TrackedRun, place: Condition)
             name = f"{product} head {head + 1} singular value {index + 1}"
             curves[name] = (run.finite_steps, top[:, head, index])
     for panel in (loss, values):
-        panel.set_xlim(0, run.last_finite_step)
-        panel.set_ylim(bottom=0)
+        panel.set(xlim=(0, run.last_finite_step), ylim=(0, None))
         mark_stages(panel, [stage.step for stage in found_stages(run)], 0.0, number=False)
     rows: Rows = []
     for name, (steps, curve) in curves.items():
@@ -206,9 +192,7 @@ def _draw_counts(panel: Axes, counts: dict[Condition, list[int]]) -> None:
         panel.plot(scales, means, label=f"batch {size}", **look)
         for scale, place in zip(scales, places, strict=True):
             panel.plot([scale] * len(counts[place]), counts[place], ".", color=colour, markersize=3)
-    panel.set_xscale("log")
+    panel.set(xscale="log", xlabel="initialisation scale (1: default)", ylabel="stages found")
     panel.set_ylim(bottom=-0.2)
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.set_xlabel("initialisation scale (1: default)")
-    panel.set_ylabel("stages found")
     panel.legend(loc="upper right")
