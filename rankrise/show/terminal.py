@@ -70,42 +70,33 @@ class LayerRanks:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The numbers of a frame. `age` is that of the last line in seconds, `pace` is in steps per second,
-    `going_on` says whether a process writes the run (None if unknown), and `heads` counts those of the
-    largest layer."""
+    """What a run has recorded by now. `heads` counts those of the largest layer; `stages` is None before they
+    have been searched for."""
 
-    folder: str
-    model: str
-    base: str | None
-    adapter_rank: int | None
-    ceilings: dict[str, int]
-    since: str | None
-    finished: str | None
-    stopped: str | None
-    age: float | None
-    going_on: bool | None
-    pace: float | None
-    loss_steps: list[int]
+    run: TrackedRun
+    stages: StagesFound | None
+    ranks: list[LayerRanks]
+    heads: int
     losses: list[float]
     measured: list[int]
-    heads: int
-    ranks: list[LayerRanks]
-    stages: StagesFound | None
-    notes: list[str]
+    age: float | None
+    """Seconds since the last line."""
+    pace: float | None
+    """Steps per second."""
 
     @property
     def last_step(self) -> int | None:
         """The last recorded step, None before the first."""
-        return max([*self.loss_steps[-1:], *self.measured[-1:]], default=None)
+        return max([*self.run.steps()["step"][-1:].tolist(), *self.measured[-1:]], default=None)
 
     @property
     def state(self) -> str:
         """Whether the run is still being written."""
-        if self.finished is not None:
-            return f"finished {self.finished}"
-        if self.stopped is not None:
-            return f"not finished: {self.stopped}"
-        if self.going_on is False:
+        if self.run.info.get("finished") is not None:
+            return f"finished {self.run.info['finished']}"
+        if self.run.info.get("stopped") is not None:
+            return f"not finished: {self.run.info['stopped']}"
+        if self.run.going_on is False:
             where = "before its first step" if self.last_step is None else f"at step {self.last_step}"
             return f"stopped {where}, not finished: {PROCESS_ENDED}"
         if self.age is None:
@@ -115,36 +106,40 @@ class Snapshot:
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers, for JSON."""
-        stages = None if self.stages is None else self.stages.to_dict()
-        return asdict(self) | {"last_step": self.last_step, "state": self.state, "stages": stages}
+        run = self.run
+        about = {
+            name: getattr(run, name) for name in ("base", "adapter_rank", "ceilings", "since", "going_on")
+        }
+        about |= {name: run.info.get(name) for name in ("model", "finished", "stopped")}
+        numbers = {name: getattr(self, name) for name in ("losses", "measured", "heads", "age", "pace")}
+        return {
+            "folder": str(run.folder),
+            **about,
+            **numbers,
+            "loss_steps": run.steps()["step"][: len(self.losses)].tolist(),
+            "ranks": [asdict(line) for line in self.ranks],
+            "notes": run.notes,
+            "last_step": self.last_step,
+            "state": self.state,
+            "stages": None if self.stages is None else self.stages.to_dict(),
+        }
 
 
 def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
-    """What a run has recorded by now; `stages` is None before they have been searched for."""
+    """The numbers of a frame."""
     recorded = run.steps()
-    steps, losses = recorded["step"], recorded.get("loss", np.zeros(0))
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
-    pace_steps, times = steps[-PACE_ROWS:], recorded.get("time", np.zeros(0))[-PACE_ROWS:]
+    steps, times = (recorded.get(name, np.zeros(0))[-PACE_ROWS:] for name in ("step", "time"))
     moving = len(times) > 1 and times[-1] > times[0]
     return Snapshot(
-        folder=str(run.folder),
-        model=run.info["model"],
-        base=run.base,
-        adapter_rank=run.adapter_rank,
-        ceilings=run.ceilings,
-        since=run.since,
-        finished=run.info.get("finished"),
-        stopped=run.info.get("stopped"),
-        age=max(0.0, time.time() - max(touched)) if touched else None,
-        going_on=run.going_on,
-        pace=float((pace_steps[-1] - pace_steps[0]) / (times[-1] - times[0])) if moving else None,
-        loss_steps=steps[: len(losses)].tolist(),
-        losses=losses.tolist(),
-        measured=run.measured.tolist(),
-        heads=max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
+        run,
+        stages,
         ranks=_ranks(run),
-        stages=stages,
-        notes=run.notes,
+        heads=max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
+        losses=recorded.get("loss", np.zeros(0)).tolist(),
+        measured=run.measured.tolist(),
+        age=max(0.0, time.time() - max(touched)) if touched else None,
+        pace=float((steps[-1] - steps[0]) / (times[-1] - times[0])) if moving else None,
     )
 
 
@@ -187,9 +182,10 @@ def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
     from rich.console import Group
     from rich.text import Text
 
+    run = shot.run
     unknown = shot.measured and not any(np.isfinite(line.course(rank)).any() for line in shot.ranks)
     if rank != "stable" and unknown:
-        raise RankriseError(f"{shot.folder} was recorded without the {TITLES[rank]}: track the run again.")
+        raise RankriseError(f"{run.folder} was recorded without the {TITLES[rank]}: track the run again.")
     width, ascii_only = console.width, console.options.ascii_only
     bars = PLAIN_BARS if ascii_only else BARS
     spread = f" {'+-' if ascii_only else '±'} " if shot.heads > 1 and rank == "stable" else ""
@@ -197,25 +193,24 @@ def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
     of_matrices = [line for line in shot.ranks if line.product == MATRIX]
     layers = list(dict.fromkeys(line.layer for line in of_heads))
     numbered = enumerate(zip(layers, short_names(layers), strict=True), start=1)
-    blocks: list[tuple[str, list[LayerRanks], dict[str, str], str]] = []
+    names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
+    tables = []
     if of_heads or not of_matrices:
-        blocks.append(
-            ("layer", of_heads, {layer: f"{number} ({short})" for number, (layer, short) in numbered}, spread)
-        )
+        tables.append(_table("layer", of_heads, names, spread, width, bars, rank))
     if of_matrices:
-        blocks.append(("matrix", of_matrices, {line.layer: line.layer for line in of_matrices}, ""))
-    tables = [_table(*block, width, bars, rank, energy=rank != ENERGY) for block in blocks]
+        own = {line.layer: line.layer for line in of_matrices}
+        tables.append(_table("matrix", of_matrices, own, "", width, bars, rank))
 
-    base = f" {shot.base}" if shot.base is not None else ""
+    base = f" {run.base}" if run.base is not None else ""
     beginning = base and f", fine-tuned from{base}"
-    if shot.adapter_rank is not None:
+    if run.adapter_rank is not None:
         on = base and f" on{base}"
-        beginning = f", adapter of rank {shot.adapter_rank} ({ceiling_words(shot.ceilings)}){on}"
+        beginning = f", adapter of rank {run.adapter_rank} ({ceiling_words(run.ceilings)}){on}"
     losses, measurements = len(shot.losses), len(shot.measured)
     finite = [loss for loss in shot.losses if np.isfinite(loss)]
     loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
     about = [
-        f"{shot.folder}  {shot.model}{beginning}  {shot.state}",
+        f"{run.folder}  {run.info['model']}{beginning}  {shot.state}",
         f"step {'none' if shot.last_step is None else shot.last_step}"
         + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
         + f"  {losses} loss{'es' * (losses != 1)} and {measurements} measurement{'s' * (measurements != 1)}",
@@ -223,7 +218,7 @@ def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
     ]
     if losses:
         about.append("ranks are over measured steps, the loss over all steps")
-    since = "" if shot.since is None else f" since {shot.since}"
+    since = "" if run.since is None else f" since {run.since}"
     over = f", mean{spread and f'{spread}std'} over heads" if shot.heads > 1 else ""
     beside = f", and its {ENERGY} % energy rank" if any(energy for _, energy in tables) else ""
     about.append(f"{TITLES[rank]} of the change{since}{over}{beside}:")
@@ -232,7 +227,7 @@ def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
             f"(how many directions hold {ENERGY} % of its energy: up to twice the head size, "
             "since a head's change is a difference of two products)"
         )
-    below = [*_stage_lines(shot), *(f"note: {note}" for note in shot.notes)]
+    below = [*_stage_lines(shot), *(f"note: {note}" for note in run.notes)]
     indented = (textwrap.fill(line, width, subsequent_indent="    ") for line in below)
     return Group(*map(Text, about), *(Fitting(table) for table, _ in tables), *map(Text, indented))
 
@@ -245,10 +240,9 @@ def _table(
     room: int,
     bars: str,
     rank: str,
-    energy: bool,
 ) -> "tuple[Table, bool]":
-    """A row per layer or matrix: per product the rank as bars and as it is now; with `energy`, also the
-    energy rank, if it is recorded and there is room. The second value says whether it is shown."""
+    """A row per layer or matrix: per product the rank as bars and as it is now, and the energy rank if it is
+    recorded and there is room. The second value says whether it is shown."""
     from rich.table import Table
     from rich.text import Text
 
@@ -258,7 +252,7 @@ def _table(
     energies = {place: f"{line.last(ENERGY):.1f}" for place, line in found.items()}
     taken = GAP + len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
     more = len(products) * (max(map(len, ["energy", *energies.values()])) + GAP)
-    energy = energy and any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
+    energy = rank != ENERGY and any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
     most = room - taken - more - len(products) * NARROWEST  # characters left for names beside it
     longest = max(map(len, [title, *names.values()]))
     energy = energy and (longest <= most or most >= SHORTEST)
