@@ -2,7 +2,6 @@
 
     python benchmarks/overhead.py --device cuda      # ViT 6 x 8 x (512, 128), batch 512, bf16, torch.compile
     python benchmarks/overhead.py                    # a small ViT on the CPU
-    python benchmarks/overhead.py --model 7b         # on paper: a 7B-shaped model on 8 ranks
 
 Stable ranks and the 8 leading values every 20 steps, full spectra every 100. A block is 100 steps, one of
 full spectra and four of ranks. Plain and tracked blocks come in pairs whose order alternates. The device is
@@ -23,12 +22,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from many_devices import LLAMA_7B, Sharded
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -142,40 +140,28 @@ def products(layer: Layer) -> tuple[Tensor, Tensor]:
     return (layer.key @ layer.query.mT).detach(), (layer.value @ layer.output.mT).detach()
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """Of one way to measure, over a plain block of `SELDOM` steps: percent with an interval, and seconds.
+def overhead(
+    way: str, plain: list[Seconds], with_it: list[Seconds], waited: list[float]
+) -> dict[str, str | float]:
+    """One way to measure, over a plain block of `SELDOM` steps: percent with an interval, and seconds.
 
     `processor_percent` is of the processors' time on the host: it does not see what runs on an accelerator,
     and other programs on the machine hardly change it.
     """
-
-    way: str
-    percent: float
-    low: float
-    high: float
-    confidence: float
-    seconds: float
-    waited_seconds: float
-    processor_percent: float
-    blocks: int
-
-
-def overhead(way: str, plain: list[Seconds], with_it: list[Seconds], waited: list[float]) -> Overhead:
     pairs = list(zip(plain, with_it, strict=True))
     percents = sorted(100 * (other.wall / one.wall - 1) for one, other in pairs)
     low, high, confidence = median_interval(percents)
-    return Overhead(
-        way=way,
-        percent=statistics.median(percents),
-        low=low,
-        high=high,
-        confidence=confidence,
-        seconds=statistics.median(other.wall - one.wall for one, other in pairs),
-        waited_seconds=statistics.median(waited),
-        processor_percent=statistics.median(100 * (b.processor / a.processor - 1) for a, b in pairs),
-        blocks=len(pairs),
-    )
+    return {
+        "way": way,
+        "percent": statistics.median(percents),
+        "low": low,
+        "high": high,
+        "confidence": confidence,
+        "seconds": statistics.median(other.wall - one.wall for one, other in pairs),
+        "waited_seconds": statistics.median(waited),
+        "processor_percent": statistics.median(100 * (b.processor / a.processor - 1) for a, b in pairs),
+        "blocks": len(pairs),
+    }
 
 
 def median_interval(ordered: list[float], wanted: float = 0.95) -> tuple[float, float, float]:
@@ -199,18 +185,13 @@ def measure(
 ) -> dict[str, Any]:
     model = build(setting, device)
     training = Training(model, setting, device, compiled=device != "cpu" and not eager)
-    start = time.perf_counter()
     training.run(OFTEN)  # compiles, and settles the memory
-    warm_up_seconds = time.perf_counter() - start
-    peak_plain = peak(device, lambda: training.run(OFTEN))
     plain, tracked, naive_seconds, waited = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
         schedule = watch.Schedule(often=OFTEN, seldom=SELDOM)
         others = tracker_threads()
         tracker = watch.RankTracker(model, folder, schedule=schedule, top=TOP, keep=keep, strict=True)
         tracker.flush()
-        construction_seconds = time.perf_counter() - start
         (worker,) = tracker_threads() - others
 
         starts = itertools.count(0, SELDOM)
@@ -234,7 +215,7 @@ def measure(
             tracker.flush()
             waited.append(time.perf_counter() - start)
 
-        peak_tracked = peak(device, tracked_block)  # also warms up
+        tracked_block()  # warms up
         waited.clear()
         own.clear()
         naive = Naive(model)
@@ -258,15 +239,11 @@ def measure(
         "batch": setting.batch,
         "keep": keep,
         "milliseconds_a_step": 1e3 * statistics.median(block.wall for block in plain) / SELDOM,
-        "warm_up_seconds": warm_up_seconds,
-        "construction_seconds": construction_seconds,
         "ranks_measured": f"{ranks} of {(blocks + 1) * SELDOM // OFTEN}",
         "spectra_measured": f"{spectra} of {blocks + 1}",
         "own_processor_percent": None
         if device != "cpu"
         else 100 * statistics.median(own) / statistics.median(block.processor for block in plain),
-        "initial_megabytes": initial_bytes(model) / 2**20,
-        "extra_device_megabytes": None if peak_plain is None else (peak_tracked - peak_plain) / 2**20,
         "overheads": [
             overhead("tracker", plain, tracked, waited),
             overhead("svdvals in the loop", plain[: len(naive_seconds)], naive_seconds, [0.0]),
@@ -275,7 +252,7 @@ def measure(
 
 
 def tracker_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "rankrise-tracker"}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("rankrise-tracker")}
 
 
 def processor_seconds(worker: threading.Thread) -> float:
@@ -284,56 +261,23 @@ def processor_seconds(worker: threading.Thread) -> float:
     return int(path.read_text().split()[0]) / 1e9 if path.exists() else math.nan
 
 
-def initial_bytes(model: nn.Module) -> int:
-    weights = [(layer.query, layer.key, layer.value, layer.output) for layer in watch.heads(model)]
-    return sum(weight.numel() * weight.element_size() for layer in weights for weight in layer)
-
-
-def peak(device: str, work: Callable[[], object]) -> int | None:
-    """Bytes of the device that are taken at most while `work` runs; None on the CPU."""
-    if device == "cpu":
-        work()
-        return None
-    torch.cuda.reset_peak_memory_stats()
-    work()
-    return torch.cuda.max_memory_allocated()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--model", choices=["vit", "7b"], default="vit", help="7b: numbers on paper")
     parser.add_argument("--blocks", type=int, default=6, help="pairs of blocks of 100 steps")
     parser.add_argument(
         "--keep", choices=["model", "cpu"], default="model", help="where initial weights live"
     )
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--patience", type=float, default=8.0, help="seconds for the naive way")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
-    if arguments.model == "7b":
-        on_paper = Sharded(LLAMA_7B, ranks=8, weight_bytes=4, every=OFTEN)
-        print(to_json(on_paper.to_dict()) if arguments.json else on_paper)
-        return
     setting = CPU if arguments.device == "cpu" else GPU
     found = measure(
         setting, arguments.device, arguments.blocks, arguments.keep, arguments.eager, arguments.patience
     )
-    rows: list[Overhead] = found.pop("overheads")
-    if arguments.json:
-        print(to_json({**found, "overheads": [asdict(row) for row in rows]}))
-        return
-    for name, value in found.items():
-        print(f"{name.replace('_', ' '):24}{f'{value:.4g}' if isinstance(value, float) else value}")
-    print(
-        f"\n{'':22}{'overhead':>10}{'interval':>24}{'seconds':>10}{'waited':>9}{'processor':>11}{'blocks':>8}"
-    )
-    for row in rows:
-        interval = f"{row.low:.2f} to {row.high:.2f} ({row.confidence:.0%})"
-        numbers = f"{row.seconds:10.4f}{row.waited_seconds:9.4f}{row.processor_percent:10.2f}%{row.blocks:8d}"
-        print(f"{row.way:22}{row.percent:9.2f}%{interval:>24}{numbers}")
+    print(to_json(found))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -40,7 +39,6 @@ def load(folder: str | Path) -> "TrackedRun":
     return TrackedRun(Path(folder), read_run(folder, "tracked"))
 
 
-@dataclass(frozen=True, eq=False)
 class TrackedRun:
     """A tracked run, open for reading. Files are read once: `load` again to see what came since.
 
@@ -48,15 +46,48 @@ class TrackedRun:
     [measured steps, layers, heads], with nan where a layer has fewer heads; of a matrix, [measured steps].
     """
 
-    folder: Path
-    info: dict[str, Any]
-    """What run.json holds."""
-    energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
-    """The shares of a change's energy whose directions `energy_rank` counts."""
     kinds: ClassVar[tuple[Kind, ...]] = get_args(Kind)
     """What `curve` reads."""
-    _spectra: dict[int | None, dict[str, Array]] = field(default_factory=dict, init=False)
-    _curves: dict[tuple[str, str], Array] = field(default_factory=dict, init=False)
+    energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
+    """The shares of a change's energy whose directions `energy_rank` counts."""
+
+    def __init__(self, folder: Path, info: dict[str, Any]) -> None:
+        self.folder, self.name = folder, folder.resolve().name
+        self.info = info
+        """What run.json holds."""
+        self.layers: list[dict[str, Any]] = info["layers"]
+        """Name, heads, sizes and notes of each tracked layer."""
+        self.matrices: list[str] = [matrix["name"] for matrix in info["matrices"]]
+        """The names of the other tracked matrices."""
+        self.products: tuple[str, ...] = tuple(info["settings"]["products"])
+        """Those of "KQ" and "VO" that are tracked."""
+        self.finished = bool(info.get("finished"))
+        """Whether the tracker was closed, and nothing was lost."""
+
+        self.extra: dict[str, Any] = info.get("extra") or {}
+        """What the run's maker left. `rankrise train` leaves all that follows."""
+        self.recipe: dict[str, Any] = self.extra.get("recipe") or {}
+        """All settings of the training; empty if unknown."""
+        self.scale = float(self.recipe.get("initialisation_scale", 1.0))
+        self.seed = int(self.recipe.get("seed", 0))
+        self.batch_size = int(self.recipe.get("batch_size", 0))
+        self.data: str | None = self.extra.get("data") or self.recipe.get("data") or None
+        """The name of the data set."""
+        self.base: str | None = self.extra.get("base") or None
+        """The model that a fine-tuning or an adapter began from."""
+        self.since: str | None = self.extra.get("history", {}).get("since") or None
+        """The checkpoint that a history's changes are measured against; None for the initialisation."""
+        self.adapter_rank: int | None = self.extra.get("adapter_rank")
+        """The rank of the adapter, if one was trained."""
+        self.total_steps: int | None = self.extra.get("total_steps")
+        """The steps that training was to take."""
+        self.epoch_steps: int | None = self.extra.get("epoch_steps")
+        self.warm_up_steps = float((self.epoch_steps or 0) * self.recipe.get("warm_up_epochs", 0))
+        self.clock = "epoch" if (self.epoch_steps or 1) > 1 else "step"
+        """The unit of training time: "epoch", or "step" if an epoch is one step or unknown."""
+
+        self._spectra: dict[int | None, dict[str, Array]] = {}
+        self._curves: dict[tuple[str, str], Array] = {}
 
     def __repr__(self) -> str:
         layers, steps = len(self.layers), len(self.measured)
@@ -66,79 +97,10 @@ class TrackedRun:
         about += ", finished" if self.finished else ", unfinished"
         return f"TrackedRun({'; '.join([about, *self.notes])})"
 
-    # What was tracked.
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.resolve().name
-
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """Name, heads, sizes and notes of each tracked layer."""
-        return list(self.info["layers"])
-
-    @property
-    def matrices(self) -> list[str]:
-        """The names of the other tracked matrices."""
-        return [matrix["name"] for matrix in self.info["matrices"]]
-
-    @property
-    def products(self) -> tuple[str, ...]:
-        """Those of "KQ" and "VO" that are tracked."""
-        return tuple(self.info["settings"]["products"])
-
-    @property
-    def finished(self) -> bool:
-        """Whether the tracker was closed, and nothing was lost."""
-        return bool(self.info.get("finished"))
-
     @property
     def going_on(self) -> bool | None:
         """Whether a process is writing it now; None if unknown, as for a copy."""
         return is_held(self.folder)
-
-    # What the run's maker left in `extra`. `rankrise train` leaves all of it.
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        return self.info.get("extra") or {}
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """All settings of the training; empty if unknown."""
-        recipe = self.extra.get("recipe")
-        return recipe if isinstance(recipe, dict) else {}
-
-    @property
-    def scale(self) -> float:
-        """The initialisation scale, 1 if unknown."""
-        return float(self.recipe.get("initialisation_scale", 1.0))
-
-    @property
-    def seed(self) -> int:
-        """The seed, 0 if unknown."""
-        return int(self.recipe.get("seed", 0))
-
-    @property
-    def data(self) -> str | None:
-        """The name of the data set."""
-        return self.extra.get("data") or self.recipe.get("data") or None
-
-    @property
-    def base(self) -> str | None:
-        """The model that a fine-tuning or an adapter began from."""
-        return self.extra.get("base") or None
-
-    @property
-    def since(self) -> str | None:
-        """The checkpoint that a history's changes are measured against; None for the initialisation."""
-        return self.extra.get("history", {}).get("since") or None
-
-    @property
-    def adapter_rank(self) -> int | None:
-        """The rank of the adapter, if one was trained."""
-        return self.extra.get("adapter_rank")
 
     @property
     def ceilings(self) -> dict[str, int]:
@@ -154,33 +116,8 @@ class TrackedRun:
                 found[product] = max(found.get(product, 0), here)
         return found
 
-    @property
-    def epoch_steps(self) -> int | None:
-        """Steps in an epoch."""
-        return self.extra.get("epoch_steps")
-
-    @property
-    def total_steps(self) -> int | None:
-        """The steps that training was to take."""
-        return self.extra.get("total_steps")
-
-    @property
-    def warm_up_steps(self) -> float:
-        """The steps of the warm-up; 0 if unknown."""
-        return float((self.epoch_steps or 0) * self.recipe.get("warm_up_epochs", 0))
-
-    @property
-    def batch_size(self) -> int:
-        """Examples per step; 0 if unknown."""
-        return int(self.recipe.get("batch_size", 0))
-
-    @property
-    def clock(self) -> str:
-        """The unit of training time: "epoch", or "step" if an epoch is one step or unknown."""
-        return "epoch" if (self.epoch_steps or 1) > 1 else "step"
-
     def at(self, steps: Any) -> Array:
-        """Convert steps to that unit."""
+        """Convert steps to the unit of `clock`."""
         return numpy.asarray(steps, dtype=float) / (self.epoch_steps or 1)
 
     # Which steps were measured, and which of them are usable.
@@ -300,7 +237,8 @@ class TrackedRun:
                 values = [row[which].get(kind) for row in rows]
                 shape = [len(values)]
                 if heads:
-                    shape += [len(self.layers), max(len(layer["tracked_heads"]) for layer in self.layers)]
+                    heads_of = [len(layer["tracked_heads"]) for layer in self.layers]
+                    shape += [len(self.layers), max(heads_of, default=0)]
                 if kind == "energy_rank":
                     shape.append(len(ENERGY_SHARES))
                 elif kind == "top":

@@ -1,7 +1,7 @@
-"""The examples run as they stand, and their records hold what numpy finds in their checkpoints."""
+"""The examples run as they stand, and docs/integrations.md shows what they do."""
 
-import math
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -17,7 +17,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, ViTConfig, ViTForImageClas
 
 from rankrise import watch
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"\]\(\.\./(examples/\w+\.py)\).*?```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def vit() -> nn.Module:
@@ -25,10 +27,6 @@ def vit() -> nn.Module:
     return ViTForImageClassification(
         ViTConfig(image_size=8, patch_size=2, num_channels=1, num_labels=10, **sizes)
     )
-
-
-def gpt2() -> nn.Module:
-    return GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=32, n_layer=2, n_head=4))
 
 
 def plain_model(run: Path) -> nn.Module:
@@ -50,7 +48,7 @@ def lightning_model(run: Path) -> nn.Module:
 
 
 def accelerate_model(run: Path) -> nn.Module:
-    model = gpt2()
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=32, n_layer=2, n_head=4))
     model.load_state_dict(load_file(run / "checkpoints" / "00000032" / "model.safetensors"), strict=False)
     model.tie_weights()
     return model
@@ -71,7 +69,7 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     first, more, model, saved_at, last = CASES[name]
     run = tmp_path / "run"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(EXAMPLES / name), "--run", str(run), *first]
+    command = [sys.executable, str(ROOT / "examples" / name), "--run", str(run), *first]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert f"rankrise report {run}" in done.stdout
@@ -79,7 +77,7 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     before = {step: rank for step, rank in measured(run).items() if step <= saved_at}
 
     monkeypatch.setattr(sys, "argv", [name, "--run", str(run), *more])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     after = measured(run)
     due = [step for step in range(1, last + 1) if watch.Schedule().due(step) or step == last]
     left_out = watch.load(run).info["left_out"].get("measurements", 0)  # on a slow disk
@@ -89,7 +87,7 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     loss = watch.load(run).steps()["loss"]
     loss = loss[numpy.isfinite(loss)]
     assert loss[-5:].mean() < loss[:5].mean()
-    assert watch.load(run).info["finished"] is not None
+    assert watch.load(run).finished
 
 
 def measured(run: Path) -> dict[int, numpy.ndarray]:
@@ -101,15 +99,28 @@ def check_ranks(run: Path, model: Callable[[Path], nn.Module], step: int) -> Non
     """Against numpy's SVD of the formed products, of the initial weights and the checkpoint's."""
     record, initial = watch.load(run), load_file(run / "initial.safetensors")
     place = record.measured.tolist().index(step)
-    layers = list(watch.heads(model(run)))
-    assert [layer.name for layer in layers] == [layer["name"] for layer in record.layers]
     for product, (left, right) in {"KQ": ("key", "query"), "VO": ("value", "output")}.items():
-        for index, layer in enumerate(layers):
+        for index, layer in enumerate(watch.heads(model(run))):
             now = getattr(layer, left) @ getattr(layer, right).mT
             then = initial[f"{layer.name}.{left}"] @ initial[f"{layer.name}.{right}"].mT
             values = numpy.linalg.svd((now - then).detach().double().numpy(), compute_uv=False)
             ranks = (values**2).sum(-1) / values[:, 0] ** 2
             numpy.testing.assert_allclose(record.stable_rank(product)[place, index], ranks, rtol=1e-3)
-            assert math.isclose(
-                record.norm(product)[place, index, 0], numpy.linalg.norm(values[0]), rel_tol=1e-3
-            )
+
+
+def test_the_page_shows_every_example_as_it_is() -> None:
+    assert {name for name, _ in SHOWN} == {f"examples/{path.name}" for path in ROOT.glob("examples/*.py")}
+    for name, code in SHOWN:
+        lines = {line.strip() for line in (ROOT / name).read_text(encoding="utf-8").splitlines()}
+        assert not {line.strip() for line in code.splitlines()} - {"", "..."} - lines
+
+
+def test_the_page_has_the_numbers_of_the_benchmark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import many_devices
+
+    many_devices.main()
+    printed = re.findall(r"[\d.]+ (?:GB|%)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert re.findall(r"\| ([\d.]+ (?:GB|%)) \|", PAGE) == printed
