@@ -151,12 +151,6 @@ def leading_values(before: Tensor, after: Tensor, count: int) -> tuple[Tensor, T
     With D the difference, the space spanned by X, (D^T D) X, (D^T D)^2 X, ... for a few random columns X soon
     contains the leading vectors. A Ritz value of D^T D in it is too small by at most residual^2 / gap; if
     that does not become small, all values are computed.
-
-    >>> before = torch.zeros(300, 300)
-    >>> after = torch.diag(torch.arange(300.0, 0.0, -1.0))
-    >>> values, norm = leading_values(before, after, 3)
-    >>> values.round(decimals=3), norm.square().round()
-    (tensor([300., 299., 298.], dtype=torch.float64), tensor(9045050., dtype=torch.float64))
     """
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT

@@ -49,11 +49,7 @@ def energy_rank(values: Values, share: float = 0.9) -> Tensor:
 
 
 def rank_above(values: Values, threshold: float = 1e-3) -> Tensor:
-    """How many singular values exceed `threshold` times the largest.
-
-    >>> rank_above(torch.tensor([5.0, 1.0, 1e-4]), 1e-3)
-    tensor(2)
-    """
+    """How many singular values exceed `threshold` times the largest."""
     if not 0 <= threshold < 1:
         raise RankriseError(f"threshold is {threshold}: pass a share of the largest value, such as 1e-3.")
     values = _singular(values)

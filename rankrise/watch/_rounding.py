@@ -38,11 +38,7 @@ class Stored(NamedTuple):
 
 
 def spacing(weight: Tensor) -> Tensor:
-    """Distance, in float32, between the numbers of the weight's dtype around each of its entries.
-
-    >>> spacing(torch.tensor([1.0, 1.5, 2.0, 0.0], dtype=torch.bfloat16))
-    tensor([0.0078, 0.0078, 0.0156, 0.0000])
-    """
+    """Distance, in float32, between the numbers of the weight's dtype around each of its entries."""
     return _powers(weight).mul_(torch.finfo(weight.dtype).eps)
 
 
@@ -58,11 +54,7 @@ def _powers(weight: Tensor) -> Tensor:
 
 
 def as_stored(weight: Tensor) -> Tensor:
-    """The weight [..., m, n] in the dtype it was rounded to: float32 may hold what was narrower before.
-
-    >>> as_stored(torch.tensor([[1.0, 1 / 3]])).dtype, as_stored(torch.tensor([[1.0, 0.25]])).dtype
-    (torch.float32, torch.bfloat16)
-    """
+    """The weight [..., m, n] in the dtype it was rounded to: float32 may hold what was narrower before."""
     if weight.dtype == torch.float64:
         weight = weight.float()
     if weight.dtype == torch.float32:

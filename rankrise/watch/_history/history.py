@@ -50,7 +50,7 @@ def history(
     """Turn a series of checkpoints into a tracked run in the folder `run`, as `RankTracker` would have.
 
     `series` is a folder of checkpoints, a list of them, the name of a model on the Hugging Face Hub whose
-    revisions they are, or a plan from `history_plan`. `choices` are the arguments of `history_plan`:
+    revisions they are, or a plan from `history_plan`, whose arguments are the `choices`:
 
     - `steps`: a pattern with one group or a table, for names that tell steps in an unusual way;
     - `every`, `first`, `last`, `log_spaced`: which checkpoints;
@@ -163,7 +163,7 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
         shutil.rmtree(scratch, ignore_errors=True)
     about = {
         "model": plan.model.name,
-        "settings": {"products": plan.model.products, "top": plan.top},
+        "settings": _settings(plan),
         "device": plan.device,
         "note": note,
         "extra": {
@@ -245,12 +245,12 @@ def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
 
 def _changes(units: Sequence[Unit], before: Part, after: Part) -> list[UnitChange]:
     """The changes of the units that `after` has."""
-    found = []
-    for unit in units:
-        if unit.name in after:
-            (old, old_variances), (new, new_variances) = before[unit.name], after[unit.name]
-            found.append(UnitChange(unit, old, new, (old_variances, new_variances)))
-    return found
+    return [
+        UnitChange(unit, *weights, noises)
+        for unit in units
+        if unit.name in after
+        for weights, noises in [zip(before[unit.name], after[unit.name], strict=True)]
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -281,30 +281,25 @@ def _steps_held(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> se
 
 
 def _refuse_other_settings(plan: HistoryPlan, folder: Path) -> None:
-    info, layers = read_run(folder, "tracked"), [unit for unit in plan.model.units if unit.is_layer]
+    info = read_run(folder, "tracked")
     if "history" not in info.get("extra", {}):
         raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
-    held = {
-        "layers": [layer["name"] for layer in info["layers"]],
-        "heads": [layer["tracked_heads"] for layer in info["layers"]],
-        "matrices": [matrix["name"] for matrix in info["matrices"]],
-        "products": info["settings"]["products"],
-        "top": info["settings"]["top"],
+    held = info["settings"] | {
         "base": info["extra"]["history"]["base"],
+        "layers, heads or matrices": [[layer["name"], layer["tracked_heads"]] for layer in info["layers"]]
+        + [[matrix["name"], []] for matrix in info["matrices"]],
     }
-    asked = {
-        "layers": [layer.name for layer in layers],
-        "heads": [list(layer.heads) for layer in layers],
-        "matrices": [unit.name for unit in plan.model.units if not unit.is_layer],
-        "products": plan.model.products,
-        "top": plan.top,
+    asked = _settings(plan) | {
         "base": _base(plan),
+        "layers, heads or matrices": [[unit.name, list(unit.heads)] for unit in plan.model.units],
     }
     for what, value in asked.items():
         if value != held[what]:
-            raise RankriseError(
-                f"{folder} was measured with other {what}: pass the same {what}, or another folder."
-            )
+            raise RankriseError(f"{folder} was measured with other {what}: pass the same, or another folder.")
+
+
+def _settings(plan: HistoryPlan) -> dict[str, Any]:
+    return {"products": plan.model.products, "top": plan.top}
 
 
 def _base(plan: HistoryPlan) -> dict[str, str]:

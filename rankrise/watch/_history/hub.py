@@ -5,7 +5,6 @@ for ranges of bytes fetch them. Pickled files are fetched whole. Endpoint and to
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,11 +46,9 @@ class HubRevision:
         return f"commit:{self.commit}"
 
     def header(self) -> Checkpoint:
+        """Names, shapes and sizes of the tensors."""
         if self._pickled:
-            raise RankriseError(
-                f"{self} is pickled and has no config.json, so its names are not known before it is fetched: "
-                "download it whole, and pass the folders."
-            )
+            raise RankriseError(f"{self} is pickled: download it whole, and pass the folder.")
         tensors = {}
         for file, (_, table) in self._tables.items():
             for name, one in table.items():
@@ -166,15 +163,6 @@ class HubRevision:
         return _ask(f"{file} of {self}", get)
 
 
-def is_hub_name(text: str) -> bool:
-    """Whether a text may name a model on the Hub: OWNER/NAME.
-
-    >>> is_hub_name("EleutherAI/pythia-160m"), is_hub_name("runs/a/b"), is_hub_name("./runs")
-    (True, False, False)
-    """
-    return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
-
-
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; a branch hides a tag of its name."""
     refs = _ask(
@@ -185,11 +173,7 @@ def hub_revisions(repository: str) -> list[HubRevision]:
 
 
 def _requests(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """Ranges to ask for, each with its wanted parts: neighbours together, large ones split.
-
-    >>> list(_requests([(0, 10), (12, 20), (10**7, 10**7 + 4)]))
-    [(0, 20, [(0, 10), (12, 20)]), (10000000, 10000004, [(10000000, 10000004)])]
-    """
+    """Ranges to ask for, each with its wanted parts: neighbours together, large ones split."""
     pieces = [(one, min(one + PART, end)) for begin, end in ranges for one in range(begin, end, PART)]
     parts: list[tuple[int, int]] = []
     for begin, end in pieces:

@@ -15,7 +15,7 @@ from rankrise.record.names import CHECKPOINTS, CONFIG, SERIES
 from rankrise.record.run_file import has_run
 from rankrise.record.weight_folders import WHOLE, folders_with_weights, weights_in
 from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
-from rankrise.watch._history.hub import HubRevision, hub_revisions, is_hub_name
+from rankrise.watch._history.hub import HubRevision, hub_revisions
 
 # A fingerprint reads a piece at the beginning of each file, where safetensors keep names and places, and
 # pieces that are spread over the rest.
@@ -50,12 +50,12 @@ class LocalCheckpoint:
                     digest.update(opened.read(PIECE))
         return f"sha256-pieces:{digest.hexdigest()}"
 
-    def header(self) -> Checkpoint:
-        return Checkpoint.open(self.path)
-
     def config(self, into: Path) -> Path | None:
         path = (self.path if self.path.is_dir() else self.path.parent) / CONFIG
         return path if path.is_file() else None
+
+    def header(self) -> Checkpoint:
+        return Checkpoint.open(self.path)
 
     def size(self, wanted: Wanted) -> int:
         header = self.header()
@@ -103,11 +103,7 @@ def step_of(name: str) -> int | None:
 
 
 def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], int | None]:
-    """Turn `steps` into a function: a mapping, a CSV file with lines `name,step`, a pattern, or the rule.
-
-    >>> reader_of(r"stage2-.*-step(\\d+)")("stage2-part1-step30-tokens1B"), reader_of({"final": 9})("final")
-    (30, 9)
-    """
+    """Turn `steps` into a function: a mapping, a CSV file with lines `name,step`, a pattern, or the rule."""
     if steps is None:
         return step_of
     if isinstance(steps, Mapping):
@@ -116,21 +112,17 @@ def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], i
         with Path(steps).open(encoding="utf-8-sig", newline="") as file:
             lines = [line for line in csv.reader(file) if len(line) == 2 and line[1].strip().isdecimal()]
         return {name.strip(): int(step) for name, step in lines}.get
+    pattern = str(steps)
     try:
-        pattern = re.compile(str(steps))
-    except re.error as error:
-        raise RankriseError(f"steps is {steps!r}, neither a file nor a pattern: {error}.") from error
-    if pattern.groups != 1:
+        groups = re.compile(pattern).groups
+    except re.error:
+        groups = 0
+    if groups != 1:
         raise RankriseError(
-            f"steps is {steps!r}: pass a pattern with one group around the step's digits, such as "
+            f"steps is {pattern!r}: pass a pattern with one group around the step's digits, such as "
             r"'stage1-step(\d+)', or the path of a CSV file with lines name,step."
         )
-
-    def read(name: str) -> int | None:
-        found = pattern.search(name)
-        return int(found[1]) if found and (found[1] or "").isdecimal() else None
-
-    return read
+    return lambda name: int(found[1]) if (found := re.search(pattern, name)) else None
 
 
 def find_series(
@@ -157,9 +149,8 @@ def find_series(
     step_of_name = reader_of(steps)
     numbered = [(step_of_name(source.name), source) for source in found]
     left_out = [source.name for step, source in numbered if step is None]
-    entries = sorted(
-        (Entry(step, source) for step, source in numbered if step is not None), key=lambda entry: entry.step
-    )
+    entries = [Entry(step, source) for step, source in numbered if step is not None]
+    entries.sort(key=lambda entry: entry.step)
     for one, other in pairwise(entries):
         if one.step == other.step:
             raise RankriseError(
@@ -181,23 +172,20 @@ def source_of(place: str | Path) -> LocalCheckpoint | HubRevision:
     if path.exists():
         return LocalCheckpoint(path)
     repository, _, revision = str(place).partition("@")
-    if not _is_on_hub(repository):
-        raise RankriseError(
-            f"There is no checkpoint {str(place)!r}: pass a folder or file with weights, or OWNER/NAME of a "
-            "model on the Hugging Face Hub."
-        )
-    found = {source.name: source for source in hub_revisions(repository)}
-    if (revision or "main") not in found:
-        raise RankriseError(
-            f"{repository} has no revision {revision or 'main'!r}: pass one of its branches or tags."
-        )
-    return found[revision or "main"]
+    for source in hub_revisions(repository) if _is_on_hub(repository) else []:
+        if source.name == (revision or "main"):
+            return source
+    raise RankriseError(
+        f"There is no checkpoint {str(place)!r}: pass a folder or file with weights, or OWNER/NAME@REVISION "
+        "with a branch or tag of a model on the Hugging Face Hub."
+    )
 
 
 def _is_on_hub(place: str | Path) -> bool:
-    """Whether to look for a place on the Hub: no folder OWNER is here, in which it may be mistyped."""
+    """Whether a place is OWNER/NAME, and no folder OWNER is here, in which it may be mistyped."""
     path = Path(place).expanduser()
-    return is_hub_name(str(place)) and not path.exists() and not path.parent.is_dir()
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(place)) is not None
+    return is_name and not path.exists() and not path.parent.is_dir()
 
 
 def choose(
@@ -224,10 +212,7 @@ def choose(
     low, high = entries[0].step if first is None else first, entries[-1].step if last is None else last
     within = [entry for entry in entries if low <= entry.step <= high]
     if not within:
-        raise RankriseError(
-            f"no checkpoint is between first={first} and last={last}: the series has steps "
-            f"{entries[0].step} to {entries[-1].step}."
-        )
+        raise RankriseError(f"No checkpoint has a step from first={low} to last={high}.")
     kept = within[::every]
     if kept[-1] is not within[-1]:
         kept.append(within[-1])

@@ -86,13 +86,6 @@ def draw_curves(places: np.ndarray, values: np.ndarray, variances: np.ndarray, d
     last piece is exact, and so are draws from the posterior: no Markov chain, nothing to tune (P. Fearnhead,
     "Exact and efficient Bayesian inference for multiple changepoint problems", Statistics and Computing 16,
     2006).
-
-    >>> places = np.arange(40.0)
-    >>> jump = np.where(places < 20, 0.0, 1.0)
-    >>> noisy = jump + 0.1 * np.random.default_rng(0).standard_normal(40)
-    >>> curves = draw_curves(places, noisy, np.full(40, 0.01), draws=100)
-    >>> bool(abs(curves.mean(0) - jump).max() < 0.12)
-    True
     """
     count, source = len(places), np.random.default_rng(0)
     middle, spread = np.median(values), max(float(np.ptp(values)), 1e-300) ** 2

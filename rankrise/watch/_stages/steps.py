@@ -159,11 +159,6 @@ class Windows:
 
         None overlap; the narrowest are taken first. Neighbours are joined if the plateau between them is
         shorter than the shorter of them.
-
-        >>> times = np.arange(1.0, 101.0)
-        >>> windows = Windows(times, variances=np.full(100, 1e-4))
-        >>> windows.steps(np.where(times < 40, 0.0, 1.0)), windows.steps(np.log(times))
-        ([(38, 39)], [])
         """
         change = heights[self.last] - heights[self.first]
         (large,) = np.nonzero(change >= self._least)
