@@ -1,19 +1,20 @@
-"""The exact flow against what a user would pick, on the paper's toy: seconds, ratio, error of the times.
+"""The exact flow against what a user would pick: seconds, their ratio, and the error of the stage times.
 
-    python benchmarks/flow.py                # about 15 minutes on 2 cores
-    python benchmarks/flow.py --only ours    # seconds
+    python benchmarks/flow.py                         # about 10 minutes on 2 cores
+    python benchmarks/flow.py --only ours             # seconds
+    python benchmarks/flow.py --weights full          # some minutes on one core
 
-The toy: one diagonal head, d = 50, 10 tokens, 1000 samples (p = 100), float64, alpha = 1e-32, to rescaled
-time 2. The error is the largest relative error of a stage time against our flow at a hundred times tighter
-tolerance, which the tests check against an integration in other coordinates. A method that would run long is
-timed on a part, and its whole time extrapolated (marked ~).
+Diagonal: the paper's toy, one head with d = 50, 10 tokens and 1000 samples (p = 100), from 1e-32 to rescaled
+time 2. Full: one softmax head with d = 6, taught by a full one, from 1e-8 to just after the eleventh of its
+twelve stages. The error is the largest relative error of a stage time against our flow at a hundred times
+tighter tolerance. The alternatives work on the weights (u, v) and take the network's own gradient. One that
+would run long is timed on a part, and its whole time extrapolated (marked ~).
 """
 
 import argparse
 import math
 import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -21,10 +22,7 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.predict.types import Coordinates, DiagonalHead
 
-LOG10_ALPHA, UNTIL = -32.0, 2.0
-UNIT = -LOG10_ALPHA * math.log(10)
 THRESHOLD = 1e-3
 PATIENCE = 60.0
 """Seconds given to each alternative."""
@@ -34,167 +32,142 @@ class OutOfPatience(Exception):
     """The solver took longer than it was given."""
 
 
-class Gradient:
-    """The network's gradient by plain autograd, as a user writes it, until patience ends."""
-
-    def __init__(self, network: DiagonalHead) -> None:
-        self.network, self.calls, self.deadline = network, 0, time.perf_counter() + PATIENCE
-
-    def __call__(self, a: Tensor) -> Tensor:
-        self.calls += 1
-        if time.perf_counter() > self.deadline:
-            raise OutOfPatience
-        a = a.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.network(a), a)
-        return gradient
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=["ours", "all"], default="all")
+    parser.add_argument("--weights", choices=["diagonal", "full"], default="diagonal")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dimension", type=int, default=50)
-    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--dimension", type=int)
+    parser.add_argument("--samples", type=int)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    network = predict.diagonal_head(options.dimension, 10, options.samples)
-    u0, v0 = predict.random_start(network)
-    network.value_and_gradient(u0 * v0)  # warm up
-    seconds, flow = timed(lambda: predict.gradient_flow(network, u0, v0, LOG10_ALPHA, UNTIL))
-    tight = predict.gradient_flow(network, u0, v0, LOG10_ALPHA, UNTIL, tolerance=1e-7).activation_times()
-    show("rankrise flow, 1e-32", seconds, seconds, flow.gradients, error(flow.activation_times(), tight))
-    later, small = timed(lambda: predict.gradient_flow(network, u0, v0, -300.0, UNTIL))
-    show("rankrise flow, 1e-300", later, seconds, small.gradients)
-    limit, stages = timed(lambda: predict.greedy(network, until=UNTIL))
-    show(f"Algorithm 1, {len(stages)} stages", limit, seconds)
-    print(
-        f"goals: 1e-300 within 1.3 times 1e-32: {later / seconds:.2f}; Algorithm 1 0.4: {limit / seconds:.2f}"
-    )
+    network: Any
+    if options.weights == "diagonal":
+        network = predict.diagonal_head(options.dimension or 50, 10, options.samples or 1000)
+        scales, until, alternatives = (-32, -300), 2.0, ("LSODA", "BDF")
+    else:
+        network = predict.full_head(options.dimension or 6, 6, options.samples or 100, teacher="full")
+        scales, until = (-8, -32, -300), 1.05 * predict.greedy(network, max_stages=11)[-1].time
+        alternatives = ("DOP853", "LSODA")
+    start = predict.random_start(network)
+    predict.gradient_flow(network, *start, -8, 0.01)  # warm up
+    seconds, tight = dict[int, float](), dict[int, Tensor]()
+    for scale in scales:
+        seconds[scale], flow = timed(lambda at=scale: predict.gradient_flow(network, *start, at, until))
+        finer = predict.gradient_flow(network, *start, scale, until, tolerance=1e-7)
+        tight[scale] = times_of(finer)
+        worst = error(times_of(flow), tight[scale])
+        show(f"rankrise flow, 1e{scale}", seconds[scale], seconds[scales[0]], flow.gradients, worst)
+    limit, stages = timed(lambda: predict.greedy(network, until=until))
+    show(f"Algorithm 1, {len(stages)} stages", limit, seconds[scales[0]], stages.gradients)
+    goals = (1.3, 0.4) if options.weights == "diagonal" else (2, 0.5)
+    print(f"1e-300 over 1e-32: {seconds[-300] / seconds[-32]:.2f}, goal {goals[0]}")
+    print(f"Algorithm 1 over 1e-32: {limit / seconds[-32]:.2f}, goal {goals[1]}")
     if options.only == "all":
-        for method in (descent, bdf_in_z, lsoda, bdf):
-            method(network, u0, v0, tight, seconds)
+        for method in alternatives:
+            scipy(method, Weights(network, start, scales[0]), until, tight[scales[0]], seconds[scales[0]])
+        # Next to full weights of size 1, float64 does not hold what waits at 1e-32: there no step is good.
+        for step in (0.02, 0.0025) if options.weights == "diagonal" else (0.00625,):
+            descent(step, Weights(network, start, scales[0]), until, tight[scales[0]], seconds[scales[0]])
 
 
-def descent(network: DiagonalHead, u0: Tensor, v0: Tensor, tight: Tensor, ours: float) -> None:
-    """Gradient descent on (u, v)."""
-    for step in (0.02, 0.0025):
-        gradient = Gradient(network)
-        u, v = u0 * 10**LOG10_ALPHA, v0 * 10**LOG10_ALPHA
-        active, number, began = torch.full_like(u, math.inf), 0, time.perf_counter()
-        try:
-            while number * step < UNTIL * UNIT:
-                slope = gradient(u * v)
-                u, v, number = u - step * v * slope, v - step * u * slope, number + 1
-                newly = ((u * v).abs() >= THRESHOLD) & active.isinf()
-                active[newly] = number * step / UNIT
-        except OutOfPatience:
-            pass
-        part = min(1.0, number * step / (UNTIL * UNIT))
-        seconds = (time.perf_counter() - began) / part
-        show(f"gradient descent, step {step:g}", seconds, ours, gradient.calls, error(active, tight), part)
+def times_of(flow: predict.Flow) -> Tensor:
+    """All stage times of a flow."""
+    found = flow.activation_times(THRESHOLD)
+    return found if flow.diagonal else torch.cat(found)
 
 
-def lsoda(network: DiagonalHead, u0: Tensor, v0: Tensor, tight: Tensor, ours: float) -> None:
-    """scipy's LSODA in (u, v)."""
-    in_weights("LSODA", network, u0, v0, tight, ours)
+class Weights:
+    """The plain flow in (u, v) as one vector, until patience ends; products below 1e-308 are zero."""
+
+    def __init__(self, network: Any, start: Sequence[Any], scale: int) -> None:
+        self.network, self.calls, self.deadline = network, 0, time.perf_counter() + PATIENCE
+        self.diagonal, self.scale, self.unit = hasattr(network, "size"), scale, -scale * math.log(10)
+        tensors = [*start] if self.diagonal else [one for pair in zip(*start, strict=True) for one in pair]
+        self.shapes = [tensor.shape for tensor in tensors]
+        self.start = 10.0**scale * torch.cat([tensor.flatten() for tensor in tensors])
+
+    def split(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The pairs (u, v)."""
+        parts = flat.split([math.prod(shape) for shape in self.shapes])
+        weights = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return list(zip(weights[::2], weights[1::2], strict=True))
+
+    def rate(self, flat: Tensor) -> Tensor:
+        """The rate in time t."""
+        self.calls += 1
+        if time.perf_counter() > self.deadline:
+            raise OutOfPatience
+        pairs = self.split(flat)
+        if self.diagonal:
+            ((u, v),) = pairs
+            _, slope = self.network.value_and_gradient(u * v)
+            return -torch.cat([v * slope, u * slope])
+        _, slopes = self.network.value_and_gradient(*(u @ v.T for u, v in pairs))
+        moved = [part for (u, v), g in zip(pairs, slopes, strict=True) for part in (-g @ v, -g.T @ u)]
+        return torch.cat([part.flatten() for part in moved])
+
+    def logs(self, flat: Tensor) -> Tensor:
+        """The logarithms of all singular values."""
+        pairs = self.split(flat)
+        values = [(u * v).abs() if self.diagonal else torch.linalg.svdvals(u @ v.T) for u, v in pairs]
+        return torch.cat(values).clamp(min=1e-300).log()
 
 
-def bdf(network: DiagonalHead, u0: Tensor, v0: Tensor, tight: Tensor, ours: float) -> None:
-    """scipy's BDF in (u, v)."""
-    in_weights("BDF", network, u0, v0, tight, ours)
-
-
-def in_weights(
-    method: str, network: DiagonalHead, u0: Tensor, v0: Tensor, tight: Tensor, ours: float
-) -> None:
-    """scipy in (u, v); with a usual absolute tolerance it would not see a weight of 1e-32 at all."""
-    gradient = Gradient(network)
-
-    def rate(_: float, weights: numpy.ndarray) -> numpy.ndarray:
-        u, v = torch.from_numpy(weights).chunk(2)
-        slope = gradient(u * v)
-        return (-UNIT * torch.cat([v * slope, u * slope])).numpy()
-
-    def values(weights: numpy.ndarray) -> numpy.ndarray:
-        u, v = numpy.split(weights, 2)
-        return numpy.abs(u * v)
-
-    start = torch.cat([u0, v0]).numpy() * 10**LOG10_ALPHA
-    solve(
-        f"scipy {method} in (u, v)",
-        rate,
-        start,
-        gradient,
-        values,
-        tight,
-        ours,
-        method=method,
-        rtol=1e-6,
-        atol=1e-38,
-    )
-
-
-def bdf_in_z(network: DiagonalHead, u0: Tensor, v0: Tensor, tight: Tensor, ours: float) -> None:
-    """scipy's BDF in the exact coordinate z with the exact Jacobian, without what ours knows of plateaus."""
-    coordinates, z0 = Coordinates.of_weights(u0, v0, LOG10_ALPHA * math.log(10))
-    assert network.teacher is not None
-    low, high = coordinates.level(4 * float(network.teacher.abs().max()))
-    gradient = Gradient(network)
-
-    def clipped(z: numpy.ndarray) -> Tensor:
-        return torch.clamp(torch.from_numpy(z), low, high)
-
-    def rate(_: float, z: numpy.ndarray) -> numpy.ndarray:
-        return (-2 * UNIT * gradient(coordinates.product(clipped(z)))).numpy()
-
-    def jacobian(_: float, z: numpy.ndarray) -> numpy.ndarray:
-        place = clipped(z)
-        hessian = network.curvature(coordinates.product(place))
-        return (-2 * UNIT * hessian * coordinates.slope(place)).numpy()
-
-    def values(z: numpy.ndarray) -> numpy.ndarray:
-        return coordinates.product(torch.from_numpy(z)).abs().numpy()
-
-    options = {"method": "BDF", "jac": jacobian, "rtol": 1e-13, "atol": 1e-5 * UNIT}
-    solve("scipy BDF in z", rate, z0.numpy(), gradient, values, tight, ours, **options)
-
-
-def solve(
-    name: str,
-    rate: Callable[[float, numpy.ndarray], numpy.ndarray],
-    start: numpy.ndarray,
-    gradient: Gradient,
-    values: Callable[[numpy.ndarray], numpy.ndarray],
-    tight: Tensor,
-    ours: float,
-    **options: Any,
-) -> None:
-    """Run a solver of scipy until patience ends, and show what came of it."""
+def scipy(method: str, weights: Weights, until: float, tight: Tensor, ours: float) -> None:
+    """A solver of scipy; its absolute tolerance lies below the weights, or they would be invisible."""
     from scipy.integrate import solve_ivp
 
     seen = [0.0]
 
-    def watched(at: float, y: numpy.ndarray) -> numpy.ndarray:
+    def rate(at: float, y: numpy.ndarray) -> numpy.ndarray:
         seen[0] = max(seen[0], at)
-        return rate(at, y)
+        return weights.unit * weights.rate(torch.from_numpy(y)).numpy()
 
-    began = time.perf_counter()
+    name, began = f"scipy {method}, 1e{weights.scale}", time.perf_counter()
+    options = {"rtol": 1e-6, "atol": 1e-6 * 10.0**weights.scale}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            solution = solve_ivp(watched, (0, UNTIL), start, dense_output=True, **options)
+        solved = solve_ivp(rate, (0, until), weights.start.numpy(), method, **options)
     except OutOfPatience:
-        part = max(seen[0] / UNTIL, 1e-9)
-        show(name, PATIENCE / part, ours, gradient.calls, part=part)
+        part = max(seen[0] / until, 1e-9)
+        show(name, PATIENCE / part, ours, weights.calls, part=part)
         return
     seconds = time.perf_counter() - began
-    times = torch.linspace(0, float(solution.t[-1]), 20_001, dtype=torch.float64)
-    above = torch.from_numpy(numpy.stack([values(solution.sol(float(at))) for at in times])) >= THRESHOLD
-    found = torch.where(above.any(0), times[above.int().argmax(0)], math.inf)
-    show(name, seconds, ours, gradient.calls, error(found, tight), float(solution.t[-1]) / UNTIL)
+    logs = [weights.logs(torch.from_numpy(numpy.ascontiguousarray(y))) for y in solved.y.T]
+    show(name, seconds, ours, weights.calls, error(crossings(solved.t.tolist(), logs), tight))
+
+
+def descent(step: float, weights: Weights, until: float, tight: Tensor, ours: float) -> None:
+    """Gradient descent."""
+    flat, number, every = weights.start, 0, max(1, round(0.002 * weights.unit / step))
+    times, logs, began = list[float](), list[Tensor](), time.perf_counter()
+    try:
+        while number * step < until * weights.unit:
+            if number % every == 0:
+                times.append(number * step / weights.unit)
+                logs.append(weights.logs(flat))
+            flat, number = flat + step * weights.rate(flat), number + 1
+    except OutOfPatience:
+        pass
+    part = min(1.0, number * step / (until * weights.unit))
+    seconds = (time.perf_counter() - began) / part
+    reached = torch.where(tight < 0.98 * part * until, tight, math.inf)
+    worst = error(crossings(times, logs), reached)
+    show(f"gradient descent, step {step:g}", seconds, ours, weights.calls, worst, part)
+
+
+def crossings(times: list[float], logs: list[Tensor]) -> Tensor:
+    """When each singular value first passes the threshold, on straight lines of its logarithm."""
+    level, found = math.log(THRESHOLD), []
+    for column in torch.stack(logs).T.tolist():
+        after = next((number for number, one in enumerate(column) if one > level), 0)
+        ends = column[after - 1], column[after]
+        part = (level - ends[0]) / (ends[1] - ends[0]) if after else 0.0
+        found.append(times[after - 1] + part * (times[after] - times[after - 1]) if after else math.inf)
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -205,13 +178,13 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def error(found: Tensor, tight: Tensor) -> float:
-    """The largest relative error over the stages that both have."""
-    both = tight.isfinite() & found.isfinite()
+    """The largest relative error of the stages that the reference has."""
+    both = tight.isfinite()
     return float(((found - tight)[both] / tight[both]).abs().max()) if both.any() else math.nan
 
 
 def show(
-    name: str, seconds: float, ours: float, gradients: int = 0, worst: float = math.nan, part: float = 1.0
+    name: str, seconds: float, ours: float, gradients: int, worst: float = math.nan, part: float = 1.0
 ) -> None:
     mark = "~" if part < 1 else " "
     print(

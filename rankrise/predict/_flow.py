@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
@@ -15,15 +15,15 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal.coordinates import Coordinates
 from rankrise.predict._diagonal.integrate import integrate
-from rankrise.predict._diagonal.path import DiagonalPath
 from rankrise.predict._loss import Loss, LossFunction, Shape, checked_columns, checked_loss
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
-from rankrise.predict._matrices.path import MatrixPath
-from rankrise.predict._moments import Crossing, Ending, Moment, StepTooSmall, hermite
+from rankrise.predict._moments import Moment, StepTooSmall
+from rankrise.predict._paths import Crossing, DiagonalPath, MatrixPath, hermite
 
 LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""
+Ending = Literal["reached", "max steps", "not finite"]
 MOST_COORDINATES = 10_000
 MOST_STEPS = 100_000
 _LOOSEST_MATRIX_STEP = 1e-2

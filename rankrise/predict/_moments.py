@@ -1,13 +1,9 @@
-"""Moments of a solved flow, the curve between two of them, and where it crosses a level."""
+"""Moments of a flow, as both integrators yield them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
-import torch
 from torch import Tensor
-
-Ending = Literal["reached", "max steps", "not finite"]
 
 
 class StepTooSmall(Exception):
@@ -30,45 +26,3 @@ class Moment:
     log_singular_values: Sequence[Tensor] = ()
     drift: float = 0.0
     accepted: bool = True
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """Singular value number `rank` of a product passed a threshold, upward or downward, at a rescaled time.
-
-    In a diagonal network it is the size of the coordinate `product`, and `rank` is 1.
-    """
-
-    time: float
-    product: int
-    upward: bool
-    rank: int = 1
-
-    @property
-    def coordinate(self) -> int:
-        """The number of the product, which is a coordinate of `a` in a diagonal network."""
-        return self.product
-
-
-def hermite(part: Any, step: Any, ends: tuple[Any, Any], rates: tuple[Any, Any]) -> Any:
-    """The cubic through values and rates at both ends of a step, at a `part` of it from 0 to 1.
-
-    >>> [hermite(part, 2.0, (1.0, 5.0), (2.0, 2.0)) for part in (0.0, 0.5, 1.0)]
-    [1.0, 3.0, 5.0]
-    """
-    rest = 1 - part
-    return rest * rest * ((1 + 2 * part) * ends[0] + part * step * rates[0]) + part * part * (
-        (1 + 2 * rest) * ends[1] - rest * step * rates[1]
-    )
-
-
-def crossed(
-    level: Tensor | float, step: Tensor, ends: tuple[Tensor, Tensor], rates: tuple[Tensor, Tensor]
-) -> Tensor:
-    """The part of each step at which its cubic meets its level, by bisection."""
-    left, right = torch.zeros_like(step), torch.ones_like(step)
-    for _ in range(60):
-        middle = (left + right) / 2
-        before = (hermite(middle, step, ends, rates) > level) == (ends[0] > level)
-        left, right = torch.where(before, middle, left), torch.where(before, right, middle)
-    return right

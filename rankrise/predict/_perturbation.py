@@ -8,9 +8,9 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.predict._diagonal.coordinates import Coordinates
-from rankrise.predict._diagonal.path import DiagonalPath
 from rankrise.predict._flow import Flow, diagonal_flow
 from rankrise.predict._loss import LossFunction, checked_loss
+from rankrise.predict._paths import DiagonalPath
 
 DURATION = 20.0
 """The paper trains on for 1000 epochs without naming its step; 0.02 is stable at its size."""

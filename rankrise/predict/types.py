@@ -4,15 +4,13 @@ from rankrise.foundations.objective import Objective
 from rankrise.predict._assumptions import Assumption, Assumptions
 from rankrise.predict._compare import Convergence, FlowComparison, StageComparison
 from rankrise.predict._diagonal.coordinates import Coordinates
-from rankrise.predict._diagonal.path import DiagonalPath
 from rankrise.predict._flow import Flow
 from rankrise.predict._loss import LossFunction
-from rankrise.predict._matrices.path import MatrixPath
-from rankrise.predict._moments import Crossing
 from rankrise.predict._networks.full_head import FullHead
 from rankrise.predict._networks.head import AttentionEntry, DiagonalHead
 from rankrise.predict._networks.linear import DiagonalLinear, LinearNetwork, MatrixSensing
 from rankrise.predict._networks.transformer import Activation, DiagonalTransformer
+from rankrise.predict._paths import Crossing, DiagonalPath, MatrixPath
 from rankrise.predict._perturbation import Perturbation
 from rankrise.predict._stages import Stage, Stages
 

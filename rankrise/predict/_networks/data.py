@@ -75,15 +75,3 @@ def check_data(inputs: Tensor, targets: Tensor, objective: str) -> None:
     if inputs.ndim not in (2, 3) or targets.shape != expected:
         shapes = tuple(inputs.shape), tuple(targets.shape)
         raise RankriseError(f"inputs have shape {shapes[0]} and targets {shapes[1]}: pass targets to match.")
-
-
-class ByAutograd:
-    """A network whose gradient autograd finds."""
-
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient (p,) at `a`."""
-        with torch.enable_grad():
-            point = a.detach().requires_grad_()
-            loss = self(point)  # type: ignore[operator]
-            (gradient,) = torch.autograd.grad(loss, point)
-        return loss.detach(), gradient

@@ -14,15 +14,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
-from rankrise.predict._networks.data import (
-    check_choice,
-    check_data,
-    check_sizes,
-    gaussian,
-    generator,
-    mean_loss,
-    targets_of,
-)
+from rankrise.predict._networks import data
 from rankrise.predict._networks.head import diagonal_head
 
 Teacher = Literal["diagonal", "full"]
@@ -43,8 +35,8 @@ class FullHead:
     teacher: tuple[Tensor, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(heads=self.heads)
-        check_data(self.inputs, self.targets, self.objective)
+        data.check_sizes(heads=self.heads)
+        data.check_data(self.inputs, self.targets, self.objective)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -61,7 +53,7 @@ class FullHead:
 
     def __call__(self, *products: Tensor) -> Tensor:
         """The loss, twice differentiable by autograd."""
-        return mean_loss(_outputs(_attended(self.inputs, products)), self.targets, self.objective)
+        return data.mean_loss(_outputs(_attended(self.inputs, products)), self.targets, self.objective)
 
     @torch.no_grad()
     def value_and_gradient(self, *products: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -100,25 +92,24 @@ def full_head(
     >>> network.shapes, network.label(1), float(network(*network.teacher))
     (((3, 3), (3, 3)), 'VO', 0.0)
     """
-    check_sizes(dimension=dimension, tokens=tokens, samples=samples, heads=heads)
-    check_choice("objective", objective, get_args(Objective))
-    check_choice("teacher", teacher, get_args(Teacher))
+    data.check_sizes(dimension=dimension, tokens=tokens, samples=samples, heads=heads)
+    data.check_choice("teacher", teacher, get_args(Teacher))
     if teacher == "diagonal" and heads == 1:
         diagonal = diagonal_head(dimension, tokens, samples, seed, objective, device)
         assert diagonal.teacher is not None
         products = tuple(map(torch.diag, diagonal.teacher.chunk(2)))
         return FullHead(diagonal.inputs, diagonal.targets, heads, objective, products)
-    source = generator(seed)
-    inputs = gaussian(source, samples, tokens, dimension)
+    source = data.generator(seed)
+    inputs = data.gaussian(source, samples, tokens, dimension)
     drawn = []
     for _ in range(2 * heads):
         if teacher == "diagonal":
-            product = torch.diag(gaussian(source, dimension) * gaussian(source, dimension))
+            product = torch.diag(data.gaussian(source, dimension) * data.gaussian(source, dimension))
         else:
-            product = gaussian(source, dimension, dimension) @ gaussian(source, dimension, dimension).T
-            product = product / dimension
+            first, second = (data.gaussian(source, dimension, dimension) for _ in range(2))
+            product = first @ second.T / dimension
         drawn.append(product / heads**0.5)
-    targets = targets_of(_outputs(_attended(inputs, drawn)), objective)
+    targets = data.targets_of(_outputs(_attended(inputs, drawn)), objective)
     products = tuple(product.to(device) for product in drawn)
     return FullHead(inputs.to(device), targets.to(device), heads, objective, products)
 
@@ -153,7 +144,7 @@ class _Derivatives:
         self.inputs, self.objective = network.inputs, network.objective
         self.heads = _attended(network.inputs, products)
         outputs, targets = _outputs(self.heads), network.targets
-        self.value = mean_loss(outputs, targets, network.objective)
+        self.value = data.mean_loss(outputs, targets, network.objective)
         if network.objective == "squared":
             self.slope = (outputs - targets) / len(outputs)
         else:

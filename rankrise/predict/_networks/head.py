@@ -7,22 +7,14 @@ little. Derivatives are in closed form.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
-from rankrise.predict._networks.data import (
-    check_choice,
-    check_data,
-    check_sizes,
-    gaussian,
-    generator,
-    mean_loss,
-    targets_of,
-)
+from rankrise.predict._networks import data
 
 
 class AttentionEntry(NamedTuple):
@@ -66,7 +58,8 @@ class HeadLoss:
 
     def __call__(self, a: Tensor) -> Tensor:
         """The loss at `a`, twice differentiable by autograd."""
-        return mean_loss(_attend(self.keys, self.values, a), self.targets, self.objective) + self.constant
+        outputs = _attend(self.keys, self.values, a)
+        return data.mean_loss(outputs, self.targets, self.objective) + self.constant
 
     @torch.no_grad()
     def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,7 +152,7 @@ class DiagonalHead(HeadLoss):
     def __init__(
         self, inputs: Tensor, targets: Tensor, objective: Objective = "squared", teacher: Tensor | None = None
     ) -> None:
-        check_data(inputs, targets, objective)
+        data.check_data(inputs, targets, objective)
         super().__init__(inputs, inputs, targets, objective)
         self.inputs, self.teacher = inputs, teacher
 
@@ -170,7 +163,7 @@ class DiagonalHead(HeadLoss):
 
     def loss_of(self, outputs: Tensor) -> Tensor:
         """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
-        return mean_loss(outputs, self.targets, self.objective)
+        return data.mean_loss(outputs, self.targets, self.objective)
 
     def place(self, coordinate: int) -> AttentionEntry:
         """Which entry a coordinate of `a` is: (0, 0, "KQ" or "VO", entry)."""
@@ -196,12 +189,11 @@ def diagonal_head(
     >>> network.size, network.label(4), float(network(network.teacher))
     (6, 'VO 1', 0.0)
     """
-    check_sizes(dimension=dimension, tokens=tokens, samples=samples)
-    check_choice("objective", objective, get_args(Objective))
-    source = generator(seed)
-    inputs = gaussian(source, samples, tokens, dimension)
-    teacher = gaussian(source, 2 * dimension) * gaussian(source, 2 * dimension)
-    targets = targets_of(_attend(inputs, inputs, teacher), objective)
+    data.check_sizes(dimension=dimension, tokens=tokens, samples=samples)
+    source = data.generator(seed)
+    inputs = data.gaussian(source, samples, tokens, dimension)
+    teacher = data.gaussian(source, 2 * dimension) * data.gaussian(source, 2 * dimension)
+    targets = data.targets_of(_attend(inputs, inputs, teacher), objective)
     return DiagonalHead(inputs.to(device), targets.to(device), objective, teacher.to(device))
 
 

@@ -9,14 +9,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
-from rankrise.predict._networks.data import (
-    ByAutograd,
-    check_choice,
-    check_data,
-    check_sizes,
-    gaussian,
-    generator,
-)
+from rankrise.predict._networks import data
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +55,7 @@ class LinearNetwork:
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalLinear(ByAutograd):
+class DiagonalLinear:
     """The loss of `h(x) = sum_i a_i x_i` on its data, as a function of `a`.
 
     `inputs` (samples, p) and `targets` (samples,) are float64. The squared error is halved. Cross-entropy is
@@ -75,7 +68,7 @@ class DiagonalLinear(ByAutograd):
     teacher: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_data(self.inputs, self.targets, self.objective)
+        data.check_data(self.inputs, self.targets, self.objective)
 
     @property
     def size(self) -> int:
@@ -173,20 +166,20 @@ def linear_network(
     (3, [1.0, 1.0, 1.0])
     """
     outputs = 1 if diagonal else inputs if outputs is None else outputs
-    check_sizes(inputs=inputs, outputs=outputs, samples=samples)
-    check_choice("objective", objective, get_args(Objective) if diagonal else ("squared",))
+    data.check_sizes(inputs=inputs, outputs=outputs, samples=samples)
+    data.check_choice("objective", objective, get_args(Objective) if diagonal else ("squared",))
     if white and samples < inputs:
         raise RankriseError(f"samples is {samples}: {inputs} orthogonal inputs take as many samples.")
-    source = generator(seed)
-    x = gaussian(source, samples, inputs)
+    source = data.generator(seed)
+    x = data.gaussian(source, samples, inputs)
     if white:
         x = torch.linalg.qr(x).Q * samples**0.5
     elif not diagonal:
         x = x * torch.linspace(0.5, 1.5, inputs, dtype=torch.float64)
     if not diagonal:
-        matrix = gaussian(source, inputs, outputs)
+        matrix = data.gaussian(source, inputs, outputs)
         return LinearNetwork(x.to(device), (x @ matrix).to(device), matrix.to(device))
-    teacher = gaussian(source, inputs) * gaussian(source, inputs)
+    teacher = data.gaussian(source, inputs) * data.gaussian(source, inputs)
     y = x @ teacher
     if objective == "cross-entropy":
         y = y.sigmoid()
@@ -211,11 +204,11 @@ def matrix_sensing(
     """
     columns = rows if columns is None else columns
     rank = min(rows, columns) if rank is None else rank
-    check_sizes(rows=rows, columns=columns, samples=samples, rank=rank)
+    data.check_sizes(rows=rows, columns=columns, samples=samples, rank=rank)
     if rank > min(rows, columns):
         raise RankriseError(f"rank is {rank}: a matrix {rows} x {columns} has at most {min(rows, columns)}.")
-    source = generator(seed)
-    left, right = gaussian(source, samples, rows), gaussian(source, samples, columns)
-    teacher = gaussian(source, rows, rank) @ gaussian(source, rank, columns) / rank**0.5
+    source = data.generator(seed)
+    left, right = data.gaussian(source, samples, rows), data.gaussian(source, samples, columns)
+    teacher = data.gaussian(source, rows, rank) @ data.gaussian(source, rank, columns) / rank**0.5
     targets = torch.einsum("ni,ij,nj->n", left, teacher, right)
     return MatrixSensing(left.to(device), right.to(device), targets.to(device), teacher.to(device))

@@ -1,22 +1,13 @@
 """The transformer with diagonal attention weights (Example 3.2), taught by a random one of the same form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.objective import Objective
-from rankrise.predict._networks.data import (
-    ByAutograd,
-    check_choice,
-    check_data,
-    check_sizes,
-    gaussian,
-    generator,
-    mean_loss,
-    targets_of,
-)
+from rankrise.predict._networks import data
 from rankrise.predict._networks.head import AttentionEntry, attention_entry
 
 Activation = Literal["gelu", "silu", "softplus", "tanh"]
@@ -24,7 +15,7 @@ Activation = Literal["gelu", "silu", "softplus", "tanh"]
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalTransformer(ByAutograd):
+class DiagonalTransformer:
     """The loss of a diagonal transformer, as a function of `a = [w_K * w_Q, w_V * w_O]` over its heads.
 
     From Z_0 = X, layer l adds the outputs of its heads (Eq. 1) and then `activation(Z W_A^l) (W_B^l)^T`, of
@@ -42,9 +33,9 @@ class DiagonalTransformer(ByAutograd):
     teacher: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(heads=self.heads)
-        check_choice("activation", self.activation, get_args(Activation))
-        check_data(self.inputs, self.targets, self.objective)
+        data.check_sizes(heads=self.heads)
+        data.check_choice("activation", self.activation, get_args(Activation))
+        data.check_data(self.inputs, self.targets, self.objective)
 
     @property
     def layers(self) -> int:
@@ -58,13 +49,29 @@ class DiagonalTransformer(ByAutograd):
 
     def __call__(self, a: Tensor) -> Tensor:
         """The loss at `a` (p,), twice differentiable by autograd."""
+        return self.loss_of(self.outputs(a))
+
+    def outputs(self, a: Tensor) -> Tensor:
+        """Z_L of Example 3.2, the shape of `inputs`."""
+        activate = getattr(torch.nn.functional, self.activation)
+        state = self.inputs
         layers = a.reshape(self.layers, self.heads, 2, -1)
-        outputs = transform(self.inputs, layers, self.feed_in, self.feed_out, self.activation)
-        return self.loss_of(outputs)
+        for heads, inward, outward in zip(layers, self.feed_in, self.feed_out, strict=True):
+            state = state + attend_heads(state, heads)
+            state = state + activate(state @ inward) @ outward.mT
+        return state
+
+    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient (p,) at `a`, by autograd."""
+        with torch.enable_grad():
+            point = a.detach().requires_grad_()
+            loss = self(point)
+            (gradient,) = torch.autograd.grad(loss, point)
+        return loss.detach(), gradient
 
     def loss_of(self, outputs: Tensor) -> Tensor:
         """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
-        return mean_loss(outputs, self.targets, self.objective)
+        return data.mean_loss(outputs, self.targets, self.objective)
 
     def place(self, coordinate: int) -> AttentionEntry:
         """Which entry a coordinate of `a` is: (layer, head, "KQ" or "VO", entry)."""
@@ -74,18 +81,6 @@ class DiagonalTransformer(ByAutograd):
         """The name of a coordinate, such as "layer 2 head 1 KQ 3": layers and heads count from 1 in names."""
         place = self.place(coordinate)
         return f"layer {place.layer + 1} head {place.head + 1} {place.kind} {place.entry}"
-
-
-def transform(
-    inputs: Tensor, layers: Tensor, feed_in: Tensor, feed_out: Tensor, activation: Activation
-) -> Tensor:
-    """Z_L of Example 3.2, the shape of `inputs`, from `a` as (layers, heads, 2, d)."""
-    activate = getattr(torch.nn.functional, activation)
-    state = inputs
-    for heads, inward, outward in zip(layers, feed_in, feed_out, strict=True):
-        state = state + attend_heads(state, heads)
-        state = state + activate(state @ inward) @ outward.mT
-    return state
 
 
 def attend_heads(state: Tensor, heads: Tensor) -> Tensor:
@@ -125,23 +120,14 @@ def diagonal_transformer(
     (24, 'layer 2 head 1 VO 0', 0.0)
     """
     width = dimension if width is None else width
-    check_sizes(dimension=dimension, layers=layers, heads=heads, tokens=tokens, samples=samples, width=width)
-    check_choice("objective", objective, get_args(Objective))
-    check_choice("activation", activation, get_args(Activation))
-    source = generator(seed)
+    data.check_sizes(dimension=dimension, layers=layers, tokens=tokens, samples=samples, width=width)
+    source = data.generator(seed)
     size = 2 * dimension * heads * layers
-    inputs = gaussian(source, samples, tokens, dimension)
-    feed_in = gaussian(source, layers, dimension, width) / dimension**0.5
-    feed_out = gaussian(source, layers, dimension, width) / (width * layers) ** 0.5
-    teacher = gaussian(source, size) * gaussian(source, size) / (layers * heads) ** 0.5
-    outputs = transform(inputs, teacher.view(layers, heads, 2, dimension), feed_in, feed_out, activation)
-    return DiagonalTransformer(
-        inputs=inputs.to(device),
-        targets=targets_of(outputs, objective).to(device),
-        feed_in=feed_in.to(device),
-        feed_out=feed_out.to(device),
-        heads=heads,
-        activation=activation,
-        objective=objective,
-        teacher=teacher.to(device),
+    inputs = data.gaussian(source, samples, tokens, dimension).to(device)
+    feed_in = data.gaussian(source, layers, dimension, width).to(device) / dimension**0.5
+    feed_out = data.gaussian(source, layers, dimension, width).to(device) / (width * layers) ** 0.5
+    teacher = data.gaussian(source, size) * data.gaussian(source, size) / (layers * heads) ** 0.5
+    network = DiagonalTransformer(
+        inputs, inputs, feed_in, feed_out, heads, activation, objective, teacher.to(device)
     )
+    return replace(network, targets=data.targets_of(network.outputs(teacher.to(device)), objective))
