@@ -172,7 +172,7 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
     import time
 
     from rankrise.foundations.errors import RankriseError
-    from rankrise.train._run_folder import end_of
+    from rankrise.train._begun import end_of
 
     begun = time.perf_counter()
     since: dict[str, float] = {}
