@@ -48,8 +48,7 @@ def truncate(
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
     from rankrise.show.truncation import draw_curves, print_truncation
-    from rankrise.use._groups import PRODUCTS, group_names
-    from rankrise.use._truncate import read_curves, write_curves
+    from rankrise.use._truncate import PRODUCTS, group_names, read_curves, write_curves
     from rankrise.use._weights import fingerprint
     from rankrise.use.data import open_models
 

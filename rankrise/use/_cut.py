@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +19,8 @@ GROWTH = 1e5
 
 DEGREES, PASSES = 8, 24
 """The degrees of a pass's polynomials together, and the most passes."""
+
+Directions = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,40 +56,22 @@ class Cut:
         return self.left[:, :rank], self.right[:rank]
 
 
-class Noise(NamedTuple):
-    """The largest singular value to expect of a matrix of rounding errors, and its square."""
-
-    largest: float
-    square: float
-
-
-class Directions(NamedTuple):
-    """`left @ right.mT` is the best approximation of its rank; the columns of `right` are orthonormal."""
-
-    values: Tensor
-    """Singular values, largest first. [k]"""
-    left: Tensor
-    """Left singular vectors times their values. [m, k]"""
-    right: Tensor
-    """Right singular vectors. [n, k]"""
-
-
 def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | None = None) -> Cut:
     """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made.
 
     >>> made = cut_change(torch.zeros(3, 3), torch.diag(torch.tensor([3.0, 2.0, 1.0])), count=2)
-    >>> made.values.tolist(), round(made.total, 5)
+    >>> made.values.tolist(), round(made.total, 3)
     ([3.0, 2.0], 14.0)
     """
-    noise = rounding(before, after, roots)
+    largest, noise_square = rounding(before, after, roots)
     weighted = after.float() - before.float()
     if roots is not None:
         weighted = roots[1].apply(roots[0].apply(weighted.mT).mT)
     square = float(torch.linalg.vector_norm(weighted, dtype=torch.float64)) ** 2
     directions = leading_directions(weighted, count)
     computed = torch.finfo(torch.float32).eps * sum(side**0.5 for side in after.shape)
-    floor = max(noise.largest, computed * float(directions.values[:1].sum()))
-    return _unweighted(directions, square, roots, Noise(floor, noise.square))
+    floor = max(largest, computed * float(directions[0][:1].sum()))
+    return _unweighted(directions, square - noise_square, roots, floor)
 
 
 def cut_product(left: Tensor, right: Tensor, roots: Roots | None = None) -> Cut:
@@ -104,13 +87,12 @@ def cut_product(left: Tensor, right: Tensor, roots: Roots | None = None) -> Cut:
     (left_basis, left_part), (right_basis, right_part) = torch.linalg.qr(left), torch.linalg.qr(right)
     u, values, vh = torch.linalg.svd((left_part @ right_part.mT).cpu())
     left = left_basis @ (u * values).to(left)
-    directions = Directions(values, left, right_basis @ vh.mT.to(left))
-    floor = Noise(1e-12 * float(values[:1].sum()), 0.0)
-    return _unweighted(directions, float(values.square().sum()), roots, floor)
+    directions = values, left, right_basis @ vh.mT.to(left)
+    return _unweighted(directions, float(values.square().sum()), roots, 1e-12 * float(values[:1].sum()))
 
 
-def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> Noise:
-    """Bound the noise that storing both weights, [out, in], put into their difference.
+def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> tuple[float, float]:
+    """Bound the noise that storing both weights put into their difference: its largest value, and its square.
 
     If float32 holds numbers of a narrower dtype, that dtype counts. The largest singular value is at most
     about `sqrt(largest row sum) + sqrt(largest column sum)` of the errors' variances. Under the roots R and L
@@ -125,16 +107,16 @@ def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> Noise:
         plain = out**0.5 + into**0.5
         largest *= (left_square**0.5 * right_norm + left_norm * right_square**0.5) / plain
         square *= left_square * right_square / (out * into)
-    return Noise(largest, square)
+    return largest, square
 
 
-def _unweighted(directions: Directions, square: float, roots: Roots | None, noise: Noise) -> Cut:
+def _unweighted(directions: Directions, total: float, roots: Roots | None, noise: float) -> Cut:
     """Map the directions above the noise back, with both factors of a direction equally long.
 
     Mapped back alone, their lengths differ as inputs and gradients do in size, which neither a learning rate
     nor 16 bits serve well.
     """
-    counted = int((directions.values > noise.largest).sum())
+    counted = int((directions[0] > noise).sum())
     values, left, right = (each[..., :counted] for each in directions)
     if roots is not None:
         right, left = roots[0].undo(right), roots[1].undo(left)
@@ -144,30 +126,33 @@ def _unweighted(directions: Directions, square: float, roots: Roots | None, nois
         left=(left * ratio).contiguous(),
         right=(right / ratio).mT.contiguous(),
         values=kept,
-        total=max(square - noise.square, float(kept.square().sum())),
-        noise=noise.largest,
+        total=max(total, float(kept.square().sum())),
+        noise=noise,
     )
 
 
 def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> Directions:
-    """Find the `count` leading singular directions of a matrix; none if all its entries are zero.
+    """The `count` leading singular directions of a matrix [m, n]; none if all its entries are zero.
+
+    Gives the singular values [count], the left vectors times these [m, count], and the right vectors
+    [n, count].
 
     A block of directions is refined by `T(M^T M)`, T the Chebyshev polynomial that is small on what the block
     leaves out and grows fastest beyond it (Zhou and Saad 2007). It stops when a pass adds less than
     `tolerance` to the kept square; each pass divides what is missing by a multiple of 10. Every step is a
     product of matrices, so a GPU runs it at full speed.
 
-    >>> leading_directions(torch.diag(torch.arange(1.0, 6.0)), 2).values
+    >>> leading_directions(torch.diag(torch.arange(1.0, 6.0)), 2)[0]
     tensor([5., 4.])
     """
     if matrix.shape[0] < matrix.shape[1]:
         values, left, right = leading_directions(matrix.mT, count, tolerance)
-        return Directions(values, right * values, left / torch.where(values > 0, values, 1))
+        return values, right * values, left / torch.where(values > 0, values, 1)
     size = matrix.abs().amax()
     if not torch.isfinite(size):
         raise RankriseError("A change holds infinite or undefined numbers: check both checkpoints.")
     if size == 0:
-        return Directions(matrix[0, :0], matrix[:, :0], matrix.mT[:, :0])
+        return matrix[0, :0], matrix[:, :0], matrix.mT[:, :0]
     matrix, count = matrix / size, min(count, matrix.shape[1])
     width = count + max(16, count // 4)
     if matrix.shape[1] <= WHOLE_UP_TO or 2 * width >= matrix.shape[1]:
@@ -178,7 +163,7 @@ def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> D
     left = matrix @ right
     lengths = torch.linalg.vector_norm(left, dim=0)
     order = lengths.argsort(descending=True)
-    return Directions(size * lengths[order], size * left[:, order], right[:, order])
+    return size * lengths[order], size * left[:, order], right[:, order]
 
 
 def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.use._losses import IGNORED
+from rankrise.use._gathered import IGNORED
 from rankrise.use._weights import is_causal
 from rankrise.watch._config import offline
 

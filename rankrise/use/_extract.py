@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -11,11 +12,10 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._adapter import Adapter, Held, Rest
 from rankrise.use._cut import Cut, cut_change
-from rankrise.use._measure import Bench, Evaluate, sized
+from rankrise.use._measure import Bench, Evaluate, fitted
 from rankrise.use._moments import DAMPING, Moments
 from rankrise.use._ranks import directions_to_find, highest
-from rankrise.use._weights import Pair, Source, is_causal, load_model, pair
-from rankrise.watch._heads import unwrap
+from rankrise.use._weights import Matrix, Pair, Source, is_causal, load_model, pair
 
 
 def extract(
@@ -64,37 +64,38 @@ def extract(
     uniform = moments is None if uniform is None else uniform
     both = pair(base, tuned, only)
     kept_whole = _rest(both) if rest == "keep" else Rest(tuple(name for name, _, _ in both.changed()), False)
-    one = sum(matrix.out + matrix.into for matrix in both.matrices)
-    cuts: dict[str, Cut] = {}
-    dtypes: Counter[torch.dtype] = Counter()
-    for place, matrix in enumerate(both.matrices):
-        count = directions_to_find(budget, min(matrix.out, matrix.into), one, uniform)
-        before, after = both.read(matrix)
-        before, after = before.to(device or after.device), after.to(device or after.device)
-        roots = None
-        if moments is not None and not torch.equal(before, after.to(before.dtype)):
-            roots = moments.roots(matrix, damping, after.device)
-        cuts[matrix.name] = cut_change(before, after, min(count, largest or count), roots).to("cpu")
-        dtypes[after.dtype] += 1
-        if progress is not None:
-            progress((place + 1) / len(both.matrices))
-    adapter = Adapter(
-        matrices=both.matrices,
-        cuts=cuts,
-        ranks=dict.fromkeys(cuts, 0),
-        rest=kept_whole,
-        base=both.base.origin,
-        dtype=dtypes.most_common(1)[0][0],
-        measure_held=lambda adapter: _held(adapter, both, device),
-        task="CAUSAL_LM" if is_causal(both.tuned.model) else None,
-        module_names=tuple(name for name, _ in both.tuned.model.named_modules()),
-        moments=None if moments is None else moments.to_dict(),
-    )
+    model = both.tuned.model
     bench = None
     if evaluate is not None:
-        model = unwrap(tuned) if isinstance(tuned, nn.Module) else load_model(tuned)
-        bench = Bench(both, model, evaluate)
-    adapter = sized(adapter, budget, uniform, bench)
+        bench = Bench(both, model if isinstance(tuned, nn.Module) else load_model(tuned), evaluate)
+    one = sum(matrix.out + matrix.into for matrix in both.matrices)
+    dtypes: Counter[torch.dtype] = Counter()
+
+    def cut(matrix: Matrix) -> Cut:
+        count = directions_to_find(budget, min(matrix.out, matrix.into), one, uniform)
+        before, after = (tensor.to(device or tensor.device) for tensor in both.read(matrix))
+        dtypes[after.dtype] += 1
+        before, roots = before.to(after.device), None
+        if moments is not None and not torch.equal(before, after.to(before.dtype)):
+            roots = moments.roots(matrix, damping, after.device)
+        return cut_change(before, after, min(count, largest or count), roots)
+
+    adapter = fitted(
+        budget,
+        uniform,
+        bench,
+        both.matrices,
+        cut,
+        progress,
+        rest=kept_whole,
+        base=both.base.origin,
+        dtype=torch.float32,
+        measure_held=lambda adapter: _held(adapter, both, device),
+        task="CAUSAL_LM" if is_causal(model) else None,
+        module_names=tuple(name for name, _ in model.named_modules()),
+        moments=None if moments is None else moments.to_dict(),
+    )
+    adapter = replace(adapter, dtype=dtypes.most_common(1)[0][0])
     if largest is not None and adapter.kept < (keep or 0) and highest(adapter.spectra) >= largest:
         raise RankriseError(
             f"keep is {keep}, and {largest} directions of each matrix keep {adapter.kept:.4g}: pass a "

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._adapter import Adapter, Measured, no_gain
+from rankrise.use._cut import Cut
 from rankrise.use._ranks import cost_of_one, highest, least, one_rank, ranks_for, ranks_within
-from rankrise.use._weights import Pair
+from rankrise.use._weights import Matrix, Pair
 
 Evaluate = Callable[[Any], float | Mapping[str, float]]
 """Gives the loss of a model, or several scores by name, one of which is "loss"."""
@@ -73,12 +74,26 @@ class Bench:
                 self._tensors[name].copy_(tensor)
 
 
-def sized(adapter: Adapter, budget: Budget, uniform: bool, bench: Bench | None) -> Adapter:
-    """Give every matrix the rank that a budget buys, and measure the adapter if there is a bench.
+def fitted(
+    budget: Budget,
+    uniform: bool,
+    bench: Bench | None,
+    matrices: tuple[Matrix, ...],
+    cut: Callable[[Matrix], Cut],
+    progress: Callable[[float], None] | None,
+    **facts: Any,
+) -> Adapter:
+    """Cut every matrix to the rank that a budget buys, and measure the adapter if there is a bench.
 
     The ranks that keep a gain are the least where all matrices have one rank, and within 2 % of the
     parameters otherwise.
     """
+    cuts: dict[str, Cut] = {}
+    for place, matrix in enumerate(matrices):
+        cuts[matrix.name] = cut(matrix).to("cpu")
+        if progress is not None:
+            progress((place + 1) / len(matrices))
+    adapter = Adapter(matrices=matrices, cuts=cuts, ranks=dict.fromkeys(cuts, 0), **facts)
     spectra = adapter.spectra
     if budget.gain is None:
         adapter = adapter.at(ranks_for(budget, spectra, uniform))
@@ -86,8 +101,7 @@ def sized(adapter: Adapter, budget: Budget, uniform: bool, bench: Bench | None) 
         return adapter
     base, tuned = bench.of_base(), bench.scores()
     if budget.gain is not None:
-        if (nothing := no_gain(base["loss"], tuned["loss"])) is not None:
-            raise RankriseError(nothing)
+        refuse_no_gain(base, tuned)
         wanted = base["loss"] - budget.gain * (base["loss"] - tuned["loss"])
         most, one, ranks = highest(spectra), cost_of_one(spectra), one_rank if uniform else ranks_within
 
@@ -105,3 +119,9 @@ def sized(adapter: Adapter, budget: Budget, uniform: bool, bench: Bench | None) 
             )
         adapter = adapter.at(ranks(spectra, found))
     return replace(adapter, measured=Measured(base, tuned, bench.of(adapter)))
+
+
+def refuse_no_gain(base: Mapping[str, float], tuned: Mapping[str, float]) -> None:
+    """Refuse to search for a share of a gain that does not exist."""
+    if (nothing := no_gain(base["loss"], tuned["loss"])) is not None:
+        raise RankriseError(nothing)

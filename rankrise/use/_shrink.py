@@ -12,7 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._adapter import Adapter, Held, Rest
 from rankrise.use._cut import Cut, cut_product
-from rankrise.use._measure import Bench, Evaluate, sized
+from rankrise.use._measure import Bench, Evaluate, fitted
 from rankrise.use._moments import DAMPING, Moments
 from rankrise.use._weights import Matrix, Pair, linear_layers, open_source
 from rankrise.watch._heads import unwrap
@@ -57,19 +57,26 @@ def shrink(
         base = unwrap(base)
         matrices = _matrices_in(base, stored)
         module_names = tuple(name for name, _ in base.named_modules())
-    cuts: dict[str, Cut] = {}
-    for place, matrix in enumerate(matrices):
+    bench = None
+    if evaluate is not None and base is not None:
+        tuned = _merged(base, stored, rest)
+        after = open_source(tuned)
+        others = tuple(name for name in dict.fromkeys(after.first_names.values()) if name in rest.changed)
+        bench = Bench(Pair(open_source(base), after, matrices, others), tuned, evaluate)
+
+    def cut(matrix: Matrix) -> Cut:
         left, right = (factor.to(device or factor.device) for factor in stored.factors[matrix.name])
-        roots = None
-        if moments is not None:
-            roots = moments.roots(matrix, damping, left.device)
-        cuts[matrix.name] = cut_product(left, right, roots).to("cpu")
-        if progress is not None:
-            progress((place + 1) / len(matrices))
-    smaller = Adapter(
-        matrices=matrices,
-        cuts=cuts,
-        ranks=dict.fromkeys(cuts, 0),
+        return cut_product(
+            left, right, None if moments is None else moments.roots(matrix, damping, left.device)
+        )
+
+    return fitted(
+        budget,
+        moments is None if uniform is None else uniform,
+        bench,
+        matrices,
+        cut,
+        progress,
         rest=rest,
         base=str(stored.config.get("base_model_name_or_path") or ""),
         dtype=stored.dtype,
@@ -78,13 +85,6 @@ def shrink(
         module_names=module_names,
         moments=None if moments is None else moments.to_dict(),
     )
-    bench = None
-    if evaluate is not None and base is not None:
-        tuned = _merged(base, stored, rest)
-        after = open_source(tuned)
-        others = tuple(name for name in dict.fromkeys(after.first_names.values()) if name in rest.changed)
-        bench = Bench(Pair(open_source(base), after, matrices, others), tuned, evaluate)
-    return sized(smaller, budget, moments is None if uniform is None else uniform, bench)
 
 
 def merged(adapter: str | Path, base: nn.Module) -> nn.Module:

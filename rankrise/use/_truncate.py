@@ -1,8 +1,10 @@
 """`use.truncate`: the loss against the rank that a change is cut to, by groups of matrices and of heads."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,10 @@ from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import check_share
 from rankrise.record.names import TRUNCATION
 from rankrise.record.run import read_truncation
-from rankrise.use._adapter import kept_gain, lora_config, no_gain
+from rankrise.use._adapter import kept_gain, lora_config
 from rankrise.use._cut import Cut, cut_change
-from rankrise.use._groups import GROUPS, PRODUCTS, group_names, grouped
 from rankrise.use._head_products import HeadProducts, has_head_products, head_products
-from rankrise.use._measure import Bench, Evaluate
+from rankrise.use._measure import Bench, Evaluate, refuse_no_gain
 from rankrise.use._moments import DAMPING, Moments
 from rankrise.use._ranks import (
     Spectra,
@@ -31,6 +32,18 @@ from rankrise.use._ranks import (
     ranks_within,
 )
 from rankrise.use._weights import Matrix, Pair, Source, is_causal, load_model, pair
+from rankrise.watch._heads import heads
+from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
+
+GROUPS = ("all", "attention", "mlp", "q", "k", "v", "o")
+"""`all` is every matrix in the layers, without the classifier or the projection to tokens."""
+
+PRODUCTS = {"KQ": ("KQ",), "VO": ("VO",), "KQ and VO": ("KQ", "VO")}
+"""Groups of the products of heads."""
+
+TYPED = {"kq": "KQ", "vo": "VO", "kq+vo": "KQ and VO"}
+
+ROLES = {"q": QUERY, "k": KEY, "v": VALUE, "o": OUTPUT}
 
 GAIN = 0.99
 """The share of the gain that the functional rank keeps."""
@@ -146,8 +159,7 @@ def truncate(
     both = pair(base, trained)
     bench = Bench(both, both.tuned.model, evaluate)
     whole, initial = bench.scores(), bench.of_base()
-    if (nothing := no_gain(initial["loss"], whole["loss"])) is not None:
-        raise RankriseError(nothing)
+    refuse_no_gain(initial, whole)
     matrices, cuts = grouped(trained, both.matrices), dict[tuple[Matrix, str], Cut]()
     products = cache(partial(head_products, base, trained))
     if groups is None:
@@ -186,6 +198,49 @@ def truncate(
             progress((place + 1) / len(ways))
     found = [curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())]
     return Truncation(whole, initial, tuple(curves), _config(both, found[-1]) if found else None)
+
+
+def group_names(names: Iterable[str]) -> list[str]:
+    """The groups' own names, each once.
+
+    >>> group_names(["q", "kq+vo", "KQ"])
+    ['q', 'KQ and VO', 'KQ']
+    """
+    found = [TYPED.get(name.lower(), name) for name in names]
+    for name in found:
+        if name not in GROUPS and name not in PRODUCTS:
+            raise RankriseError(f"{name!r} is not a group: pass one of {', '.join((*GROUPS, *TYPED))}.")
+    return list(dict.fromkeys(found))
+
+
+def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matrix]]:
+    """The matrices in the numbered layers by group; queries, keys and values in one matrix are taken apart.
+
+    >>> block = nn.ModuleDict({"fc": nn.Linear(2, 2)})
+    >>> model = nn.ModuleDict({"layers": nn.ModuleList([block]), "head": nn.Linear(2, 2)})
+    >>> groups = grouped(model, [Matrix("layers.0.fc", 2, 2, False), Matrix("head", 2, 2, False)])
+    >>> {name: [matrix.name for matrix in found] for name, found in groups.items() if found}
+    {'all': ['layers.0.fc'], 'mlp': ['layers.0.fc']}
+    """
+    attention: Any = ()
+    with suppress(RankriseError):  # a model without known attention
+        attention = heads(model).names
+    groups: dict[str, list[Matrix]] = {name: [] for name in GROUPS}
+    numbered = [matrix for matrix in matrices if re.search(r"(^|\.)\d+(\.|$)", matrix.name)]
+    for matrix in numbered or matrices:
+        leaf = matrix.name.rpartition(".")[2]
+        parts = {next((name for name, pattern in ROLES.items() if pattern.fullmatch(leaf)), ""): matrix}
+        if not any(matrix.name.startswith(f"{name}.") for name in attention):
+            parts = {"mlp": matrix}
+        elif matrix.transposed and leaf == "c_attn" and matrix.out == 3 * matrix.into:  # GPT-2
+            width = matrix.into
+            parts = {
+                role: replace(matrix, out=width, first=place * width) for place, role in enumerate("qkv")
+            }
+        for role, part in parts.items():
+            for name in {"all", role, "attention" if role != "mlp" else "mlp"} & set(GROUPS):
+                groups[name].append(part)
+    return groups
 
 
 def _of_matrices(cuts: Mapping[Matrix, Cut], method: str, bench: Bench) -> _Group:

@@ -16,8 +16,7 @@ from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.recipes.use_settings import Measuring
 from rankrise.record.run_file import has_run
 from rankrise.use._examples import batched, is_classifier, is_running_text, read_examples
-from rankrise.use._gathered import moments
-from rankrise.use._losses import labelled, sampled
+from rankrise.use._gathered import labelled, moments, sampled
 from rankrise.use._moments import Moments
 from rankrise.use._weights import Source, is_causal, load_model
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rankrise import RankriseError, use, watch
 from rankrise.show.truncation import notes
-from rankrise.use._groups import grouped
 from rankrise.use._head_products import head_products
+from rankrise.use._truncate import grouped
 from rankrise.use._weights import linear_layers
 from rankrise.use.types import GainCurve, Point, Truncation
 
