@@ -332,7 +332,7 @@ def _plain_copy(module: nn.Module) -> nn.Module:
             norm._parameters["weight"] = part.weight
             twin.get_submodule(owner)._modules[name] = norm
         elif "norm" in type(part).__name__.lower() and part._parameters.get("bias") is not None:
-            part.bias = nn.Parameter(torch.zeros_like(part.bias))
+            part.register_buffer("bias", torch.zeros_like(part._parameters.pop("bias")))
         elif isinstance(part, nn.MultiheadAttention):
             part.bias_k = part.bias_v = None  # a key and a value beside those of the tokens
     return twin
