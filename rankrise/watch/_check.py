@@ -77,32 +77,29 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         raise none_read(root)
     names = {module: plain_name(path) for path, module in found.items()}
     verdicts: dict[nn.Module, LayerCheck] = {}
-    tried: list[tuple[Trial, LayerCheck]] = []
+    tried: list[tuple[Trial, tuple[str, ...]]] = []
 
     def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         handles[module].remove()  # only the first call counts, and a copy must not try itself
-        name = names[module]
+        reason, limits = "", None
         try:
             trial = trial_of(module, args, kwargs)
-            alike = next((verdict for other, verdict in tried if trial.works_like(other)), None)
-            limits = tuple(trial.prove()) if alike is None else alike.limits
-            verdicts[module] = LayerCheck(name, True, limits=limits)
-            tried.append((trial, verdicts[module]))
-        except Unprovable as unprovable:
-            verdicts[module] = LayerCheck(name, False, str(unprovable))
+            limits = next((limits for other, limits in tried if trial.works_like(other)), None)
+            limits = tuple(trial.prove()) if limits is None else limits
+            tried.append((trial, limits))
         except Refuted as refuted:
             if not works_as_known(module):
-                record_verdict(module, False, str(refuted))
                 raise RankriseError(
-                    f"{name} ({type(module).__name__}) is not read as its forward pass works: {refuted}. Add "
-                    "a family for it, as docs/heads.md#your-own-module shows; or, if its heads are not "
-                    f"products of weights, track its matrices instead.{family_template(module)}"
+                    f"{names[module]} ({type(module).__name__}) is not read as its forward pass works: "
+                    f"{refuted}. Add a family for it, as docs/heads.md#your-own-module shows; or, if its heads "
+                    f"are not products of weights, track its matrices instead.{family_template(module)}"
                 ) from None
             reason = f"{refuted}, or what its notes name acts between"  # the layout is the library's own
-            verdicts[module] = LayerCheck(name, False, reason)
+        except Unprovable as unprovable:
+            reason = str(unprovable)
         except Exception as error:
             reason = f"a copy of it does not run by itself ({type(error).__name__}: {first_line(error)})"
-            verdicts[module] = LayerCheck(name, False, reason)
+        verdicts[module] = LayerCheck(names[module], not reason, reason, limits or ())
 
     handles = {module: module.register_forward_pre_hook(try_layer, with_kwargs=True) for module in names}
     try:

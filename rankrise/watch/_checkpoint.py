@@ -3,11 +3,12 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,7 +47,7 @@ class Checkpoint:
 
     folder: Path
     tensors: Mapping[str, StoredTensor]
-    _opened: dict[Path, Any] | None = None
+    _opened: dict[Path, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, source: str | Path) -> "Checkpoint":
@@ -68,18 +69,11 @@ class Checkpoint:
         """The bytes of a tensor."""
         return self.tensors[name].size
 
-    def kept_open(self) -> "Checkpoint":
-        """The same checkpoint, which opens each file once: quicker for reading many tensors."""
-        return replace(self, _opened={})
-
     def read(self, name: str) -> Tensor:
-        """One tensor, on the CPU and in its own dtype."""
+        """One tensor, on the CPU and in its own dtype. Each file is opened once."""
         stored = self.tensors[name]
         if stored.mapped is not None:
             return stored.mapped
-        if self._opened is None:
-            with safe_open(stored.file, framework="pt") as opened:
-                return opened.get_tensor(stored.name)
         if stored.file not in self._opened:
             self._opened[stored.file] = safe_open(stored.file, framework="pt")
         return self._opened[stored.file].get_tensor(stored.name)
@@ -128,30 +122,19 @@ def weight_files(path: Path) -> list[Path]:
 
     found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in PICKLES)
     found = [file for file in found if not file.name.startswith("adapter_")]
-    if not found and (path / ADAPTER_CONFIG).exists():
-        raise RankriseError(
-            f"{str(path)!r} holds only a PEFT adapter: pass it beside its base, as in watch.heads(base, "
-            "adapter=...) and 'rankrise compare BASE ADAPTER', or merge it into its base."
-        )
     if not found:
+        advice = advice_below(path)
+        if (path / ADAPTER_CONFIG).exists():
+            advice = (
+                ", and a PEFT adapter alone: pass it beside its base, as in watch.heads(base, adapter=...)"
+            )
         raise RankriseError(
-            f"{str(path)!r} holds no checkpoint: expected *.safetensors or pytorch_model.bin in it"
-            f"{advice_below(path)}."
+            f"{str(path)!r} holds no checkpoint: expected *.safetensors or pytorch_model.bin in it{advice}."
         )
     if len(found) > 1 and found[0].suffix != ".safetensors":
         names = ", ".join(file.name for file in found)
         raise RankriseError(f"{str(path)!r} holds several checkpoints ({names}): give the path of one.")
     return found
-
-
-def bytes_of(shape: Sequence[int], dtype: str) -> int:
-    """The size of a tensor by its dtype as safetensors writes it.
-
-    >>> bytes_of([3, 2], "BF16"), bytes_of([3], "F8_E4M3"), bytes_of([], "BOOL")
-    (12, 3, 1)
-    """
-    bits = re.search(r"\d+", dtype)
-    return math.prod(shape) * int(bits[0] if bits else 8) // 8
 
 
 def _safetensors(file: Path) -> dict[str, StoredTensor]:
@@ -162,18 +145,17 @@ def _safetensors(file: Path) -> dict[str, StoredTensor]:
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{str(file)!r} cannot be read as safetensors ({error}): restore it.") from error
     return {
-        name: StoredTensor(shape, bytes_of(shape, dtype), file, name)
+        name: StoredTensor(
+            shape, math.prod(shape) * int((re.findall(r"\d+", dtype) or [8])[0]) // 8, file, name
+        )
         for name, (shape, dtype) in forms.items()
     }
 
 
 def _unpickled(file: Path) -> dict[str, StoredTensor]:
     """The tensors of a pickled checkpoint, memory-mapped where torch can. No code in the file runs."""
-    try:
-        try:
-            loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:  # files of torch before 1.6 cannot be mapped
-            loaded = torch.load(file, map_location="cpu", weights_only=True)
+    try:  # files of torch before 1.6 are no archives, and cannot be mapped
+        loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     except Exception as error:
         raise RankriseError(
             f"{str(file)!r} cannot be read as plain weights ({type(error).__name__}), and code in it is not "

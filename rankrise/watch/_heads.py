@@ -17,7 +17,7 @@ from rankrise.watch._families import Attention
 from rankrise.watch._linear import is_linear, plain_name
 from rankrise.watch._lora import StoredAdapter
 from rankrise.watch._pretrained import Loaded, open_pretrained
-from rankrise.watch._recognise import find_attention, naming, read_shapes, recognise
+from rankrise.watch._recognise import find_attention, naming, read_shapes, recognised
 
 _PARALLEL = (
     "DataParallel",
@@ -117,9 +117,7 @@ class Layers(Sequence[Layer]):
             return Layers(self.names[index], self._modules[index], self._loaded, self._adapter)
         name, module = self.names[index], self._modules[index]
         with naming(name), self._loaded(module, name):
-            attention = recognise(module)
-            assert attention is not None
-            return Layer.of(name, attention)
+            return Layer.of(name, recognised(module))
 
     def ceilings(self, index: int) -> dict[str, int]:
         """By product, the highest rank of the change that the adapter on disk can make to a head; {} if none
@@ -216,38 +214,23 @@ _TEMPLATE = """
 def mine(module):
     if type(module).__name__ == "{kind}":
         query, key, value = (watch.linear(part).cut({heads}) for part in ({inputs}))
-        # from one layer, per head [q, k, v]: query, key, value = watch.linear({first}).cut({heads}).split(3)
-        return watch.Attention(query, key, value, watch.linear({output}))
+        # or, from one layer, per head [q, k, v]: watch.linear(...).cut({heads}).split(3)
+        return watch.Attention(query, key, value, watch.linear(module.{output}))
 """
 
 
 def family_template(module: nn.Module) -> str:
     """Code of a family to start from, with the names of the module's own linear layers."""
-    layers = [name for name, child in module.named_children() if is_linear(child)]
-    named = [
-        next(filter(pattern.fullmatch, layers), "")
-        for pattern in (roles.QUERY, roles.KEY, roles.VALUE, roles.OUTPUT)
-    ]
-    output = named.pop() or "..."
-    inputs = [*filter(None, named), *(name for name in layers if name not in (*named, output))] or ["..."]
-    parts = [f"module.{name}" for name in inputs]
+    layers = [name for name, child in module.named_children() if is_linear(child)] or ["..."]
+    output = next(filter(roles.OUTPUT.fullmatch, layers), layers[-1])
+    inputs = ", ".join(f"module.{name}" for name in layers if name != output)
     heads = next((f"module.{name}" for name in roles.HEADS if roles.number(module, (name,))), "HEADS")
-    return _TEMPLATE.format(
-        kind=type(module).__name__,
-        heads=heads,
-        inputs=", ".join(parts),
-        first=parts[0],
-        output=f"module.{output}",
-    )
+    return _TEMPLATE.format(kind=type(module).__name__, heads=heads, inputs=inputs, output=output)
 
 
 def _listed(model: nn.Module, reasons: dict[str, str]) -> str:
-    """Each kind of module and reason once, with the first module of that kind and how many more there are."""
-    paths: dict[tuple[str, str], list[str]] = {}
+    """Each kind of module and reason once, with the first module of that kind."""
+    first: dict[tuple[str, str], str] = {}
     for path, reason in reasons.items():
-        kind = type(model.get_submodule(path)).__name__
-        paths.setdefault((kind, reason), []).append(plain_name(path) or "the model")
-    return "; ".join(
-        f"{first}{f' and {len(more)} more' if more else ''} ({kind}): {reason}"
-        for (kind, reason), (first, *more) in paths.items()
-    )
+        first.setdefault((type(model.get_submodule(path)).__name__, reason), plain_name(path) or "the model")
+    return "; ".join(f"{path} ({kind}): {reason}" for (kind, reason), path in first.items())

@@ -66,23 +66,27 @@ def recognise(module: nn.Module) -> Attention | None:
     return replace(attention, guess="" if proved else guess, notes=notes)
 
 
-def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
-    """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
-    nothing is proved."""
-    with shapes_only():
-        attention = _read(module)
+def recognised(module: nn.Module) -> Attention:
+    """The reading of a module that is known to be attention."""
+    attention = recognise(module)
     assert attention is not None
-    guess = attention.guess
-    note = words * bool(guess) if proved else f"{guess or 'its layout'} (not proved: {words})"
-    _verdicts.setdefault(type(module), {})[guess] = proved, note
+    return attention
 
 
 def read_shapes(module: nn.Module) -> Attention:
     """The reading of a module that is known to be attention, without values."""
     with shapes_only():
-        attention = recognise(module)
-    assert attention is not None
-    return attention
+        return recognised(module)
+
+
+def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
+    """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
+    nothing is proved."""
+    with shapes_only():
+        attention = _read(module)
+    guess = attention.guess if attention else ""
+    note = words * bool(guess) if proved else f"{guess or 'its layout'} (not proved: {words})"
+    _verdicts.setdefault(type(module), {})[guess] = proved, note
 
 
 def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:

@@ -19,7 +19,7 @@ from torch.nn.utils import parameters_to_vector, parametrize, vector_to_paramete
 from rankrise.watch._families import ROLES, Attention
 from rankrise.watch._linear import has_own_forward, is_adapter, linear, merged_adapter
 from rankrise.watch._projection import Projection, Unreadable, read_as
-from rankrise.watch._recognise import recognise
+from rankrise.watch._recognise import recognised
 from rankrise.watch._roles import NORMALISED, ROTARY, acts_on_heads
 
 TOLERANCE = 1e-4
@@ -271,9 +271,7 @@ class Trial:
 
     def _read(self, weights: Tensor) -> Attention:
         vector_to_parameters(weights, self.parameters.values())
-        attention = recognise(self.module)
-        assert attention is not None
-        return attention
+        return recognised(self.module)
 
     def _projections(self, weights: Tensor) -> list[Tensor]:
         attention = self._read(weights)

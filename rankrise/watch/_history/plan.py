@@ -41,7 +41,7 @@ class Model:
         self, checkpoint: Checkpoint, name: str, device: str | torch.device
     ) -> Iterator[tuple[Unit, Tensors]]:
         """Copies of the weights of one unit after another by role."""
-        loaded = loading(self.architecture.bind(checkpoint.kept_open()), name)
+        loaded = loading(self.architecture.bind(checkpoint), name)
         for unit in self.units:
             with torch.no_grad(), loaded(unit.module, unit.path):
                 weights = unit.fresh(unit.module)
