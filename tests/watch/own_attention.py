@@ -1,9 +1,4 @@
-"""Attention modules as people write them, each with its heads by its own arithmetic, in float64.
-
-`heads` gives W_Q, W_K, W_V and W_O as lists of matrices [d_model, d_head], taken from the weights by hand.
-A forward pass rebuilt from them (see `rebuilt`) proves that they are right. `family` is how a user teaches
-rankrise to read the module.
-"""
+"""Attention modules as people write them. `family` is how a user teaches rankrise to read one."""
 
 import torch
 from torch import nn
@@ -20,29 +15,12 @@ def layer(takes, gives):
     return nn.Linear(takes, gives, bias=False)
 
 
-def weight(source):
-    return (source if isinstance(source, torch.Tensor) else source.weight.T).detach().double()
-
-
-def blocks(matrix, count=HEADS):
-    return list(matrix.unflatten(-1, (count, -1)).movedim(-2, 0))
-
-
 def cut(tokens, count=HEADS):
     return tokens.unflatten(-1, (count, -1)).transpose(1, 2)
 
 
 def attend(query, key, value):
     return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-
-
-def rebuilt(module, x):
-    """The forward pass from the heads alone."""
-    result = 0
-    for query, key, value, output in zip(*module.heads(), strict=True):
-        logits = (x @ query) @ (x @ key).mT / query.shape[-1] ** 0.5
-        result = result + torch.softmax(logits, -1) @ (x @ value) @ output.T
-    return result
 
 
 class Separate(nn.Module):
@@ -62,10 +40,6 @@ class Separate(nn.Module):
     def forward(self, x):
         return self.o_proj(attend(*self.parts(x)))
 
-    def heads(self):
-        inputs = [blocks(weight(one)) for one in (self.q_proj, self.k_proj, self.v_proj)]
-        return [*inputs, blocks(weight(self.o_proj).T)]
-
     def family(self):
         inputs = (linear(one).cut(HEADS) for one in (self.q_proj, self.k_proj, self.v_proj))
         return Attention(*inputs, linear(self.o_proj))
@@ -76,11 +50,6 @@ class HeadsInterleaved(Separate):
         layers = (self.q_proj, self.k_proj, self.v_proj)
         return [one(x).unflatten(-1, (SIZE, HEADS)).permute(0, 3, 1, 2) for one in layers]
 
-    def heads(self):
-        layers = (self.q_proj, self.k_proj, self.v_proj)
-        inputs = [list(weight(one).unflatten(-1, (SIZE, HEADS)).permute(2, 0, 1)) for one in layers]
-        return [*inputs, blocks(weight(self.o_proj).T)]
-
     def family(self):
         layers = (self.q_proj, self.k_proj, self.v_proj)
         return Attention(*(linear(one).cut(HEADS, interleaved=True) for one in layers), linear(self.o_proj))
@@ -89,10 +58,6 @@ class HeadsInterleaved(Separate):
 class OutputInterleaved(Separate):
     def forward(self, x):
         return self.o_proj(attend(*self.parts(x)).unflatten(-1, (HEADS, SIZE)).mT.flatten(2))
-
-    def heads(self):
-        output = weight(self.o_proj).T.unflatten(-1, (SIZE, HEADS)).permute(2, 0, 1)
-        return [*super().heads()[:3], list(output)]
 
     def family(self):
         plain = super().family()
@@ -103,10 +68,6 @@ class QueryAndKeyExchanged(Separate):
     def parts(self, x):
         key, query, value = super().parts(x)
         return query, key, value
-
-    def heads(self):
-        key, query, value, output = super().heads()
-        return [query, key, value, output]
 
     def family(self):
         plain = super().family()
@@ -124,10 +85,6 @@ class SharedByDistantHeads(Separate):
         shared = (cut(one(x), 2).repeat(1, 2, 1, 1) for one in (self.k_proj, self.v_proj))
         return [cut(self.q_proj(x)), *shared]
 
-    def heads(self):
-        shared = [2 * blocks(weight(one), 2) for one in (self.k_proj, self.v_proj)]
-        return [blocks(weight(self.q_proj)), *shared, blocks(weight(self.o_proj).T)]
-
     def family(self):
         key, value = (linear(one).cut(2) for one in (self.k_proj, self.v_proj))
         query = linear(self.q_proj).cut(HEADS)
@@ -138,19 +95,12 @@ class KeyAndValuePerHead(nn.Module):
     def __init__(self):
         super().__init__()
         self.num_heads = HEADS
-        self.to_q, self.to_kv, self.to_out = (
-            layer(WIDTH, INSIDE),
-            layer(WIDTH, 2 * INSIDE),
-            layer(INSIDE, WIDTH),
-        )
+        self.to_q, self.to_kv = layer(WIDTH, INSIDE), layer(WIDTH, 2 * INSIDE)
+        self.to_out = layer(INSIDE, WIDTH)
 
     def forward(self, x):
         both = self.to_kv(x).unflatten(-1, (HEADS, 2, SIZE)).movedim(-2, 0)
         return self.to_out(attend(cut(self.to_q(x)), *both.transpose(2, 3)))
-
-    def heads(self):
-        key, value = weight(self.to_kv).unflatten(-1, (HEADS, 2, SIZE)).permute(2, 1, 0, 3)
-        return [blocks(weight(self.to_q)), list(key), list(value), blocks(weight(self.to_out).T)]
 
     def family(self):
         key, value = linear(self.to_kv).cut(HEADS).split(2)
@@ -167,18 +117,11 @@ class Fused(nn.Module):
         self.n_heads, self.qkv, self.proj = HEADS, layer(WIDTH, 3 * INSIDE), layer(INSIDE, WIDTH)
         vars(self).update(changed)
 
-    def apart(self, columns):
-        """[..., width] as [3, heads, ..., size]."""
-        sizes = {"3": 3, "h": HEADS, "d": SIZE}
-        viewed = columns.unflatten(-1, [sizes[axis] for axis in self.axes])
-        first = viewed.ndim - 3
-        return viewed.movedim([first + self.axes.index(axis) for axis in "3h"], [0, 1])
-
     def forward(self, x):
-        return self.proj(attend(*self.apart(self.qkv(x)).transpose(1, 2)))
-
-    def heads(self):
-        return [*map(list, self.apart(weight(self.qkv))), blocks(weight(self.proj).T)]
+        sizes = {"3": 3, "h": HEADS, "d": SIZE}
+        viewed = self.qkv(x).unflatten(-1, [sizes[axis] for axis in self.axes])
+        parts = viewed.movedim([2 + self.axes.index(axis) for axis in "3h"], [0, 2])
+        return self.proj(attend(*parts))
 
     def family(self):
         whole, dealt = linear(self.qkv), {"interleaved": True}
@@ -208,10 +151,6 @@ class OwnMultihead(nn.MultiheadAttention):
         fused = functional.linear(x, self.in_proj_weight).unflatten(-1, (2, 3, -1))
         return self.out_proj(attend(*fused.permute(3, 0, 2, 1, 4)))
 
-    def heads(self):
-        fused = self.in_proj_weight.detach().double().T.unflatten(-1, (2, 3, -1)).permute(2, 1, 0, 3)
-        return [*map(list, fused), blocks(weight(self.out_proj).T, 2)]
-
     def family(self):
         return Attention(*linear(self.in_proj_weight).cut(2).split(3), linear(self.out_proj))
 
@@ -227,9 +166,6 @@ class EinsumAttention(nn.Module):
     def forward(self, x):
         inputs = (torch.einsum("btd,hds->bhts", x, one) for one in (self.W_Q, self.W_K, self.W_V))
         return attend(*inputs) @ self.W_O.flatten(0, 1)
-
-    def heads(self):
-        return [*(list(weight(one)) for one in (self.W_Q, self.W_K, self.W_V)), list(weight(self.W_O).mT)]
 
     def family(self):
         inputs = (linear(one.mT.flatten(0, 1)).cut(HEADS) for one in (self.W_Q, self.W_K, self.W_V))
@@ -253,10 +189,6 @@ class ListOfHeads(nn.Module):
     def forward(self, x):
         return self.proj(torch.cat([head(x) for head in self.each], -1))
 
-    def heads(self):
-        inputs = [[weight(getattr(head, role)) for head in self.each] for role in ("query", "key", "value")]
-        return [*inputs, blocks(weight(self.proj).T)]
-
     def family(self):
         inputs = (
             linear(torch.cat([getattr(head, role).weight for head in self.each])).cut(HEADS)
@@ -279,10 +211,6 @@ class Pruned(Separate):
         with torch.no_grad():
             self.q_proj.weight_orig.mul_(torch.randn(INSIDE, WIDTH))
 
-    def heads(self):
-        whole = self.q_proj.weight_orig * self.q_proj.weight_mask
-        return [blocks(weight(whole.T)), *super().heads()[1:]]
-
 
 class Tied(Separate):
     def change(self):
@@ -294,11 +222,6 @@ class InARow(Separate):
 
     def change(self):
         self.q_proj = nn.Sequential(layer(WIDTH, 3), nn.Dropout(0.1), layer(3, INSIDE))
-
-    def heads(self):
-        others = [blocks(weight(one)) for one in (self.k_proj, self.v_proj)]
-        product = weight(self.q_proj[0]) @ weight(self.q_proj[2])
-        return [blocks(product), *others, blocks(weight(self.o_proj).T)]
 
 
 class TurnedLinear(nn.Linear):
@@ -320,10 +243,6 @@ class OfTurnedLayers(Separate):
     def parts(self, x):
         return [cut(one(x), 2) for one in (self.q_proj, self.k_proj, self.v_proj)]
 
-    def heads(self):
-        query, key, value, output = (weight(one.weight) for one in self.children())
-        return [*(blocks(one, 2) for one in (query, key, value)), blocks(output.T, 2)]
-
     def family(self):
         *inputs, output = (linear(one.weight.T) for one in self.children())
         return Attention(*(one.cut(2) for one in inputs), output)
@@ -337,18 +256,11 @@ class FromLatent(Separate):
     def change(self):
         self.kv_down, self.middle_norm = layer(WIDTH, LATENT), nn.RMSNorm(LATENT) if self.normed else None
         self.k_proj, self.v_proj = layer(LATENT, INSIDE), layer(LATENT, INSIDE)
-        if self.normed:
-            nn.init.uniform_(self.middle_norm.weight, 0.5, 2.0)
 
     def parts(self, x):
         latent = self.kv_down(x)
         latent = self.middle_norm(latent) if self.normed else latent
         return [cut(self.q_proj(x)), cut(self.k_proj(latent)), cut(self.v_proj(latent))]
-
-    def heads(self):
-        down = weight(self.kv_down) * (weight(self.middle_norm.weight) if self.normed else 1.0)
-        shared = [blocks(down @ weight(one)) for one in (self.k_proj, self.v_proj)]
-        return [blocks(weight(self.q_proj)), *shared, blocks(weight(self.o_proj).T)]
 
     def family(self):
         scale = self.middle_norm.weight if self.normed else None
@@ -374,10 +286,6 @@ class SharedKeyPart(Separate):
         query, key, value = super().parts(x)
         rest = self.k_rest(x)[:, None].expand(-1, HEADS, -1, -1)
         return query, torch.cat([key, rest], -1), value
-
-    def heads(self):
-        query, key, value, output = super().heads()
-        return [query, [torch.cat([one, weight(self.k_rest)], -1) for one in key], value, output]
 
     def family(self):
         plain = super().family()
@@ -406,10 +314,8 @@ class OfSigns(Separate):
 
 
 class HeadsOfSeveralSizes(Separate):
-    sizes = (2, 4, 6, 12)
-
     def forward(self, x):
-        inputs = (one(x).split(self.sizes, -1) for one in (self.q_proj, self.k_proj, self.v_proj))
+        inputs = (one(x).split((2, 4, 6, 12), -1) for one in (self.q_proj, self.k_proj, self.v_proj))
         mixed = [functional.scaled_dot_product_attention(*one) for one in zip(*inputs, strict=True)]
         return self.o_proj(torch.cat(mixed, -1))
 
@@ -456,10 +362,8 @@ class Difference(Separate):
 
     def forward(self, x):
         query, key, value = self.parts(x)
-        one, two = (
-            torch.softmax(first @ second.mT, -1)
-            for first, second in zip(query.chunk(2, -1), key.chunk(2, -1), strict=True)
-        )
+        halves = zip(query.chunk(2, -1), key.chunk(2, -1), strict=True)
+        one, two = (torch.softmax(first @ second.mT, -1) for first, second in halves)
         return self.o_proj(((one - two / 2) @ value).transpose(1, 2).flatten(2))
 
 

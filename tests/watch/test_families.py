@@ -1,6 +1,6 @@
 """Every family: on a tiny random model, its heads give back the library's own logits and outputs.
 
-A new family needs one row here: how many attention layers its tiny model has, how to run it, its config.
+A new family needs one row in one of the tables: how it is run, its types, and what its configuration needs.
 """
 
 import math
@@ -29,212 +29,143 @@ TINY = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-GROUPED = {"num_key_value_heads": 2, "head_dim": 16}  # 4 heads of size 16 on 32: not 32 / 4
-IMAGE = {"image_size": 16, "patch_size": 8, "num_channels": 3}
-TOKENS = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-MAP = torch.randn(2, 32, 3, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def drawn(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+TOKENS, MAP, PIXELS = drawn(2, 2, 6, 32), drawn(3, 2, 32, 3, 3), drawn(1, 2, 3, 16, 16)
 TEXT = torch.randint(3, 50, (2, 6), generator=torch.Generator().manual_seed(0))
-PIXELS = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-def text(model):
-    return model(input_ids=TEXT)
-
-
-def image(model):
-    return model(pixel_values=PIXELS)
-
-
-def both(model):
-    return model(input_ids=TEXT, decoder_input_ids=TEXT[:, :4])
-
-
-def speech(model):
-    return model(input_features=torch.randn(2, 8, 20, dtype=torch.float64), decoder_input_ids=TEXT[:, :4])
-
-
-def crossed(model):
-    return model(input_ids=TEXT, encoder_hidden_states=torch.randn(2, 5, 32, dtype=torch.float64))
-
-
-def audio(model):
-    return model(torch.randn(2, 200, dtype=torch.float64))
-
-
-def film(model):
-    return model(pixel_values=torch.stack([PIXELS, PIXELS.flip(-1)], dim=1))
-
-
-CROSSED = {"is_decoder": True, "add_cross_attention": True}
-
-
-LATENT = {
-    "q_lora_rank": 6,
-    "kv_lora_rank": 5,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 3,
-    "v_head_dim": 7,
-    "num_key_value_heads": 4,
-    "first_k_dense_replace": 1,
+RUNS = {
+    "text": {"input_ids": TEXT},
+    "image": {"pixel_values": PIXELS},
+    "both": {"input_ids": TEXT, "decoder_input_ids": TEXT[:, :4]},
+    "speech": {"input_features": drawn(4, 2, 8, 20), "decoder_input_ids": TEXT[:, :4]},
+    "crossed": {"input_ids": TEXT, "encoder_hidden_states": drawn(5, 2, 5, 32)},
+    "audio": {"input_values": drawn(6, 2, 200)},
+    "film": {"pixel_values": torch.stack([PIXELS, PIXELS.flip(-1)], dim=1)},
 }
-
-# family: attention layers in the tiny model, its inputs, what its configuration needs
-TRANSFORMERS = {
-    "gpt2": (1, text, {}),
-    "gpt2 crossed": (2, crossed, CROSSED),
-    "gpt2 by layer": (3, text, {"num_hidden_layers": 3, "scale_attn_by_inverse_layer_idx": True}),
-    "openai-gpt": (1, text, {}),
-    "imagegpt": (1, text, {"hidden_size": 64}),  # heads of size 16: some versions cut the root to an integer
-    "gpt_neo": (1, text, {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 4}),
-    "gptj": (1, text, {"rotary_dim": 4}),
-    "codegen": (1, text, {"rotary_dim": 4}),
-    "gpt_neox": (1, text, {}),
-    "gpt_neox_japanese": (1, text, {"intermediate_multiple_size": 1}),
-    "gpt_bigcode": (1, text, {"multi_query": True}),
-    "gpt_bigcode heads": (1, text, {"multi_query": False}),
-    "bloom": (1, text, {}),
-    "falcon": (1, text, {"new_decoder_architecture": True, "num_kv_heads": 2}),
-    "falcon one key": (1, text, {"new_decoder_architecture": False, "multi_query": True}),
-    "falcon heads": (1, text, {"new_decoder_architecture": False, "multi_query": False}),
-    "mpt": (1, text, {"d_model": 32, "n_heads": 4, "n_layers": 1}),
-    "opt": (1, text, {"ffn_dim": 32, "word_embed_proj_dim": 32}),
-    "persimmon": (1, text, {}),
-    "llama": (1, text, GROUPED),
-    "mistral": (1, text, GROUPED),
-    "deepseek_v2": (1, text, LATENT),
-    "deepseek_v3": (1, text, LATENT | {"attention_bias": True}),
-    "deepseek_v3 whole queries": (1, text, LATENT | {"q_lora_rank": None}),
-    "minicpm3": (1, text, LATENT),
-    "qwen2": (1, text, {"num_key_value_heads": 2}),
-    "qwen3": (1, text, GROUPED),
-    "gemma": (1, text, GROUPED),
-    "gemma2": (1, text, GROUPED | {"attn_logit_softcapping": None, "query_pre_attn_scalar": 10}),
-    "gemma3_text": (1, text, GROUPED),
-    "olmo": (1, text, {"num_key_value_heads": 2}),
-    "olmo2": (1, text, {"num_key_value_heads": 2}),
-    "cohere": (1, text, {"num_key_value_heads": 2}),
-    "granite": (1, text, {"num_key_value_heads": 2, "attention_multiplier": 0.3}),
-    "phi": (1, text, {"num_key_value_heads": 2}),
-    "phi3": (1, text, {"num_key_value_heads": 2}),
-    "stablelm": (1, text, {"num_key_value_heads": 2}),
-    "starcoder2": (1, text, {"num_key_value_heads": 2}),
-    "glm": (1, text, GROUPED),
-    "gpt_oss": (
-        1,
-        text,
-        GROUPED
-        | {
-            "num_local_experts": 2,
-            "num_experts_per_tok": 1,
-            "experts_implementation": "eager",
-            "layer_types": ["full_attention"],
-        },
-    ),
-    "bert": (1, text, {}),
-    "bert crossed": (2, crossed, CROSSED),
-    "roberta": (1, text, {}),
-    "electra": (1, text, {"embedding_size": 32}),
-    "albert": (1, text, {"embedding_size": 32}),
-    "distilbert": (1, text, {"dim": 32, "n_heads": 4, "n_layers": 1, "hidden_dim": 32}),
-    "modernbert": (1, text, {}),
-    "xlm": (1, text, {"emb_dim": 32, "n_layers": 1, "n_heads": 4}),
-    "esm": (1, text, {"position_embedding_type": "rotary", "mask_token_id": 3}),
-    "mobilebert": (1, text, {"embedding_size": 32, "intra_bottleneck_size": 32, "true_hidden_size": 32}),
-    "deberta-v2": (1, text, {}),
-    "t5": (3, both, {"d_model": 32, "d_kv": 16, "num_layers": 1, "num_heads": 4, "d_ff": 32}),
-    "bart": (
-        3,
-        both,
-        {
-            "d_model": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 2,
-        },
-    ),
-    "whisper": (
-        3,
-        speech,
-        {
-            "d_model": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 2,
-            "num_mel_bins": 8,
-            "max_source_positions": 10,
-            "decoder_start_token_id": 3,
-        },
-    ),
-    "qwen3_next": (
-        1,
-        text,
-        GROUPED
-        | {"layer_types": ["full_attention"], "num_experts": 0, "mlp_only_layers": [0], "use_cache": False},
-    ),
-    "ctrl": (1, text, {"n_embd": 32, "dff": 32, "n_layer": 1, "n_head": 4}),
-    "wav2vec2": (
-        1,
-        audio,
-        {
-            "conv_dim": [8, 8],
-            "conv_stride": [5, 4],
-            "conv_kernel": [10, 8],
-            "num_feat_extract_layers": 2,
-            "num_conv_pos_embeddings": 4,
-            "num_conv_pos_embedding_groups": 2,
-        },
-    ),
-    "videomae": (1, film, IMAGE | {"num_frames": 2, "tubelet_size": 2}),
-    "vit": (1, image, IMAGE),
-    "deit": (1, image, IMAGE),
-    "dinov2": (1, image, IMAGE),
-    "dinov3_vit": (1, image, IMAGE),
-    "beit": (1, image, IMAGE),
-    "clip_vision_model": (1, image, IMAGE),
-    "internvl_vision": (1, image, IMAGE | {"image_size": [16, 16], "patch_size": [8, 8]}),
-    "siglip_vision_model": (1, image, IMAGE | {"vision_use_head": False}),
-    "swin": (
-        2,
-        image,
-        IMAGE
-        | {
-            "patch_size": 2,
-            "embed_dim": 16,
-            "depths": [1, 1],
-            "num_attention_heads": [2, 4],
-            "num_heads": [2, 4],
-            "window_size": 4,
-        },
-    ),
-    "segformer": (
-        1,
-        image,
-        {
-            "depths": [1],
-            "hidden_sizes": [32],
-            "num_attention_heads": [4],
-            "num_encoder_blocks": 1,
-            "sr_ratios": [1],
-        },
-    ),
-}
+LAYERS = {"both": 3, "speech": 3, "crossed": 2}
+"""Attention layers in the tiny model, where they are not one."""
+TRANSFORMERS = []
 
 
-@pytest.mark.parametrize("family", TRANSFORMERS)
-def test_transformers(family):
-    expected, run, needs = TRANSFORMERS[family]
-    wants = {name: value for name, value in (TINY | needs).items() if value is not ...}
-    if family.split()[0] not in CONFIG_MAPPING:
+def families(run, names, **needs):
+    """Model types with one configuration; the text after a comma tells two of one type apart."""
+    TRANSFORMERS.extend((name.strip(), run, needs) for name in names.split(";"))
+
+
+families("text", "gpt2; openai-gpt; gpt_neox; bloom; persimmon; bert; roberta; modernbert; deberta-v2")
+families("text", "llama; mistral; qwen3; gemma; gemma3_text; glm", num_key_value_heads=2, head_dim=16)
+families("text", "qwen2; olmo; olmo2; cohere; phi; phi3; stablelm; starcoder2", num_key_value_heads=2)
+families("text", "gemma2", num_key_value_heads=2, attn_logit_softcapping=None, query_pre_attn_scalar=10)
+families("text", "granite", num_key_value_heads=2, attention_multiplier=0.3)
+families("text", "electra; albert", embedding_size=32)
+families("text", "gptj; codegen", rotary_dim=4)
+families("text", "imagegpt", hidden_size=64)  # heads of size 16: some versions cut the root to an integer
+families("text", "gpt_neo", attention_types=[[["global"], 1]], num_layers=1, num_heads=4)
+families("text", "gpt_neox_japanese", intermediate_multiple_size=1)
+families("text", "gpt_bigcode, one key", multi_query=True)
+families("text", "gpt_bigcode, a key per head", multi_query=False)
+families("text", "falcon", new_decoder_architecture=True, num_kv_heads=2)
+families("text", "falcon, one key", new_decoder_architecture=False, multi_query=True)
+families("text", "falcon, a key per head", new_decoder_architecture=False, multi_query=False)
+families("text", "mpt", d_model=32, n_heads=4, n_layers=1)
+families("text", "opt", ffn_dim=32, word_embed_proj_dim=32)
+families("text", "distilbert", dim=32, n_heads=4, n_layers=1, hidden_dim=32)
+families("text", "xlm", emb_dim=32, n_layers=1, n_heads=4)
+families("text", "ctrl", n_embd=32, dff=32, n_layer=1, n_head=4)
+families("text", "esm", position_embedding_type="rotary", mask_token_id=3)
+families("text", "mobilebert", embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32)
+families(
+    "text",
+    "gpt_oss",
+    num_key_value_heads=2,
+    head_dim=16,
+    num_local_experts=2,
+    num_experts_per_tok=1,
+    experts_implementation="eager",
+    layer_types=["full_attention"],
+)
+families(
+    "text",
+    "qwen3_next",
+    num_key_value_heads=2,
+    head_dim=16,
+    layer_types=["full_attention"],
+    num_experts=0,
+    mlp_only_layers=[0],
+    use_cache=False,
+)
+LATENT = {"kv_lora_rank": 5, "qk_rope_head_dim": 4, "qk_nope_head_dim": 3, "v_head_dim": 7}
+LATENT |= {"num_key_value_heads": 4, "first_k_dense_replace": 1}
+families("text", "deepseek_v2; minicpm3", q_lora_rank=6, **LATENT)
+families("text", "deepseek_v3", q_lora_rank=6, attention_bias=True, **LATENT)
+families("text", "deepseek_v3, whole queries", q_lora_rank=None, **LATENT)
+families("crossed", "gpt2, crossed; bert, crossed", is_decoder=True, add_cross_attention=True)
+families("both", "t5", d_model=32, d_kv=16, num_layers=1, num_heads=4, d_ff=32)
+CODER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
+CODER |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
+families("both", "bart", **CODER)
+families("speech", "whisper", num_mel_bins=8, max_source_positions=10, decoder_start_token_id=3, **CODER)
+families(
+    "audio",
+    "wav2vec2",
+    conv_dim=[8, 8],
+    conv_stride=[5, 4],
+    conv_kernel=[10, 8],
+    num_feat_extract_layers=2,
+    num_conv_pos_embeddings=4,
+    num_conv_pos_embedding_groups=2,
+)
+IMAGE = {"image_size": 16, "patch_size": 8, "num_channels": 3}
+families("image", "vit; deit; dinov2; dinov3_vit; beit; clip_vision_model", **IMAGE)
+families("image", "internvl_vision", **IMAGE | {"image_size": [16, 16], "patch_size": [8, 8]})
+families("image", "siglip_vision_model", vision_use_head=False, **IMAGE)
+families("film", "videomae", num_frames=2, tubelet_size=2, **IMAGE)
+families(
+    "image",
+    "swin",
+    **IMAGE | {"patch_size": 2, "num_attention_heads": [4], "num_heads": [4]},
+    embed_dim=16,
+    depths=[1],
+    window_size=4,
+)
+families(
+    "image",
+    "segformer",
+    depths=[1],
+    hidden_sizes=[32],
+    num_attention_heads=[4],
+    num_encoder_blocks=1,
+    sr_ratios=[1],
+)
+
+
+@pytest.mark.parametrize(("family", "run", "needs"), TRANSFORMERS, ids=[row[0] for row in TRANSFORMERS])
+def test_transformers(family, run, needs):
+    kind = family.split(",")[0]
+    if kind not in CONFIG_MAPPING:
         pytest.skip("this version of transformers does not have it")
-    if family == "mpt" and transformers.__version__.startswith("4."):
+    if kind == "mpt" and transformers.__version__.startswith("4."):
         pytest.skip("its mask does not take float64 there")
-    config = AutoConfig.for_model(family.split()[0], **wants)
-    prove(AutoModel.from_config(config), run, expected)
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **TINY | needs))
+    prove(model, lambda model: model(**RUNS[run]), LAYERS.get(run, 1))
 
 
-VIT = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 4, "num_classes": 3}
+def test_the_scale_by_layer_of_gpt2():
+    config = AutoConfig.for_model(
+        "gpt2", **TINY | {"num_hidden_layers": 3}, scale_attn_by_inverse_layer_idx=True
+    )
+    prove(AutoModel.from_config(config), lambda model: model(**RUNS["text"]), 3)
+
+
+# timm
+
+
+def timm_model(name, **needs):
+    return lambda: (timm.create_model(name, **needs), lambda model: model(PIXELS))
 
 
 def alone(module):
@@ -245,31 +176,21 @@ def called_with(*args):
     return lambda model: model["attention"](*args)
 
 
-def timm_model(name, **needs):
-    return lambda: (timm.create_model(name, **needs), lambda model: model(PIXELS))
-
-
 def timm_module(path, *args, given=(TOKENS,), **needs):
     library, _, kind = path.rpartition(".")
     return lambda: (alone(getattr(getattr(timm.models, library), kind)(*args, **needs)), called_with(*given))
 
 
+VIT = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 4, "num_classes": 3}
+SWIN = {"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": (1,), "num_heads": (4,)}
+RATIO = {"num_heads": 4, "attn_ratio": 2, "resolution": (2, 3)}
 TIMM = {
     "vit": timm_model("vit_tiny_patch16_224", **VIT),
     "vit qk norm": timm_model("vit_tiny_patch16_224", **VIT, qk_norm=True),
     "beit": timm_model("beit_base_patch16_224", **VIT),
     "eva fused": timm_model("eva02_tiny_patch14_224", **VIT, qkv_fused=True),
     "eva split": timm_model("eva02_tiny_patch14_224", **VIT, qkv_fused=False),
-    "swin": timm_model(
-        "swin_tiny_patch4_window7_224",
-        img_size=16,
-        patch_size=2,
-        window_size=4,
-        embed_dim=16,
-        depths=(1,),
-        num_heads=(4,),
-        num_classes=3,
-    ),
+    "swin": timm_model("swin_tiny_patch4_window7_224", **SWIN, num_classes=3),
     "swin of another width": timm_module(
         "swin_transformer.WindowAttention", 32, 4, head_dim=16, window_size=2, given=(TOKENS[:, :4],)
     ),
@@ -281,10 +202,8 @@ TIMM = {
     "coatnet": timm_module("maxxvit.Attention2d", 32, dim_head=8, given=(MAP,)),
     "maxvit": timm_module("maxxvit.AttentionCl", 32, dim_head=8),
     "coatnet heads last": timm_module("maxxvit.Attention2d", 32, dim_head=8, head_first=False, given=(MAP,)),
-    "tiny_vit": timm_module("tiny_vit.Attention", 32, 8, num_heads=4, attn_ratio=2, resolution=(2, 3)),
-    "efficientformer": timm_module(
-        "efficientformer.Attention", 32, 8, num_heads=4, attn_ratio=2, resolution=(2, 3)
-    ),
+    "tiny_vit": timm_module("tiny_vit.Attention", 32, 8, **RATIO),
+    "efficientformer": timm_module("efficientformer.Attention", 32, 8, **RATIO),
     "visformer": timm_module("visformer.Attention", 32, num_heads=4, given=(MAP,)),
 }
 
@@ -295,16 +214,23 @@ def test_timm(family):
     prove(model, run, expected=1)
 
 
+# torch, and what people copy from each other
+
+
 @pytest.mark.parametrize("needs", [{}, {"bias": False}, {"kdim": 24, "vdim": 20}])
 def test_torch_multihead_attention(needs):
     module = nn.MultiheadAttention(32, 4, batch_first=True, **needs).double()
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.2)
     (layer,) = watch.heads(alone(module))
-    keys, values = (torch.randn(2, 5, needs.get(dim, 32), dtype=torch.float64) for dim in ("kdim", "vdim"))
+    keys, values = (drawn(7, 2, 5, needs.get(dim, 32)) for dim in ("kdim", "vdim"))
     output, weights = module(TOKENS, keys, values, average_attn_weights=False)
     with torch.no_grad():
         compare(layer, (TOKENS, keys, values), weights.log(), weights, output)
+
+
+def attend(q, k, v):
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
 
 
 class NanoGPT(nn.Module):
@@ -313,20 +239,16 @@ class NanoGPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.c_attn, self.c_proj = nn.Linear(32, 96), nn.Linear(32, 32)
-        self.attn_dropout, self.resid_dropout = nn.Dropout(0.1), nn.Dropout(0.1)
         self.n_head, self.n_embd = 4, 32
-        self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 1, 8, 8))
 
     def forward(self, x):
         B, T, C = x.size()
         q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for part in (q, k, v))
         att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        y = self.attn_dropout(F.softmax(att, dim=-1)) @ v
-        return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C)))
+        att = att.masked_fill(torch.ones(T, T).tril() == 0, float("-inf"))
+        y = F.softmax(att, dim=-1) @ v
+        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
 
 
 def apply_rope(x, cos, sin):
@@ -346,15 +268,13 @@ class LitGPT(nn.Module):
         self.norm_k = nn.RMSNorm(8) if norm_qk else None
 
     def forward(self, x, cos, sin):
-        B, T, _ = x.size()
         q, k, v = self.qkv(x).split((32, 16, 16), dim=-1)
-        q, k, v = (part.view(B, T, -1, 8).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in (q, k, v))
         if self.norm_q is not None:
             q, k = self.norm_q(q), self.norm_k(k)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         k, v = (part.repeat_interleave(2, dim=1) for part in (k, v))
-        weights = torch.softmax(q @ k.mT / math.sqrt(8), dim=-1)
-        return self.proj((weights @ v).transpose(1, 2).reshape(B, T, 32))
+        return self.proj(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 class VitPytorch(nn.Module):
@@ -362,17 +282,15 @@ class VitPytorch(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.heads, self.scale = 4, 16**-0.5
-        self.norm, self.attend = nn.LayerNorm(32), nn.Softmax(dim=-1)
+        self.heads, self.scale, self.norm = 4, 16**-0.5, nn.LayerNorm(32)
         self.to_qkv = nn.Linear(32, 3 * 4 * 16, bias=False)
         self.to_out = nn.Sequential(nn.Linear(4 * 16, 32), nn.Dropout(0.1))
 
     def forward(self, x):
-        q, k, v = (
-            t.unflatten(-1, (4, 16)).transpose(1, 2) for t in self.to_qkv(self.norm(x)).chunk(3, dim=-1)
+        parts = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
+        return self.to_out(
+            attend(*(t.unflatten(-1, (4, 16)).transpose(1, 2) for t in parts)).transpose(1, 2).flatten(2)
         )
-        out = self.attend(torch.matmul(q, k.transpose(-1, -2)) * self.scale) @ v
-        return self.to_out(out.transpose(1, 2).flatten(2))
 
 
 class SplitAttention(nn.Module):
@@ -381,16 +299,14 @@ class SplitAttention(nn.Module):
     def __init__(self):
         super().__init__()
         self.heads = 4
-        self.to_q = nn.Linear(32, 32, bias=False)
-        self.to_kv = nn.Linear(24, 64)
+        self.to_q, self.to_kv = nn.Linear(32, 32, bias=False), nn.Linear(24, 64)
         self.to_out = nn.Linear(32, 32)
 
     def forward(self, x, context):
-        q, k, v = (
-            t.unflatten(-1, (4, 8)).transpose(1, 2) for t in (self.to_q(x), *self.to_kv(context).chunk(2, -1))
+        parts = (self.to_q(x), *self.to_kv(context).chunk(2, -1))
+        return self.to_out(
+            attend(*(t.unflatten(-1, (4, 8)).transpose(1, 2) for t in parts)).transpose(1, 2).flatten(2)
         )
-        weights = (q @ k.mT * 8**-0.5).softmax(dim=-1)
-        return self.to_out((weights @ v).transpose(1, 2).flatten(2))
 
 
 ANGLES = torch.arange(6.0, dtype=torch.float64)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03] * 2)
@@ -410,22 +326,20 @@ def test_hand_written(family):
 
 
 def test_xlnet():
-    model = AutoModel.from_config(
-        AutoConfig.for_model("xlnet", d_model=24, n_layer=1, n_head=4, d_inner=8, vocab_size=9)
-    )
+    """Its einsums, as in XLNetRelativeAttention.forward."""
+    config = AutoConfig.for_model("xlnet", d_model=24, n_layer=1, n_head=4, d_inner=8, vocab_size=9)
+    model = AutoModel.from_config(config)
     (layer,) = watch.heads(model)
-    attention, tokens = model.layer[0].rel_attn, torch.randn(5, 24)
-    for part in "qkv":
-        weight = {"q": layer.query, "k": layer.key, "v": layer.value}[part]
-        # As in XLNetRelativeAttention.forward.
+    attention, tokens, mixed = model.layer[0].rel_attn, torch.randn(5, 24), torch.randn(5, 4, 6)
+    for part, weight in {"q": layer.query, "k": layer.key, "v": layer.value}.items():
         expected = torch.einsum("ih,hnd->nid", tokens, getattr(attention, part))
         torch.testing.assert_close(tokens @ weight, expected)
-    mixed = torch.randn(5, 4, 6)
     expected = torch.einsum("ind,hnd->ih", mixed, attention.o)
     torch.testing.assert_close(torch.einsum("ind,nhd->ih", mixed, layer.output), expected)
 
 
-# Notes on what acts between the products and the logits
+SWINV2 = {"embed_dim": 24, "depths": [1], "num_attention_heads": ..., "num_heads": [4], "head_dim": ...}
+RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False}
 
 
 @pytest.mark.parametrize(
@@ -435,17 +349,9 @@ def test_xlnet():
         ("gpt2", {"n_embd": 24}, []),
         ("llama", {}, ["rotary"]),
         ("qwen3", {}, ["rotary", "normalised"]),
-        (
-            "swinv2",
-            {"embed_dim": 24, "depths": [1], "num_attention_heads": ..., "num_heads": [4], "head_dim": ...},
-            ["normalised"],
-        ),
-        ("longformer", {"attention_window": [2, 2]}, ["self.query_global, self.key_global"]),
-        (
-            "deberta-v2",
-            {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False},
-            ["pos_key_proj"],
-        ),
+        ("swinv2", SWINV2, ["normalised"]),
+        ("longformer", {"attention_window": [2, 2]}, ["query_global"]),
+        ("deberta-v2", RELATIVE, ["pos_key_proj"]),
         ("gpt_oss", {"num_local_experts": 2}, ["rotary", "sinks"]),
     ],
 )
