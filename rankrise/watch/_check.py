@@ -91,8 +91,8 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
             if not works_as_known(module):
                 raise RankriseError(
                     f"{names[module]} ({type(module).__name__}) is not read as its forward pass works: "
-                    f"{refuted}. Add a family for it, as docs/heads.md#your-own-module shows; or, if its heads "
-                    f"are not products of weights, track its matrices instead.{family_template(module)}"
+                    f"{refuted}. Add a family for it, as docs/heads.md#your-own-module shows; or, if its "
+                    f"heads are no products of weights, track its matrices instead.{family_template(module)}"
                 ) from None
             reason = f"{refuted}, or what its notes name acts between"  # the layout is the library's own
         except Unprovable as unprovable:
