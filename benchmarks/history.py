@@ -2,17 +2,15 @@
 
     python benchmarks/history.py                    # 20 checkpoints of a 160M model, 12 layers of 12 heads
     python benchmarks/history.py --checkpoints 3    # for a quick look
-    python benchmarks/history.py --shape 7B --device cuda --checkpoints 2
 
 "reading" copies the attention tensors from the files. "alternative" loads each checkpoint with
 `from_pretrained` and takes `torch.linalg.svdvals` of the change of each head's product, extrapolated from one
-checkpoint and one head. Files are dropped from the system's cache before each, unless --warm. The time of
-each checkpoint is the mean of those after the first, whose time includes the initial weights and spectra.
-Memory is the process' peak beyond what it held before the plan, mapped files included.
+checkpoint and one head. The time of each checkpoint is the mean of those after the first, whose time includes
+the initial weights and spectra. Memory is the process' peak beyond what it held before the plan, mapped files
+included.
 """
 
 import argparse
-import os
 import resource
 import tempfile
 import time
@@ -25,37 +23,32 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from timing import timed
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from rankrise import watch
 from rankrise.foundations.files import to_json
 
 
-def shape(kind: type, config: type, width: int, layers: int, heads: int, inner: int) -> tuple[type, object]:
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return kind, config(
-        **sizes,
+def shape(width: int, layers: int, heads: int, inner: int) -> GPTNeoXConfig:
+    return GPTNeoXConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
         intermediate_size=inner,
         vocab_size=512,
         max_position_embeddings=128,
-        architectures=[kind.__name__],
+        architectures=["GPTNeoXForCausalLM"],
     )
 
 
-SHAPES = {
-    "160M": shape(GPTNeoXForCausalLM, GPTNeoXConfig, 768, 12, 12, 3072),
-    "7B": shape(LlamaForCausalLM, LlamaConfig, 4096, 32, 32, 11008),  # the files hold attention alone
-    "tiny": shape(GPTNeoXForCausalLM, GPTNeoXConfig, 64, 2, 2, 64),
-}
+SHAPES = {"160M": shape(768, 12, 12, 3072), "tiny": shape(64, 2, 2, 64)}
 
 
 def make(folder: Path, name: str, checkpoints: int, device: str) -> None:
     """A series in bfloat16 whose weights move along a few directions."""
-    kind, config = SHAPES[name]
+    config = SHAPES[name]
     with torch.device("meta"):
-        forms = {path: weight.shape for path, weight in kind(config).named_parameters()}
-    if name == "7B":
-        forms = {path: form for path, form in forms.items() if "attn" in path}
+        forms = {path: weight.shape for path, weight in GPTNeoXForCausalLM(config).named_parameters()}
     torch.manual_seed(0)
     weights = {path: 0.02 * torch.randn(form, device=device) for path, form in forms.items()}
     for step in range(checkpoints):
@@ -69,28 +62,19 @@ def make(folder: Path, name: str, checkpoints: int, device: str) -> None:
         save_file(stored, place / "model.safetensors", {"format": "pt"})
 
 
-def forget(folder: Path) -> None:
-    """Drop the files of a series from the system's cache."""
-    for path in folder.glob("*/*.safetensors"):
-        handle = os.open(path, os.O_RDONLY)
-        os.fsync(handle)
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(handle)
-
-
 def read(folder: Path) -> int:
     """Copy the attention tensors of a series into memory; return the bytes of one checkpoint."""
     size = 0
     for path in sorted(folder.glob("*/*.safetensors")):
         with safe_open(path, framework="pt") as opened:
-            names = [name for name in opened.keys() if "attention" in name or "attn" in name]  # noqa: SIM118
+            names = [name for name in opened.keys() if "attention" in name]  # noqa: SIM118
             size = sum(opened.get_tensor(name).clone().nbytes for name in names)
     return size
 
 
 def one_head(name: str, device: str) -> Callable[[], object]:
     """Singular values of the change of one head's product, as one would write it."""
-    _, config = SHAPES[name]
+    config = SHAPES[name]
     size = (config.hidden_size, config.hidden_size // config.num_attention_heads)
     k0, q0 = (0.02 * torch.randn(size, device=device) for _ in range(2))
     kt, qt = k0 + 1e-3 * torch.randn_like(k0), q0 + 1e-3 * torch.randn_like(q0)
@@ -98,13 +82,12 @@ def one_head(name: str, device: str) -> Callable[[], object]:
 
 
 def measure(folder: Path, asked: argparse.Namespace) -> dict[str, object]:
-    kind, config = SHAPES[asked.shape]
+    config = SHAPES[asked.shape]
     products = 2 * config.num_hidden_layers * config.num_attention_heads
     series, device, count = folder / "series", asked.device, asked.checkpoints
     making = get_context("spawn").Process(target=make, args=(series, asked.shape, count, device))
     making.start()  # a process of its own, whose memory is not counted
     making.join()
-    ready = (lambda: None) if asked.warm else (lambda: forget(series))
     torch.linalg.svdvals(torch.eye(4, device=device))  # load libraries before any time is taken
     held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     done: list[float] = []
@@ -114,22 +97,18 @@ def measure(folder: Path, asked: argparse.Namespace) -> dict[str, object]:
         yield lambda _: done.append(time.perf_counter())
 
     plan = watch.history_plan(series, device=device)
-    ready()
     ours, _ = timed(lambda: watch.history(plan, folder / "run", meter=stopwatch), device)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - held
-    ready()
     reading, size = timed(lambda: read(series), device)
-    ready()
-    loading = 0.0
-    if asked.shape != "7B":
-        loading, _ = timed(lambda: kind.from_pretrained(series / "step0", dtype=torch.bfloat16), device)
+    loading, _ = timed(
+        lambda: GPTNeoXForCausalLM.from_pretrained(series / "step0", dtype=torch.bfloat16), device
+    )
     head = one_head(asked.shape, device)
-    svd = min(timed(head, device)[0] for _ in range(1 if asked.shape == "7B" else 3))
+    svd = min(timed(head, device)[0] for _ in range(3))
     return {
         "shape": asked.shape,
         "device": device,
         "threads": torch.get_num_threads(),
-        "cold": not asked.warm,
         "checkpoints": count,
         "attention_bytes_each": size,
         "ours_s": ours,
@@ -146,10 +125,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="160M")
     parser.add_argument("--checkpoints", type=int, default=20)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--warm", action="store_true", help="leave the files in the system's cache")
-    parser.add_argument("--folder", type=Path, help="where to make the checkpoints, such as a fast disk")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         print(to_json(measure(Path(folder), asked)))
 
 

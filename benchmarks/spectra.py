@@ -5,8 +5,7 @@
     python benchmarks/spectra.py --device cuda
 
 The methods take turns in one process, so that whatever else the machine does falls on all alike; the best of
-the turns counts. A slow method is timed on fewer heads (the column "heads") and compared per head. Errors are
-shares of the largest singular value, or of the rank, against float64.
+the turns counts. Errors are shares of the largest singular value, or of the rank, against float64.
 """
 
 import argparse
@@ -26,20 +25,19 @@ Weights = tuple[Tensor, Tensor, Tensor, Tensor]  # keys and queries before, keys
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's heads, and how many of them the slower methods are timed on."""
+    """A model's heads, and how many of them `svdvals` is timed on."""
 
     name: str
     heads: int
     width: int
     head_size: int
     formed: int
-    factored: int
 
 
 SHAPES = (
-    Shape("ViT, 6 x 8 heads (512, 128)", 48, 512, 128, formed=48, factored=48),
+    Shape("ViT, 6 x 8 heads (512, 128)", 48, 512, 128, formed=48),
     Shape("ViT-B and GPT-2, 12 x 12 heads (768, 64)", 144, 768, 64, formed=24, factored=24),
-    Shape("Llama 7B, one layer of 32 heads (4096, 128)", 32, 4096, 128, formed=1, factored=4),
+    Shape("Llama 7B, one layer of 32 heads (4096, 128)", 32, 4096, 128, formed=1),
 )
 
 
@@ -54,17 +52,6 @@ def stable_rank(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
 def formed(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
     """What everybody writes first."""
     return torch.linalg.svdvals(kt @ qt.mT - k0 @ q0.mT)
-
-
-def factored(k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor) -> Tensor:
-    """The steps of TransformerLens' FactoredMatrix: an SVD of each factor and one of what is between."""
-    left, right = torch.cat([kt, k0], -1), torch.cat([qt, -q0], -1).mT
-    left_vectors, left_values, left_turn = torch.linalg.svd(left, full_matrices=False)
-    right_turn, right_values, right_vectors = torch.linalg.svd(right, full_matrices=False)
-    between = left_values.unsqueeze(-1) * (left_turn @ right_turn) * right_values.unsqueeze(-2)
-    turn, values, other_turn = torch.linalg.svd(between, full_matrices=False)
-    _ = left_vectors @ turn, other_turn @ right_vectors
-    return values
 
 
 def random_weights(shape: Shape, device: str, decay: float) -> Weights:
@@ -110,7 +97,6 @@ def main() -> None:
             "all singular values": (all_values, shape.heads),
             "stable rank": (stable_rank, shape.heads),
             "svdvals of the product": (formed, shape.formed),
-            "FactoredMatrix' steps": (factored, shape.factored),
         }
         seconds: dict[str, list[float]] = {method: [] for method in methods}
         for turn in range(arguments.turns + 1):
