@@ -52,8 +52,7 @@ def truncate(
     from rankrise.use._weights import fingerprint
     from rankrise.use.data import open_models
 
-    named = group_names(groups)
-    asked = Measuring(**measuring)
+    named, asked = group_names(groups), Measuring(**measuring)
     base, tuned, data = open_models(models, asked, loss)
     if data is None:
         raise RankriseError("There is no data to measure a loss on: pass --data.")
@@ -75,7 +74,6 @@ def truncate(
     if moments is not None:  # a file may have other moments than were asked for
         how |= {name: value for name, value in moments.about.items() if name in how}
     about |= how
-    known = [] if out is None else read_curves(out, about)
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
             base,
@@ -85,7 +83,7 @@ def truncate(
             ranks=ranks or None,
             moments=moments,
             gain=gain,
-            known=known,
+            known=[] if out is None else read_curves(out, about),
             measured=None if out is None else lambda curves: write_curves(out, about, curves),
             progress=move_to,
         )
@@ -93,14 +91,11 @@ def truncate(
     if out is not None:
         written = [write_curves(out, about, found.curves, trained=found.trained), *draw_curves(found, out)]
     if config is not None and found.config is None:
-        print(
-            f"Warning: no rank of the group all keeps the gain, so {config} is not written.", file=sys.stderr
-        )
+        print(f"Warning: no rank of all keeps the gain, so {config} is not written.", file=sys.stderr)
     elif config is not None:
         write_json(config, found.config)
         written.append(config)
     if json:
-        told = None if moments is None else moments.to_dict()
-        print(to_json({**about, "moments": told, **found.to_dict()}))
+        print(to_json({**about, "moments": moments and moments.to_dict(), **found.to_dict()}))
     else:
         print_truncation(found, data.measured_on, gain, all or bool(ranks), written)

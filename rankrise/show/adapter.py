@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,10 @@ def print_adapter(
     if (measured := adapter.measured) is not None and measured.no_gain is not None:
         print(f"Warning: {measured.no_gain}", file=sys.stderr)
     if json:
-        parameters = None if rank is None else adapter.parameters_at(rank)
         asked = {
             "adapter": str(place),
             "rank": rank,
-            "budget": parameters,
+            "budget": None if rank is None else adapter.parameters_at(rank),
             "measured_on": measured_on or None,
         }
         print(to_json({**asked, **numbers}))
@@ -43,34 +43,41 @@ def print_adapter(
     console.print(_table(numbers["matrices"]))
     for line in described(adapter, rank, what, measured_on):
         console.print(line, markup=False, highlight=False)
-    console.print(f"Written: {place}", markup=False, soft_wrap=True)
-    console.print(
-        f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})", markup=False, soft_wrap=True
-    )
+    load = f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})"
+    console.print(f"Written: {place}\n{load}", markup=False, soft_wrap=True)
 
 
 def described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
+    ranks, rest = list(adapter.ranks.values()), adapter.rest
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
         f"Of the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
-        f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
+        f"{adapter.parameters:,} parameters, rank {max(ranks)} at most."
     )
-    if rank is not None:
-        yield from _of_the_budget(adapter, rank, what)
-    if adapter.rest.changed and adapter.rest.kept:
+    most = max(len(spectrum.squares) for spectrum in adapter.spectra.values())
+    if rank is not None and max(ranks) > rank:
+        yield (
+            f"Rank {rank} is a budget of {adapter.parameters_at(rank):,} parameters, spent where it keeps "
+            f"most: ranks are {min(ranks)} to {max(ranks)}; --uniform gives every matrix the same rank."
+        )
+    elif rank is not None and most < rank:
+        yield f"The {what} has no more than rank {most} beyond noise, so rank {rank} cuts nothing of it."
+    elif rank is not None and min(ranks) < rank:
+        yield f"Matrices below rank {rank} have no more directions beyond noise."
+    if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""
         yield (
-            f"Kept whole: {_some(map(_kind, adapter.rest.changed))} ({adapter.rest.parameters:,} parameters; "
+            f"Kept whole: {_some(map(_kind, rest.changed))} ({rest.parameters:,} parameters; "
             f"{hint}vLLM refuses them)."
         )
-    elif adapter.rest.changed:
-        left_out, shares = 0.0, dict.fromkeys(map(_kind, adapter.holds.left_out), 0.0)
-        for name in adapter.rest.changed:  # those that are new have no share
-            share = adapter.holds.left_out.get(name, 0.0)
-            shares[_kind(name)] = shares.get(_kind(name), 0.0) + share
-            left_out += share
+    elif rest.changed:
+        left = adapter.holds.left_out
+        shares = dict.fromkeys(map(_kind, [*left, *rest.changed]), 0.0)  # those that are new have none
+        for name, share in left.items():
+            shares[_kind(name)] += share
         names = _some(f"{kind} {share:.1%}" if share > 5e-4 else kind for kind, share in shares.items())
+        left_out = sum(shares.values())
         warning = "Warning: left out" if left_out > MUCH else "Left out"
         yield f"{warning}, {left_out:.1%} of the change: {names}."
     if (measured := adapter.measured) is not None:
@@ -81,41 +88,23 @@ def described(adapter: "Adapter", rank: int | None, what: str, measured_on: str)
 
 def _table(matrices: Sequence[Mapping[str, Any]]) -> Fitting:
     """A line per kind of matrix: those whose names differ in numbers alone."""
-    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in matrices:
-        kinds.setdefault(_kind(row["name"]), []).append(row)
-    columns: dict[str, list[str]] = {
-        title: [] for title in ("matrix", "number", "shape", "rank", "kept", "noise")
-    }
+        kinds[_kind(row["name"])].append(row)
+    lines = []
     for kind, rows in kinds.items():
-        ranks = sorted({row["rank"] for row in rows})
+        low, high = (pick(row["rank"] for row in rows) for pick in (min, max))
         square = sum(row["square"] for row in rows)
         kept = sum(row["kept"] * row["square"] for row in rows) / square if square else 1.0
-        columns["matrix"].append(kind)
-        columns["number"].append(str(len(rows)))
-        columns["shape"].append("x".join(map(str, rows[0]["shape"])))
-        columns["rank"].append(f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0]))
-        columns["kept"].append(f"{kept:.1%}")
-        columns["noise"].append(f"{max(row['noise'] for row in rows):.1e}")
+        shape, ranks = "x".join(map(str, rows[0]["shape"])), f"{low}-{high}" if low < high else str(low)
+        noise = max(row["noise"] for row in rows)
+        lines.append((kind, str(len(rows)), shape, ranks, f"{kept:.1%}", f"{noise:.1e}"))
+    titles = ("matrix", "number", "shape", "rank", "kept", "noise")
+    columns = {title: list(cells) for title, cells in zip(titles, zip(*lines, strict=True), strict=True)}
     table = table_of(columns, left=("matrix",), box=None, padding=(0, 1, 0, 0))
     for column in table.columns[1:]:
         column.no_wrap = True
     return Fitting(table)
-
-
-def _of_the_budget(adapter: "Adapter", rank: int, what: str) -> Iterator[str]:
-    """Why not every matrix has the rank that was asked for."""
-    ranks = list(adapter.ranks.values())
-    most = max(len(spectrum.squares) for spectrum in adapter.spectra.values())
-    if max(ranks) > rank:
-        yield (
-            f"Rank {rank} is a budget of {adapter.parameters_at(rank):,} parameters, spent where it keeps "
-            f"most: ranks are {min(ranks)} to {max(ranks)}; --uniform gives every matrix the same rank."
-        )
-    elif most < rank:
-        yield f"The {what} has no more than rank {most} beyond noise, so rank {rank} cuts nothing of it."
-    elif min(ranks) < rank:
-        yield f"Matrices below rank {rank} have no more directions beyond noise."
 
 
 def _kind(name: str) -> str:

@@ -139,18 +139,11 @@ def _points(truncation: "Truncation") -> "Table":
     """The scores of every group at each rank."""
     points = [point for curve in truncation.curves for point in curve.points]
     names = list(dict.fromkeys(name for point in points for name in point.scores))
-    rows = [
-        (
-            p.group,
-            p.method,
-            str(p.rank),
-            f"{p.parameters:,}",
-            f"{p.kept:.1%}",
-            "none" if p.gain is None else f"{p.gain:.2%}",
-            *(f"{p.scores[name]:.5g}" if name in p.scores else "" for name in names),
-        )
-        for p in points
-    ]
+    rows = []
+    for p in points:
+        gain = "none" if p.gain is None else f"{p.gain:.2%}"
+        scores = [f"{p.scores[name]:.5g}" for name in names]
+        rows.append((p.group, p.method, str(p.rank), f"{p.parameters:,}", f"{p.kept:.1%}", gain, *scores))
     return _table("What remains", ("group", "method", "rank", "parameters", "kept", "gain", *names), rows)
 
 
