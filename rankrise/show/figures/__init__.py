@@ -4,14 +4,14 @@ To add one, write a function that draws it in a module of this folder, with `fig
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.runs import NotRecorded, Run, Study, ToyRun, TrackedRun, studies
-from rankrise.show.figures import choices, ranks, spectra, toy, training  # noqa: F401 (lists their figures)
-from rankrise.show.figures.scaffold import FIGURES, FigureKind, Shown
+from rankrise.runs import NotRecorded, Run, Study, ToyRun, TrackedRun, choices_of, studies
+from rankrise.show.figures import choices, ranks, spectra, toy, training  # noqa: F401 (each lists its figures)
+from rankrise.show.figures.scaffold import FIGURES, FigureKind
 from rankrise.show.figures.style import paper_style
 from rankrise.show.pictures import save_with_data
 
@@ -30,71 +30,62 @@ def draw_figures(
     Returns the paths of each figure, and the reason for each that is not drawn. Draws all figures that the
     runs have the data for, or those of `names`, which must be drawable.
     """
-    shown = shown_of(opened, seed)
-    plans = named_figures(shown)
-    known = dict.fromkeys(
-        one for name, (kind, subject) in plans.items() for one in (name, kind.name, kind.number_of(subject))
-    )
+    plans = _named(subjects_of(opened, seed))
+    others = {name: {name, kind.name, kind.number_of(subject)} for name, (kind, subject) in plans.items()}
+    known = dict.fromkeys(filter(None, (one for names in others.values() for one in names)))
     for name in names or ():
-        if not name or name not in known:
-            listed = ", ".join(filter(None, known))
-            raise RankriseError(f"figure {name!r} is not known: the runs given here have {listed}.")
-    asked = {
-        name: (kind, subject)
-        for name, (kind, subject) in plans.items()
-        if names is None or {name, kind.name, kind.number_of(subject)} & {*names}
-    }
+        if name not in known:
+            raise RankriseError(f"figure {name!r} is not known: the runs given here have {', '.join(known)}.")
+    asked = [name for name in plans if names is None or others[name] & {*names}]
     drawn: dict[str, list[Path]] = {}
     skipped: dict[str, str] = {}
     with paper_style():
-        for place, (name, (kind, subject)) in enumerate(asked.items(), start=1):
+        for place, name in enumerate(asked, start=1):
+            kind, subject = plans[name]
             try:
                 picture = kind.draw(subject)
+                drawn[name] = save_with_data(*picture, kind.title_of(subject), Path(out) / f"figure-{name}")
             except NotRecorded as error:
                 if names is not None:
                     raise
                 skipped[name] = str(error)
-            else:
-                stem = Path(out) / f"figure-{name}"
-                drawn[name] = save_with_data(*picture, _title(kind, subject), stem)
             if progress is not None:
                 progress(place / len(asked))
     return drawn, skipped
 
 
-def shown_of(opened: Sequence[Run], seed: int | None = None) -> Shown:
-    """What there is to draw; `seed` chooses one of a toy run's, by default its first."""
+def subjects_of(opened: Sequence[Run], seed: int | None = None) -> dict[str, Sequence[object]]:
+    """What there is to draw figures of, by kind; `seed` chooses one of a toy run's, by default its first."""
     toys = [run for run in opened if isinstance(run, ToyRun)]
     if len(toys) > 1:
         raise RankriseError(f"{len(toys)} toy runs were passed: draw the figures of one toy run at a time.")
     if seed is not None and not toys:
         raise RankriseError(f"--seed {seed} chooses a seed of a toy run, and tracked runs were passed.")
     tracked = [run for run in opened if isinstance(run, TrackedRun)]
-    return Shown(
-        [toy.ToySeed.of(run, seed) for run in toys],
-        studies([run for run in tracked if run.layers or not run.matrices]),
-        studies([run for run in tracked if run.matrices], of_heads=False),
-    )
+    found = studies([run for run in tracked if run.layers or not run.matrices])
+    of_the_paper = [study for study in found if study.family in ("cifar10", "imagenet")]
+    return {
+        "seeds": [toy.ToySeed.of(run, seed) for run in toys],
+        "studies": found,
+        "with_several_runs": [study for study in found if len(study.members) > 1],
+        "with_choices": [study for study in found if len(choices_of(study)) > 1],
+        "with_matrices": studies([run for run in tracked if run.matrices], of_heads=False),
+        "cifar10_and_imagenet": [of_the_paper] if of_the_paper else [],
+        "side_by_side": [found] if len(found) > 1 else [],
+    }
 
 
-def named_figures(shown: Shown) -> dict[str, tuple[FigureKind, object]]:
-    """Every figure that some runs could have, by the name of its files: its kind and what it is drawn of."""
+def _named(subjects: Mapping[str, Sequence[object]]) -> dict[str, tuple[FigureKind, object]]:
+    """Every figure that some runs could have, by the name of its files."""
     plans: dict[str, tuple[FigureKind, object]] = {}
     for kind in FIGURES:
-        for subject in getattr(shown, kind.of):
+        for subject in subjects[kind.subjects]:
             number = kind.number_of(subject)
             name = number or kind.name
             if isinstance(subject, toy.ToySeed) and len(subject.run.settings.seeds) > 1:
                 name += f"-seed-{subject.seed}"
-            elif isinstance(subject, Study) and not number and len(shown.studies) > 1:
+            elif isinstance(subject, Study) and not number and len(subjects["studies"]) > 1:
                 name += "-" + re.sub(r"[^\w.-]+", "-", subject.label)
-            names = chain([name], (f"{name}-{at}" for at in count(2)))  # another study may have it already
-            plans[next(one for one in names if one not in plans)] = kind, subject
+            free = chain([name], (f"{name}-{at}" for at in count(2)))  # another study may have it already
+            plans[next(one for one in free if one not in plans)] = kind, subject
     return plans
-
-
-def _title(kind: FigureKind, subject: object) -> str:
-    caption = f"{subject.label}: {kind.caption}" if isinstance(subject, Study) else kind.caption
-    later = f", {kind.later} of the later version" if kind.later else ""
-    number = kind.number_of(subject)
-    return f"{caption} (Figure {number} of the paper{later})" if number else caption

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rankrise.runs import NotRecorded, Study, TrackedRun, choices_of, found_stages
+from rankrise.runs import NotRecorded, Study, TrackedRun, found_stages
 from rankrise.show.figures.style import FAINT, mark_stages, new_figure, plain
 from rankrise.show.tracked_words import layer_titles
 
@@ -29,54 +28,18 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What opened runs have to draw: seeds of toy runs, and studies of tracked runs."""
-
-    seeds: Sequence[Any]
-    studies: Sequence[Study]
-    with_matrices: Sequence[Study] = ()
-    """Studies of runs that tracked other matrices than heads, perhaps only those."""
-
-    @cached_property
-    def with_several_runs(self) -> Sequence[Study]:
-        """Studies of at least two runs."""
-        return [study for study in self.studies if len(study.members) > 1]
-
-    @cached_property
-    def with_choices(self) -> Sequence[Study]:
-        """Studies of a base and runs that differ from it in a choice."""
-        return [study for study in self.studies if len(choices_of(study)) > 1]
-
-    @cached_property
-    def cifar10_and_imagenet(self) -> Sequence[Sequence[Study]]:
-        """The studies on CIFAR-10 and ImageNet together, if any."""
-        found = [study for study in self.studies if study.family in ("cifar10", "imagenet")]
-        return [found] if found else []
-
-    @cached_property
-    def side_by_side(self) -> Sequence[Sequence[Study]]:
-        """All studies together, if there are several."""
-        return [self.studies] if len(self.studies) > 1 else []
-
-
-@dataclass(frozen=True)
 class FigureKind:
-    """A figure that some runs have. `of` names the attribute of `Shown` with what it is drawn of, one by one.
+    """A figure that some runs have, once for each subject of a kind; see `subjects_of` in this folder.
 
     `number` is the paper's, or a mapping from the data set to it, and `later` that of its later version; on
     other data the figure goes by its name.
     """
 
     name: str
-    of: str
+    subjects: str
     number: str | Mapping[str, str]
     later: str
     draw: Callable[[Any], Drawn]
-
-    @property
-    def caption(self) -> str:
-        """The first line of the drawing function's docstring."""
-        return (self.draw.__doc__ or "").partition("\n")[0].rstrip(".")
 
     def number_of(self, subject: object) -> str:
         """The paper's number of the figure of a subject, or ""."""
@@ -84,18 +47,25 @@ class FigureKind:
             return self.number
         return self.number.get(subject.family or "", "") if isinstance(subject, Study) else ""
 
+    def title_of(self, subject: object) -> str:
+        """The first line of the drawing function's docstring, with the data set and the paper's number."""
+        caption = (self.draw.__doc__ or "").partition("\n")[0].rstrip(".")
+        caption = f"{subject.label}: {caption}" if isinstance(subject, Study) else caption
+        later, number = f", {self.later} of the later version" * bool(self.later), self.number_of(subject)
+        return f"{caption} (Figure {number} of the paper{later})" if number else caption
+
 
 FIGURES: list[FigureKind] = []
 """Every figure, as `figure` lists them."""
 
 
 def figure(
-    name: str, of: str, number: str | Mapping[str, str] = "", later: str = ""
+    name: str, subjects: str, number: str | Mapping[str, str] = "", later: str = ""
 ) -> Callable[[Callable[[Any], Drawn]], Callable[[Any], Drawn]]:
     """List a drawing function as a figure; see `FigureKind`."""
 
     def listed(draw: Callable[[Any], Drawn]) -> Callable[[Any], Drawn]:
-        FIGURES.append(FigureKind(name, of, number, later, draw))
+        FIGURES.append(FigureKind(name, subjects, number, later, draw))
         return draw
 
     return listed
