@@ -5,18 +5,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol, TextIO
+from typing import Any, TextIO
 
 FIRST, LONGEST = 5.0, 300.0
 """Seconds to the first line, and the most between two; in between, a tenth of what has passed."""
 
 
-class Move(Protocol):
-    """Move to a place of the total; `tell` prints a line at once if there is no terminal."""
-
-    def __call__(
-        self, done: float, description: str | None = None, total: float | None = None, tell: bool = False
-    ) -> None: ...
+Move = Callable[..., None]
+"""move(done, description=None, total=None, tell=False): move to a place of the total; `tell` prints a line at
+once if there is no terminal."""
 
 
 @contextmanager
@@ -47,9 +44,7 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     with rich_progress.Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total)
 
-        def move_to(
-            done: float, description: str | None = None, total: float | None = None, tell: bool = False
-        ) -> None:
+        def move_to(done: float, description: Any = None, total: Any = None, tell: bool = False) -> None:
             progress.update(task, completed=done, description=description, total=total)
 
         yield move_to

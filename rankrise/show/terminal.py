@@ -22,8 +22,6 @@ BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 GAP = 2
 NARROWEST, WIDEST = 6, 40
 """Bars in a row, as the console has room."""
-SHORTEST = 12
-"""Characters of a layer's name that are shown at least."""
 PACE_ROWS = 50
 """Last rows from which to take the pace."""
 MATRIX = "matrix"
@@ -250,20 +248,12 @@ def _table(
     found = {(line.layer, line.product): line for line in lines}
     now = {place: _now(line, rank, spread) for place, line in found.items()}
     energies = {place: f"{line.last(ENERGY):.1f}" for place, line in found.items()}
-    taken = GAP + len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
+    taken = max(map(len, [title, *names.values()])) + GAP
+    taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
     more = len(products) * (max(map(len, ["energy", *energies.values()])) + GAP)
     energy = rank != ENERGY and any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
-    most = room - taken - more - len(products) * NARROWEST  # characters left for names beside it
-    longest = max(map(len, [title, *names.values()]))
-    energy = energy and (longest <= most or most >= SHORTEST)
-    if energy and longest > most:
-        dots, half = "~" if bars == PLAIN_BARS else "…", (most - 1) // 2
-        names = {
-            layer: name if len(name) <= most else f"{name[: most - 1 - half]}{dots}{name[-half:]}"
-            for layer, name in names.items()
-        }
-        longest = most
-    taken += longest + (more if energy else 0)
+    energy = energy and room - taken - more >= len(products) * NARROWEST
+    taken += more if energy else 0
     width = max(NARROWEST, min(WIDEST, (room - taken) // max(1, len(products))))
     table = Table(box=None, padding=(0, GAP, 0, 0))
     table.add_column(title, no_wrap=True)

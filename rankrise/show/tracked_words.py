@@ -29,12 +29,12 @@ def short_names(names: Sequence[str]) -> list[str]:
 
     >>> short_names(["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"])
     ['layers.0', 'layers.1']
-    >>> short_names(["attention"])
-    ['attention']
+    >>> short_names(["transformer.h.0.attn"])
+    ['h.0.attn']
     """
     parts = [name.split(".") for name in names]
     if len(parts) < 2:
-        return list(names)
+        return [".".join(one[-3:]) for one in parts]
     shortest = min(map(len, parts))
     begin = next((at for at in range(shortest) if len({one[at] for one in parts}) > 1), shortest - 1)
     end = next((at for at in range(shortest - begin) if len({one[-1 - at] for one in parts}) > 1), 0)

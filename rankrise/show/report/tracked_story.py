@@ -1,6 +1,5 @@
 """Tracked runs in a few sentences: what was trained, whether it learned in stages, what came out."""
 
-import re
 from collections.abc import Sequence
 from html import escape
 
@@ -83,23 +82,15 @@ def _trained(study: Study) -> str:
     if run.adapter_rank is not None:
         on_top = base and f" on top of{base}"
         training = f"an adapter of rank {run.adapter_rank} ({ceiling_words(run.ceilings)}) trained{on_top}"
-    letters = [re.sub(r"\W", "", name).lower() for name in (study.data or study.label, study.label)]
-    on = "" if letters[0] == letters[1] else f" on {escape(str(study.data))}"
     time = many(run.last_step, "step")
     if run.clock == "epoch":
         epochs = f"{float(run.at(run.last_step)):.4g}"
         time = f"{epochs} epoch{'' if epochs == '1' else 's'} ({time})"
-    several = ""
-    if len(study.members) > 1:
-        scales = sorted({one.scale for one in study.members}, reverse=True)
-        seeds = sorted({one.seed for one in study.members})
-        varied = [f"initialisation scales {', '.join(f'{one:g}' for one in scales)}"] * (len(scales) > 1)
-        varied += [f"seeds {', '.join(map(str, seeds))}"] * (len(seeds) > 1)
-        several = f" {len(study.members)} runs{' (' * bool(varied)}{'; '.join(varied)}{')' * bool(varied)}."
+    several = f" There are {len(study.members)} runs." if len(study.members) > 1 else ""
     notes = "".join(f" Note: {escape(note)}." for note in run.notes)
     name = escape(study.label if study.data else f"Run {study.label}")
     model = f"{escape(run.info['model'])} ({shape})"
-    return f"<strong>{name}</strong>: {model}, {training}{on} for {time}.{several}{notes}"
+    return f"<strong>{name}</strong>: {model}, {training} for {time}.{several}{notes}"
 
 
 def _going_on(run: TrackedRun) -> str:
