@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankrise.claims import INTERVALS, Claim, Measure
 
@@ -12,16 +12,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {"holds": "green", "does not hold": "red"}
-BUT = "'but': the verdict that another choice, made alone, would give."
-MORE = "Pass --all for every claim's sentence and numbers."
 LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
     "known. -: it decides nothing, because it is for information or because the claim is not judged on these "
     f"runs. [low, high]: {INTERVALS}; for a rank found by trying some, the least and the most it can be."
 )
-WHY = "Pass --why for the reason behind each threshold."
-NARROWEST = 20
-"""Narrowest column of names, in characters."""
 NAMED = 2
 """How many of the runs left out are named."""
 
@@ -35,7 +30,12 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
         judged = [claim for claim in ours if claim.verdict != "not judged"]
         for source in dict.fromkeys(claim.source for claim in judged):
             console.print(_text(f"\n{subject}: {source}'s claims", style="bold"))
-            console.print(Fitting(_verdict_table([claim for claim in judged if claim.source == source])))
+            table, before = _table(no_wrap=(True, False, True)), ""
+            for claim in (claim for claim in judged if claim.source == source):
+                turned = f"but {claim.otherwise}" if claim.otherwise else ""
+                name, before = "" if claim.name == before else claim.name, claim.name
+                table.add_row(name, claim.part, _verdict(claim), turned if claim.measures else claim.reason)
+            console.print(Fitting(table))
         unjudged: dict[str, dict[str, None]] = {}  # names by the reason
         for claim in ours:
             if claim.verdict == "not judged":
@@ -44,8 +44,9 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
             console.print(_text(f"\nNot judged on {subject}: {', '.join(names)}. {reason}"))
         if left_out := runs_left_out(ours):
             console.print(_text(f"\n{left_out}"))
-    turned = any(claim.otherwise and claim.measures for claim in claims if claim.verdict != "not judged")
-    console.print(_text(f"\n{BUT} {MORE}" if turned else f"\n{MORE}", style="dim"))
+    some = any(claim.otherwise and claim.measures for claim in claims if claim.verdict != "not judged")
+    but = "'but': the verdict that another choice, made alone, would give. " if some else ""
+    console.print(_text(f"\n{but}Pass --all for every claim's sentence and numbers.", style="dim"))
 
 
 def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:
@@ -62,12 +63,13 @@ def print_measures(console: "Console", claims: Sequence[Claim], why: bool = Fals
             reason = f": {claim.reason} {claim.turned}".rstrip()
             console.print(_text(f"{claim.subject}  ", _verdict(claim), reason))
             if claim.effects:
-                line = "; ".join(f"layer {one.layer} {_number(one)}" for one in claim.effects)
+                line = "; ".join(f"layer {one.layer} {number_of(one)}" for one in claim.effects)
                 console.print(Padding(_text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
             if claim.measures:
                 console.print(Padding(Fitting(_measure_table(claim, why)), (0, 0, 0, 2)))
     if any(claim.measures for claim in claims):
-        console.print(_text(f"\n{LEGEND}{'' if why else f' {WHY}'}", style="dim"))
+        more = "" if why else " Pass --why for the reason behind each threshold."
+        console.print(_text(f"\n{LEGEND}{more}", style="dim"))
     if left_out := runs_left_out(claims):
         console.print(_text(left_out))
 
@@ -83,30 +85,17 @@ def runs_left_out(claims: Sequence[Claim]) -> str:
     return f"Left out: {named}{more}. Runs with other settings are judged apart: pass them alone."
 
 
-def _verdict_table(claims: Sequence[Claim]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for no_wrap in (True, False, True):  # the claim, its part, the verdict
-        table.add_column(no_wrap=no_wrap)
-    table.add_column(min_width=NARROWEST)
-    before = ""
-    for claim in claims:
-        turned = f"but {claim.otherwise}" if claim.otherwise else ""
-        name = "" if claim.name == before else claim.name
-        table.add_row(name, claim.part, _verdict(claim), turned if claim.measures else claim.reason)
-        before = claim.name
-    return table
+def number_of(measure: Measure) -> str:
+    """A value with its interval, such as "0.542 [0.49, 0.61]"."""
+    if measure.value is None:
+        return "-"
+    bounds = "" if measure.interval is None else " [{:.3g}, {:.3g}]".format(*measure.interval)
+    return f"{measure.value:.3g}{bounds}"
 
 
 def _measure_table(claim: Claim, why: bool) -> "Table":
     """The deciding measures, those that another choice changes, and those for information."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for justify in ("left", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)
-    table.add_column(min_width=NARROWEST)
+    table = _table(justify=("left", "right", "left"), no_wrap=(True, True, True))
     decided = {(one.name, one.value, one.needed) for one in claim.deciding}
     others = [one for one in claim.choices if one.value is not None]
     changed = [one for one in others if (one.name, one.value, one.needed) not in decided]
@@ -115,20 +104,23 @@ def _measure_table(claim: Claim, why: bool) -> "Table":
         mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
         needed = f"needed {measure.needed}" if measure.needed else ""
         reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
-        table.add_row(mark, _number(measure), needed, _text(measure.label, reason))
+        table.add_row(mark, number_of(measure), needed, _text(measure.label, reason))
+    return table
+
+
+def _table(no_wrap: Sequence[bool], justify: Sequence[Any] = ("left",) * 3) -> "Table":
+    """Three columns, and a last one for sentences."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for side, alone in zip(justify, no_wrap, strict=True):
+        table.add_column(justify=side, no_wrap=alone)
+    table.add_column(min_width=20)
     return table
 
 
 def _verdict(claim: Claim) -> "Text":
     return _text((claim.verdict, STYLES.get(claim.verdict, "yellow")))
-
-
-def _number(measure: Measure) -> str:
-    """A value with its interval, such as "0.542 [0.49, 0.61]"."""
-    if measure.value is None:
-        return "-"
-    bounds = "" if measure.interval is None else f" [{measure.interval[0]:.3g}, {measure.interval[1]:.3g}]"
-    return f"{measure.value:.3g}{bounds}"
 
 
 def _text(*parts: "str | Text | tuple[str, str]", style: str = "") -> "Text":

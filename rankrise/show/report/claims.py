@@ -1,12 +1,13 @@
 """The claims: effects and verdicts, and beneath each what was measured, as tables that need no script."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
 from rankrise.claims import INTERVALS, Claim, Measure
-from rankrise.show.verdicts import runs_left_out
+from rankrise.show.report.kind import paragraph
+from rankrise.show.verdicts import number_of, runs_left_out
 
 VERDICTS = {
     "holds": ("holds", "✓"),
@@ -25,23 +26,27 @@ def claims_section(claims: Sequence[Claim]) -> str:
     The measures are folded beneath the reason; they are open if there is one run or data set.
     """
     if not claims:
-        return "<p>No claim is about these runs: they have no attention heads.</p>"
-    alone = len({claim.data or claim.runs for claim in claims}) == 1
-    opening = f"<summary>{escape(tally(claims))}</summary>"
+        return paragraph("No claim is about these runs: they have no attention heads.")
+    subjects: dict[str, dict[str, None]] = {}  # of claims that were not judged, by the reason
+    for claim in claims:
+        if claim.verdict == "not judged":
+            subjects.setdefault(claim.reason, {})[claim.data or ", ".join(claim.runs)] = None
+    unjudged = [f"Not judged on {', '.join(names)}. {reason}" for reason, names in subjects.items()]
+    opening = [f"<summary>{escape(tally(claims))}</summary>"]
     if any(one.interval for claim in claims for one in claim.measures):
-        opening += f"<p>Brackets are {INTERVALS}.</p>"
+        opening.append(paragraph(f"Brackets are {INTERVALS}."))
     if left_out := runs_left_out(claims):
-        opening += f"<p>{escape(left_out)}</p>"
+        opening.append(paragraph(escape(left_out)))
+    alone = len({claim.data or claim.runs for claim in claims}) == 1
     parts = []
     for name, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
-        rows = "".join(_claim_row(claim, alone) for claim in same)
         statement = f"{escape(same[0].statement)} <em>({escape(same[0].source)}’s claim)</em>"
+        rows = "".join(_claim_row(claim, alone) for claim in same)
         table = _table("verdicts", ("Judged on", "Verdict", "Effect and why"), rows)
-        parts.append(
-            f'<div class="judged"><h3>{escape(name.capitalize())}</h3><p>{statement}</p>{table}</div>'
-        )
-    return f"{_not_judged(claims)}<details>{opening}{''.join(parts)}</details>"
+        heading = f"<h3>{escape(name.capitalize())}</h3>{paragraph(statement)}"
+        parts.append(f'<div class="judged">{heading}{table}</div>')
+    return f"{''.join(map(paragraph, map(escape, unjudged)))}<details>{''.join([*opening, *parts])}</details>"
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -54,9 +59,9 @@ def tally(claims: Sequence[Claim]) -> str:
         counts = Counter(str(claim.verdict) for claim in ours)
         failed = [claim for claim in ours if claim.verdict == "does not hold"]
         names = dict.fromkeys(f"{one.name}, {one.part}" if one.part else one.name for one in failed)
-        which = {"does not hold": f" ({'; '.join(names)})"}
         words = [
-            f"{counts[one]} {one if counts[one] == 1 else PLURAL.get(one, one)}{which.get(one, '')}"
+            f"{counts[one]} {one if counts[one] == 1 else PLURAL.get(one, one)}"
+            + f" ({'; '.join(names)})" * (one == "does not hold")
             for one in VERDICTS
             if counts[one]
         ]
@@ -64,22 +69,10 @@ def tally(claims: Sequence[Claim]) -> str:
     return f"Verdicts {'; '.join(parts)}."
 
 
-def _not_judged(claims: Sequence[Claim]) -> str:
-    """Why claims were not judged, and on which runs or data sets."""
-    subjects: dict[str, dict[str, None]] = {}
-    for claim in claims:
-        if claim.verdict == "not judged":
-            subjects.setdefault(claim.reason, {})[claim.data or ", ".join(claim.runs)] = None
-    return "".join(
-        f"<p>Not judged on {escape(', '.join(names))}. {escape(reason)}</p>"
-        for reason, names in subjects.items()
-    )
-
-
 def _claim_row(claim: Claim, opened: bool) -> str:
     """Verdict, effect in each layer, and the reason, which opens to the measures behind it."""
-    kind, sign = VERDICTS[claim.verdict]
-    verdict = f'<span class="verdict {kind}"><span aria-hidden="true">{sign}</span> {claim.verdict}</span>'
+    style, sign = VERDICTS[claim.verdict]
+    verdict = f'<span class="verdict {style}"><span aria-hidden="true">{sign}</span> {claim.verdict}</span>'
     why = escape(f"{claim.reason} {claim.turned}".strip())
     if claim.measures:
         rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices, *claim.beside)))
@@ -87,13 +80,13 @@ def _claim_row(claim: Claim, opened: bool) -> str:
         why = f"<details{' open' if opened else ''}><summary>{why}</summary>{measures}</details>"
     if claim.effects:
         layers = "; ".join(f"<span>layer {one.layer} {_number(one)}</span>" for one in claim.effects)
-        why = f'<p class="effects">{escape(claim.effects[0].name)}: {layers}</p>{why}'
+        why = f"{paragraph(f'{escape(claim.effects[0].name)}: {layers}', 'effects')}{why}"
     return f'<tr><th scope="row">{escape(claim.subject)}</th><td>{verdict}</td><td>{why}</td></tr>'
 
 
 def _measure_row(measure: Measure) -> str:
-    kind, mark = MARKS[measure.passes]
-    value = f'<span class="number">{_number(measure)} <span class="mark {kind}">{mark}</span></span>'
+    style, mark = MARKS[measure.passes]
+    value = f'<span class="number">{_number(measure)} <span class="mark {style}">{mark}</span></span>'
     needed = f'<td class="number" data-name="needed">{escape(_signs(measure.needed))}</td>'
     return (
         f'<tr class="measure"><th scope="row">{escape(measure.label)}</th><td>{value}</td>'
@@ -101,17 +94,13 @@ def _measure_row(measure: Measure) -> str:
     )
 
 
-def _table(kind: str, titles: Iterable[str], rows: str) -> str:
+def _table(style: str, titles: Sequence[str], rows: str) -> str:
     heads = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    return f'<table class="{kind}"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<table class="{style}"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
 
 
 def _number(measure: Measure) -> str:
-    """A value with its interval, in typographic signs."""
-    if measure.value is None:
-        return "–"
-    bounds = "" if measure.interval is None else " [{:.3g}, {:.3g}]".format(*measure.interval)
-    return _signs(f"{measure.value:.3g}{bounds}".replace("inf", "∞"))
+    return "–" if measure.value is None else _signs(number_of(measure).replace("inf", "∞"))
 
 
 def _signs(text: str) -> str:
