@@ -118,48 +118,37 @@ def compare(
     count = len(pairs) + len(matrices)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
-    for done, (name, read) in enumerate(pairs.items(), start=1):
-        layer = read()
+    for done, name in enumerate(pairs, start=1):
+        layer = pairs[name]()
         for product in PRODUCTS:
             learned = layer.change(product, device)
             values = singular_values(learned, name=f"{name} ({product})").cpu()
             left, right = (factor.double() for factor in learned.before)
             squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
             norms, ceiling = squares.clamp_min(0).sqrt().tolist(), layer.ceilings.get(product)
-            rows += [
-                _row(name, product, head, found, norm, threshold, ceiling)
-                for head, found, norm in zip(layer.heads, values, norms, strict=True)
-            ]
+            for head, found, norm in zip(layer.heads, values, norms, strict=True):
+                rows.append(_row((name, product, head), found, norm, threshold, ceiling))
         notes |= dict.fromkeys(f"{name}: {note}" for note in layer.notes)
         progress(done / count)
-    for done, (name, (read_old, read_new, ceiling)) in enumerate(matrices.items(), start=len(pairs) + 1):
-        old = read_old()
-        new = read_new(old)
+    for done, name in enumerate(matrices, start=len(pairs) + 1):
+        old, new, ceiling = matrices[name]()
         if old.shape != new.shape:
             raise different(f"{name} is {list(old.shape)}", list(new.shape))
         was, now = (placed(weight, device).flatten(1) for weight in (old, new))
         values = singular_values(change(was, now), name=name).cpu()
         # A few rows at a time: the embedding of a vocabulary is large.
         norm = float(torch.stack([part.double().norm() for part in was.split(4096)]).norm())
-        rows.append(_row(name, "weight", None, values, norm, threshold, ceiling))
+        rows.append(_row((name, "weight", None), values, norm, threshold, ceiling))
         progress(done / count)
     return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
 
 
 def _row(
-    layer: str,
-    matrix: str,
-    head: int | None,
-    values: Tensor,
-    norm: float,
-    threshold: float,
-    ceiling: int | None,
+    place: tuple[str, str, int | None], values: Tensor, norm: float, threshold: float, ceiling: int | None
 ) -> MatrixChange:
     size, largest = float(torch.linalg.vector_norm(values)), float(values[0])
     return MatrixChange(
-        layer=layer,
-        matrix=matrix,
-        head=head,
+        *place,
         relative_change=size / norm if norm else math.inf if size else 0.0,
         largest=largest,
         stable_rank=float((values / largest).square().sum()) if largest else 0.0,
@@ -172,38 +161,31 @@ def _row(
     )
 
 
-Reader = Callable[[], Tensor]
-Pair = tuple[Reader, Callable[[Tensor], Tensor], int | None]
-"""Reads a weight before; reads it after, given the one before; the highest rank of the change, if known."""
-
-
-def _matrices(before: Source, after: Source) -> dict[str, Pair]:
-    """Every weight with two or more axes, by the name it is stored under."""
+def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Tensor, Tensor, int | None]]]:
+    """By the name it is stored under, a reader of every weight with two or more axes: before, after, and the
+    highest rank of the change if it is known."""
     old = _stored(before)
     if not is_adapter_folder(after):
         new = _stored(after)
         refuse_different("weight matrix", tuple(old), tuple(new))
-        return {name: (read, partial(_regardless, new[name]), None) for name, read in old.items()}
+        return {name: partial(lambda name: (old[name](), new[name](), None), name) for name in old}
     adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
-    for module in adapted.factors:
-        if f"{module}.weight" not in old:
-            raise RankriseError(
-                f"{str(before)!r} stores {module}.weight under another name, so matrices as they are stored "
-                "cannot be compared with an adapter's: leave out all_matrices."
-            )
-    pairs: dict[str, Pair] = {}
-    for name, read in old.items():
-        module, _, leaf = name.rpartition(".")
+    unknown = next((module for module in adapted.factors if f"{module}.weight" not in old), None)
+    if unknown is not None:
+        raise RankriseError(
+            f"{str(before)!r} stores {unknown}.weight under another name, so matrices as they are stored "
+            "cannot be compared with an adapter's: leave out all_matrices."
+        )
+
+    def read(name: str) -> tuple[Tensor, Tensor, int | None]:
+        weight, (module, _, leaf) = old[name](), name.rpartition(".")
         ceiling = None if name in adapted.others else adapted.rank_of(module) if leaf == "weight" else 0
-        pairs[name] = read, partial(adapted.of, name), ceiling
-    return pairs
+        return weight, adapted.of(name, weight), ceiling
+
+    return {name: partial(read, name) for name in old}
 
 
-def _regardless(read: Reader, old: Tensor) -> Tensor:
-    return read()
-
-
-def _stored(source: Source) -> dict[str, Reader]:
+def _stored(source: Source) -> dict[str, Callable[[], Tensor]]:
     if is_run(source):
         raise RankriseError(
             f"{source} has the initial weights of tracked heads alone: to compare every matrix, pass a "

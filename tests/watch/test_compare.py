@@ -2,7 +2,7 @@
 
 import copy
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -245,22 +245,6 @@ def test_what_a_record_lacks_is_said(places: Path) -> None:
             watch.compare(before, after)
     with pytest.raises(RankriseError, match="tracked heads"):
         watch.compare(run, tuned, all_matrices=True)
-
-
-def test_two_runs_of_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tiny_training import TINY
-
-    from rankrise.train import train
-    from rankrise.train._begun import initial_model
-
-    for seed in (0, 1):
-        train(replace(TINY, epochs=1, seed=seed), tmp_path / str(seed))
-    main(["compare", str(tmp_path / "0"), str(tmp_path / "0"), "--overlap", str(tmp_path / "1")])
-    assert "overlap of learned directions" in capsys.readouterr().out
-    found = watch.overlap(tmp_path / "0", tmp_path / "0", tmp_path / "1")
-    ends = [next((tmp_path / str(seed) / "checkpoint").iterdir()) for seed in (0, 1)]
-    begun = [initial_model(tmp_path / str(seed)) for seed in (0, 1)]
-    same(found, watch.overlap(begun[0], ends[0], ends[1], second_before=begun[1]))
 
 
 def test_a_run_whose_network_transformers_knows_as_a_part(tmp_path: Path) -> None:

@@ -91,13 +91,6 @@ def test_after_a_missing_file_the_rest_is_fetched_later(hub, tmp_path):
     assert watch.history("someone/tiny", tmp_path / "run").measured.tolist() == STEPS
 
 
-def test_a_truncated_download_is_noticed(hub, tmp_path):
-    plan = watch.history_plan("someone/tiny")
-    hub.faults = ["short"] * 50
-    with pytest.raises(RankriseError, match="EOFError"):
-        watch.history(plan, tmp_path / "run")
-
-
 def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "PART", 10_000)
     pickled = tmp_path / "pickled"
@@ -113,12 +106,6 @@ def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path, monkeypa
     assert ranks_of(watch.history("someone/tiny", tmp_path / "run")) == expected
 
 
-def test_one_revision_as_the_base(hub, series, tmp_path):
-    run = watch.history("someone/tiny", tmp_path / "run", base="someone/tiny@step20", last=10)
-    local = watch.history(series, tmp_path / "local", base=series / "step20", last=10)
-    assert ranks_of(run) == ranks_of(local)
-
-
 @pytest.mark.parametrize(
     ("place", "choices", "named"),
     [
@@ -131,6 +118,7 @@ def test_what_the_hub_does_not_have_is_named(hub, place, choices, named):
         watch.history_plan(place, **choices)
 
 
+@pytest.mark.slow
 def test_the_command_uses_endpoint_and_token_of_the_library_and_shows_neither(series, tmp_path):
     revisions = {f"step{step}": series / f"step{step}" for step in STEPS}
     server = HubServer("someone/tiny", revisions, private=True)

@@ -163,15 +163,6 @@ def test_the_gram_matrices_of_the_weights_come_with_the_values_of_their_change(d
         torch.testing.assert_close(gram, weight.mT @ weight)
 
 
-def test_leading_vectors_are_those_of_the_product():
-    left, right = torch.randn(2, 3, 11, 4), torch.randn(2, 3, 8, 4) * 1e-12
-    vectors = watch.leading_vectors(left, right, 4)
-    rebuilt = vectors.left_vectors * vectors.values.unsqueeze(-2) @ vectors.right_vectors.mT
-    torch.testing.assert_close(rebuilt, left.double() @ right.double().mT, rtol=1e-9, atol=1e-22)
-    for basis in (vectors.left_vectors, vectors.right_vectors):
-        torch.testing.assert_close(basis.mT @ basis, torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4))
-
-
 @pytest.mark.parametrize("angle", [0.0, 1e-12, 1e-3, 1.0, math.pi / 2])
 def test_known_angles_between_spaces(angle):
     turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
