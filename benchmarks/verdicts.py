@@ -3,13 +3,13 @@
 python benchmarks/verdicts.py
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
-from rankrise.claims import Claim, Measure, check_claims
+from rankrise.claims import Claim, check_claims
 from rankrise.runs import choices_of, open, studies
 from rankrise.show.figures.scaffold import Drawn
 from rankrise.show.figures.style import new_figure, paper_style
@@ -57,42 +57,31 @@ EXTRA = [
 
 COLOURS = {"holds": "#BFE3D0", "not decided": "#F3E6B8", "does not hold": "#F2C4B3"}
 HEADER = (
-    "setting",
-    "claim",
-    "product",
-    "verdict",
-    "number",
-    "value",
-    "low",
-    "high",
-    "needed",
-    "other_choices",
+    *("setting", "claim", "product", "verdict", "number", "value", "low", "high"),
+    *("needed", "other_choices"),
 )
 
 
 def main() -> None:
     with paper_style():
-        drawn = draw()
-        save_with_data(*drawn, "Every claim on every data set", PICTURE)
+        save_with_data(*draw(), "Every claim on every data set", PICTURE)
     PICTURE.with_suffix(".svg").unlink()
 
 
 def draw() -> Drawn:
     """A cell per claim, product and setting, coloured by the verdict, with the number that shows it best."""
-    cells = list(judged())
+    cells, columns = list(judged()), list(SETTINGS)
     lines = list(
         dict.fromkeys((claim.name, claim.part) for name in ROWS for _, claim in cells if claim.name == name)
     )
     figure = new_figure(0.9 + 0.3 * len(lines))
     panel = figure.subplots()
-    columns = list(SETTINGS)
     for setting, claim in cells:
         place = columns.index(setting), lines.index((claim.name, claim.part))
         colour = to_rgb(COLOURS[claim.verdict])
         panel.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
         panel.text(place[0] + 0.5, place[1] + 0.5, shown(claim), ha="center", va="center", fontsize=6)
-    panel.set_xlim(0, len(columns))
-    panel.set_ylim(len(lines), 0)
+    panel.set(xlim=(0, len(columns)), ylim=(len(lines), 0))
     panel.set_xticks([place + 0.5 for place in range(len(columns))], columns, fontsize=5.5)
     panel.xaxis.tick_top()
     panel.set_yticks([place + 0.5 for place in range(len(lines))], [part for _, part in lines], fontsize=6)
@@ -101,11 +90,19 @@ def draw() -> Drawn:
     for name, text in ROWS.items():
         places = [place for place, (one, _) in enumerate(lines) if one == name]
         panel.axhline(places[0], color="#666666", linewidth=0.4, xmin=-0.6, clip_on=False)
-        middle = sum(places) / len(places) + 0.5
-        panel.text(-0.35, middle, text, ha="right", va="center", fontsize=6)
+        panel.text(-0.35, sum(places) / len(places) + 0.5, text, ha="right", va="center", fontsize=6)
     handles = [Patch(facecolor=colour, label=verdict) for verdict, colour in COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-    return Drawn(figure, HEADER, rows(cells) + rows(choices()))
+    rows = [
+        (
+            *(setting.replace("\n", " "), claim.name, claim.part, claim.verdict, one.name, one.value),
+            *(one.interval or ("", "")),
+            *(one.needed, claim.turned),
+        )
+        for setting, claim in (*cells, *choices())
+        for one in claim.deciding
+    ]
+    return Drawn(figure, HEADER, rows)
 
 
 def judged() -> Iterator[tuple[str, Claim]]:
@@ -113,15 +110,12 @@ def judged() -> Iterator[tuple[str, Claim]]:
     names = [name for name in ROWS if name not in {extra for extra, _, _ in EXTRA}]
     for setting, folders in SETTINGS.items():
         opened = open([RESULTS / folder for folder in folders])
-        claims = check_claims(opened, [*names, "functional rank"] if _truncated(opened) else names)
+        truncated = ["functional rank"] if any(getattr(run, "truncation", None) for run in opened) else []
+        claims = check_claims(opened, names + truncated)
         yield from ((setting, claim) for claim in claims if claim.measures)
     for name, setting, folders in EXTRA:
         claims = check_claims(open([RESULTS / folder for folder in folders]), [name])
         yield from ((setting, claim) for claim in claims)
-
-
-def _truncated(opened: Sequence[object]) -> bool:
-    return any(getattr(run, "truncation", None) for run in opened)
 
 
 def choices() -> Iterator[tuple[str, Claim]]:
@@ -138,24 +132,8 @@ def shown(claim: Claim) -> str:
         (one,) = (one for one in claim.beside if one.name.startswith("factor"))
     else:
         one = claim.deciding[-1 if claim.name in ("initialisation scale", "products") else 0]
-    return "" if one.value is None else f"{one.value:.3g}{_interval(one)}"
-
-
-def _interval(one: Measure) -> str:
-    return "" if one.interval is None else "\n[{:.2g}, {:.2g}]".format(*one.interval)
-
-
-def rows(cells: "Sequence[tuple[str, Claim]] | Iterator[tuple[str, Claim]]") -> list[tuple[object, ...]]:
-    """Each deciding number, with the verdict and the other choices that would turn it."""
-    return [
-        (
-            *(setting.replace("\n", " "), claim.name, claim.part, claim.verdict, one.name, one.value),
-            *(one.interval or ("", "")),
-            *(one.needed, claim.turned),
-        )
-        for setting, claim in cells
-        for one in claim.deciding
-    ]
+    interval = "" if one.interval is None else "\n[{:.2g}, {:.2g}]".format(*one.interval)
+    return "" if one.value is None else f"{one.value:.3g}{interval}"
 
 
 if __name__ == "__main__":
