@@ -102,21 +102,15 @@ def first_enough(run: TrackedRun, product: str, how: How) -> Estimate:
     Its interval goes from above the last rank that is not enough to the first that is.
     """
     score, share = how.aggregate or "loss", float(how.rank or 0.99)
-
-    def value(scores: dict[str, Any]) -> float:
-        if score not in scores:
-            raise NotRecorded(f"the run was truncated without the {score.replace('_', ' ')}.")
-        return float(scores[score])
-
     curve, size = curve_of(run, product), run.layers[0]["d_head"]
-    if how.window and not len(losses([run])):
-        raise NotRecorded(f"{run.name} recorded no loss.")
-    start = float(losses([run])[0, 0]) if how.window else value(curve.get("initial", {}))
-    gain = value(of(run).get("trained", {})) - start
-    if not (gain > 0 if score == "accuracy" else gain < 0):
-        raise NotRecorded(f"{run.name} gains nothing in {score.replace('_', ' ')} by what {product} learned.")
+    try:
+        start = float(losses([run])[0, 0]) if how.window else curve["initial"][score]
+        gain = of(run)["trained"][score] - start
+        tried = sorted((point["rank"], point["scores"][score]) for point in curve["points"])
+    except (KeyError, IndexError):
+        raise NotRecorded(f"{run.name} was truncated without the {score.replace('_', ' ')}.") from None
     below = 0
-    for rank, now in sorted((point["rank"], value(point.get("scores", {}))) for point in curve["points"]):
+    for rank, now in tried if (gain > 0 if score == "accuracy" else gain < 0) else ():
         if (now - start) / gain >= share:
             return Estimate(rank / size, (below + 1) / size, rank / size)
         below = rank

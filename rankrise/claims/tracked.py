@@ -37,6 +37,7 @@ SMALLEST_HEAD = 20
 """In smaller heads a tenth is below 2, and only rank one would pass."""
 HARDLY = 0.5
 """Runs whose training loss stays above this fraction of its first value have hardly learned."""
+JUDGE = "Pass --judge for a verdict."
 
 WORST_LAYER = {"the worst layer": How(aggregate="smallest")}
 LESS_STRICT = {"the mean over layers": How(aggregate="mean"), "the median layer": How(aggregate="median")}
@@ -63,19 +64,17 @@ def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
     if not all(run.recipe for run in runs):
         return (
             "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
-            "from random weights. If yours began there, run 'rankrise claims --judge' for a verdict."
+            f"from random weights. {JUDGE}"
         )
     if any(run.recipe.get("data") == "regression" for run in runs):
-        return "The claim is about images and text, not synthetic regression. Pass --judge for a verdict."
+        return f"The claim is about images and text, not synthetic regression. {JUDGE}"
     for run in runs:
         if not run.finished and not len(losses([run])):
-            return f"{run.name} is not finished and has no training loss yet. Pass --judge for a verdict."
+            return f"{run.name} is not finished and has no training loss yet. {JUDGE}"
         for first, last in losses([run]):
             if last > HARDLY * first > 0:
-                return (
-                    f"{run.name} has hardly learned: its training loss fell from {first:.3g} to {last:.3g}, "
-                    f"and runs are judged below {HARDLY:g} of the first. Pass --judge for a verdict."
-                )
+                fall = f"its training loss fell from {first:.3g} to {last:.3g}"
+                return f"{run.name} has hardly learned: {fall}. {JUDGE}"
     return ""
 
 

@@ -9,7 +9,7 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,8 +27,7 @@ Command = Callable[..., None]
 def call(name: str, command: Command, words: Sequence[str]) -> None:
     """Call a command with the words of the command line."""
     given = parsed(name, command, words)
-    parameters = inspect.signature(command).parameters.values()
-    unnamed = [one for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    unnamed = [one for one in _parameters(command) if one.kind is one.POSITIONAL_ONLY]
     values = [given.pop(one.name, one.default) for one in unnamed]
     command(*values, **given)
 
@@ -45,10 +44,10 @@ def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
     """
     parser = parser_of(name, command)
     given = vars(parser.parse_intermixed_args(_spelled(words, parser)))
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if get_origin(parameter.annotation) is Annotated:
-            names = [field.name for field in fields(get_args(parameter.annotation)[1])]
-            given[parameter.name] = {name: given.pop(name) for name in names if name in given}
+    for one in _parameters(command):
+        if get_origin(one.annotation) is Annotated:
+            names = [field.name for field in fields(get_args(one.annotation)[1])]
+            given[one.name] = {name: given.pop(name) for name in names if name in given}
     return given
 
 
@@ -64,25 +63,25 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
     description = "\n\n".join(filter(None, (summary(command), documented.long_description)))
     parser = Parser(prog=f"rankrise {name}", description=description, argument_default=argparse.SUPPRESS)
     words = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        hint, default = parameter.annotation, parameter.default
+    for one in _parameters(command):
+        hint, text = one.annotation, texts.get(one.name, "")
         if get_origin(hint) is Annotated:
-            _add_settings(parser, get_args(hint)[1], parameter.name)
-            continue
-        text, many = texts.get(parameter.name, ""), get_origin(hint) is list
-        if default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY:
-            word = parameter.name.upper()
-            count = "+" if many else None if default is parameter.empty else "?"
-            words.append(f"{word}..." if many else word if count is None else f"[{word}]")
-            parser.add_argument(
-                parameter.name, metavar=word, help=_help(text), type=_reader(hint), nargs=count
-            )
+            _add_settings(parser, get_args(hint)[1], one.name)
         elif hint is bool:
-            parser.add_argument(f"--{parameter.name}", action="store_true", help=_help(text))
+            parser.add_argument(f"--{one.name}", action="store_true", help=_help(text))
+        elif one.default is one.empty or one.kind is one.POSITIONAL_ONLY:
+            word, many, optional = one.name.upper(), get_origin(hint) is list, one.default is not one.empty
+            words.append(f"[{word}]" if optional else f"{word}..." if many else word)
+            count = "?" if optional else "+" if many else None
+            parser.add_argument(one.name, metavar=word, help=_help(text), type=_reader(hint), nargs=count)
         else:
-            _add_flag(parser, parameter.name, hint, default, text)
+            _add_flag(parser, one.name, hint, one.default, text)
     parser.usage = " ".join([parser.prog, *words, "[flags]"])
     return parser
+
+
+def _parameters(command: Command) -> Iterable[inspect.Parameter]:
+    return inspect.signature(command, eval_str=True).parameters.values()
 
 
 class Parser(argparse.ArgumentParser):

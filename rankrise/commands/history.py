@@ -114,22 +114,17 @@ def history(
 
 
 def _show(about: dict[str, Any], against: str, console: "Console") -> None:
-    from rich.table import Table
+    from rankrise.show.console import Fitting, size, table_of
 
-    from rankrise.show.console import Fitting, size
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("step", "gap", "checkpoint"):
-        table.add_column(title, justify="left" if title == "checkpoint" else "right")
     gaps = ["", *map(str, about["gaps"])]
     rows = [(str(one["step"]), gap, one["name"]) for one, gap in zip(about["checkpoints"], gaps, strict=True)]
     hidden = len(rows) - 2 * SHOWN
-    for row in [*rows[:SHOWN], ("...", "", f"{hidden} more"), *rows[-SHOWN:]] if hidden > 1 else rows:
-        table.add_row(*row)
-    console.print(Fitting(table))
-
+    if hidden > 1:
+        rows[SHOWN:-SHOWN] = [("...", "", f"{hidden} more")]
+    columns = dict(zip(("step", "gap", "checkpoint"), zip(*rows, strict=True), strict=True))
+    console.print(Fitting(table_of(columns, left=("checkpoint",), box=None, padding=(0, 2, 0, 0))))
     lines = [
-        f"{len(rows)} of {about['of']} checkpoints of {about['model']} in {about['series']}",
+        f"{len(about['gaps']) + 1} of {about['of']} checkpoints of {about['model']} in {about['series']}",
         f"to measure in each: {about['layers']} attention layers, {about['matrices']} other matrices",
         f"to read: {size(about['bytes'])}",
         f"changes are measured against {against}",

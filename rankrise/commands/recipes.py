@@ -25,9 +25,9 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
     for name in names() if recipe is None else [recipe]:
         described = about(name)
         row = {"name": name, "path": str(find(name)), **({} if described is None else asdict(described))}
-        rows.append(row)
         if recipe is not None:
             row |= {"settings": settings_in(name), "choices": choices_in(name)}
+        rows.append(row)
     if json:
         print(to_json(rows))
         return
@@ -41,14 +41,11 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
         for label, text in row.items():
             if label not in ("name", "path", "settings", "choices"):
                 show(f"{label}: {text}", 2)
-        if recipe is None:
-            continue
-        show(f"file: {row['path']}", 2)
-        show("settings: ", 2)
-        for label, value in row["settings"].items():
-            show(f"{label}: {in_words(value)}", 4)
-        if row["choices"]:
-            show("choices, each a run of 'rankrise sweep':", 2)
-        for label, changes in row["choices"].items():
-            changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
-            show(f"{label}: {changed or 'no change'}", 4)
+        if recipe is not None:
+            show(f"file: {row['path']}", 2)
+            show("settings:", 2)
+            for label, value in row["settings"].items():
+                show(f"{label}: {in_words(value)}", 4)
+            for label, changes in row["choices"].items():
+                changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
+                show(f"choice {label}: {changed or 'no change'}", 2)

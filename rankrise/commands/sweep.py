@@ -98,9 +98,10 @@ def sweep(
         table = Table(box=None, padding=(0, 1, 0, 0))
         for title in ("run", "state", "reason"):
             table.add_column(title, no_wrap=title != "reason", overflow="fold")
+        styles = {"finished": "green", "failed": "red"}
         for one in runs:
-            style = {"finished": "green", "failed": "red"}.get(one.state, "yellow")
-            table.add_row(Text(one.name), Text(one.state, style), Text(one.reason))
+            state = Text(one.state, styles.get(one.state, "yellow"))
+            table.add_row(Text(one.name), state, Text(one.reason))
         safe_console().print(Fitting(table))
         if left < count:
             print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")

@@ -88,13 +88,3 @@ def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
     left_out = re.search(r"Left out: other \(learning_rate 0.5 instead of [\d.e-]+\)\. ", words)
     assert left_out
     assert left_out[0] in claims_section(check_claims(open_runs(runs)))
-    kept = json.loads((tmp_path / "kept.json").read_text())["claims"]
-    turned = [claim["turned"] for claim in kept if claim["turned"].startswith("Another choice turns it: ")]
-    assert turned
-    assert words.count(" but ") == len(turned)
-    assert "'but': the verdict that another choice" in printed
-    monkeypatch.setenv("COLUMNS", "40")
-    main(["claims", *runs])
-    assert re.search(r"^low rank, VO, does not hold", capsys.readouterr().out, re.MULTILINE)
-    main(["claims", str(tracked["wander"]), "--out", str(tmp_path / "kept.json")])
-    assert "'but'" not in capsys.readouterr().out, "nothing is judged, so nothing would turn"
