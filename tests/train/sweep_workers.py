@@ -30,11 +30,6 @@ def crashes_at_seed_2(settings: dict[str, Any], folder: str) -> None:
     if settings["seed"] == 2:
         note_call(settings, folder)
         os.kill(os.getpid(), signal.SIGSEGV)
-    killed_at_seed_1(settings, folder)
-
-
-def killed_at_seed_1(settings: dict[str, Any], folder: str) -> None:
-    """The process of seed 1 is killed, as by a system that is out of memory."""
     if settings["seed"] == 1:
         note_call(settings, folder)
         os.kill(os.getpid(), signal.SIGKILL)

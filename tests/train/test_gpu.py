@@ -241,16 +241,6 @@ def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(opt
 
 @needs_gpu
 @kinds
-def test_graphs_change_no_number(settings, stories, tmp_path):
-    settings = replace(settings, data_folder=str(stories), precision="bf16", compile="model")
-    for graph in (True, False):
-        torch._dynamo.reset()
-        train(replace(settings, cuda_graph=graph), tmp_path / str(graph))
-    same_run(tmp_path / "True", tmp_path / "False")
-
-
-@needs_gpu
-@kinds
 def test_resumed_to_the_bit(settings, stories, tmp_path):
     settings = replace(settings, data_folder=str(stories), precision="bf16", compile="model", cuda_graph=True)
     train(settings, tmp_path / "whole")

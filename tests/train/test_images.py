@@ -18,7 +18,6 @@ from rankrise import RankriseError
 from rankrise.train import TrainSettings
 from rankrise.train._batches import epoch_plan
 from rankrise.train._data import cifar
-from rankrise.train._data.images import mean_and_deviation
 from rankrise.train._data.photographs import (
     decoded,
     fitted,
@@ -47,13 +46,6 @@ def test_cifar_is_read_and_its_checksums_are_compared(name, tmp_path, monkeypatc
     data = cifar.read_cifar(name, tmp_path)
     assert torch.equal(data.train.images, torch.from_numpy(images))
     assert (data.train.labels.tolist(), len(data.validation.labels)) == (labels, 4)
-
-
-def test_mean_and_deviation_are_numpys():
-    images = numpy.random.default_rng(0).integers(0, 256, (7, 3, 32, 32), dtype=numpy.uint8)
-    mean, deviation = mean_and_deviation(torch.from_numpy(images))
-    numpy.testing.assert_allclose(mean, images.mean((0, 2, 3)), rtol=1e-6)
-    numpy.testing.assert_allclose(deviation, images.std((0, 2, 3)), rtol=1e-6)
 
 
 def test_an_image_folder_is_decoded_once_and_again_if_it_changes(photographs):
@@ -132,7 +124,7 @@ def test_mistakes_are_named(photographs, changes, name):
 
 
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(2, 6), st.integers(0, 3))
-@settings(max_examples=30)
+@settings(max_examples=10)
 def test_cut_is_pad_crop_and_mirror(seed, height, width, margin):
     images = torch.randint(1, 256, (3, 2, height, width), generator=torch.Generator().manual_seed(seed))
     images = images.to(torch.uint8)
@@ -158,8 +150,8 @@ def labels_over_epochs(asked):
     task = task_of(asked, CPU)
     found = torch.full((2, task.examples), -1)
     for epoch in range(2):
-        for batch in task.batches(epoch, 0, 1, slice(None)):
-            found[epoch, batch[0][0, 0]] = task.inputs(*batch)["labels"][0]
+        for batch in task.batches(epoch, 0, 500, slice(None)):
+            found[epoch, batch[0][:, 0]] = task.inputs(*batch)["labels"]
     return found
 
 
@@ -227,14 +219,6 @@ def test_an_operation_of_randaugment_is_pillows(name):
             assert int(differences.max()) <= 1
 
 
-def test_each_image_has_operations_of_its_own():
-    images, moves = pictures(), moves_of(SIDE, SIDE)
-    draws = epoch_plan(len(images), seed=0, epoch=0, operations=len(moves))[:, 4:]
-    for image, draw, result in zip(images, draws, rand_augmented(images, draws, moves), strict=True):
-        one = rand_augmented(image[None], draw[None, :1], moves)
-        assert torch.equal(rand_augmented(one, draw[None, 1:], moves)[0], result)
-
-
 @pytest.mark.parametrize(
     ("attention", "hidden_size", "qkv_bias"),
     [("auto", 16, False), ("short", 16, False), ("short", 16, True), ("short", 24, True)],
@@ -255,14 +239,6 @@ def test_faster_ways_change_neither_outputs_nor_gradients(tiny, attention, hidde
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
     for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-14, msg=name)
-
-
-def test_the_defaults_are_the_papers_network():
-    with torch.device("meta"):
-        model = vision_transformer(replace(TrainSettings(), layers=1, attention="auto"), 3, 10)
-    assert model.vit.layers[0].attention.q_proj.weight.shape == (1024, 512)
-    assert model.vit.layers[0].mlp.fc1.weight.shape == (512, 512)
-    assert model.vit.embeddings.position_embeddings.shape == (1, 65, 512)
 
 
 def test_our_kernels_serve_the_papers_network_and_leave_others_to_the_library():

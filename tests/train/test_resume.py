@@ -17,7 +17,6 @@ import transformers
 from tiny_training import TINY, TINY_TEXT, recipe_file, same_run, stop_at, write_stories
 
 from rankrise import RankriseError, watch
-from rankrise.commands import main
 from rankrise.record.names import checkpoint_path, latest_checkpoint
 from rankrise.train import Interrupted, train
 from rankrise.train._begun import initial_model, last_checkpoint, settings_of
@@ -165,15 +164,6 @@ def test_a_damaged_checkpoint_and_that_of_another_run_are_refused(tmp_path):
         shutil.rmtree(damaged)
 
 
-def test_what_the_user_put_beside_the_checkpoints_stays(tmp_path, whole_run):
-    run = broken_off(tmp_path / "run")
-    shutil.copytree(checkpoint_path(run, 15), run / "checkpoint" / "step-0000000015-best")
-    train(TINY, run)
-    shutil.rmtree(run / "checkpoint" / "step-0000000015-best")
-    assert [path.name for path in (run / "checkpoint").iterdir()] == ["step-0000000030"]
-    same_run(run, whole_run)
-
-
 def test_a_kill_while_an_older_checkpoint_is_removed_leaves_a_run_that_resumes(
     tmp_path, whole_run, monkeypatch
 ):
@@ -227,14 +217,6 @@ def test_a_run_from_before_a_setting_existed_has_the_value_of_then(tiny, whole_r
     assert settings_of(tmp_path) == replace(tiny, initialisation="normal", qkv_bias=True)
 
 
-def test_a_run_on_text_learns(text):
-    run = watch.load(text[1])
-    known = run.steps()["perplexity"][numpy.isfinite(run.steps()["perplexity"])]
-    assert 1 < known[-1] < known[0] < 300  # of 300 tokens
-    assert run.info["extra"]["step_units"] == 20 * 32
-    assert numpy.all(run.norm("VO")[-1] > 0)
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept") / "run"
@@ -267,17 +249,3 @@ def test_a_resumed_run_keeps_the_series_of_one_that_was_not_stopped(kept, tiny, 
     ]
     assert files[0] == files[1]
     assert not later.exists()
-
-
-def test_the_command_says_where_a_run_stands(tiny, whole_run, tmp_path, capsys):
-    recipe = str(recipe_file(tiny, tmp_path / "recipe.yaml"))
-    main(["train", recipe, "--run", str(whole_run)])
-    assert capsys.readouterr().err == f"{whole_run} is finished, nothing is left to train.\n"
-    run = broken_off(tmp_path / "run")
-    main(["train", recipe, "--run", str(run), "--json"])
-    printed = capsys.readouterr()
-    assert printed.err.startswith(f"{run} goes on from step-0000000015.")
-    assert json.loads(printed.out)["step"] == 30
-    late = ["--epochs", "0.2", "--warm_up_epochs", "100", "--spectra_epochs", "0.1,70"]
-    main(["train", recipe, "--run", str(tmp_path / "late"), *late])
-    assert capsys.readouterr().err.count("Note: ") == 2

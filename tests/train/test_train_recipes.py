@@ -18,6 +18,9 @@ from rankrise.train._task import task_of
 
 SMALL = "--layers=2 --batch_size=2 --micro_batch_size=1 --measurements=2 --spectra_epochs=500 --log_every=1"
 SMALL_TEXT = "--heads=4 --hidden_size=32 --head_size=8 --mlp_size=32 --sequence_length=64"
+OTHERS = [
+    name for name in names() if not name.startswith("toy-") and not name.endswith(("-choices", "-scale"))
+]
 PLAIN = "--compile=none --precision=fp32 --workers=0 --check_data=no --json"
 
 
@@ -41,7 +44,7 @@ def made_up(data, settings):
     return 1500 if settings.data == "digits" else settings.examples
 
 
-@pytest.mark.parametrize("recipe", [name for name in names() if not name.startswith("toy-")])
+@pytest.mark.parametrize("recipe", OTHERS)
 def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     lines = {"text": made_text()[1].read().splitlines()}

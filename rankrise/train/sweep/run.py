@@ -3,7 +3,6 @@
 Its folder holds the runs, and `sweep.json`, which lists them and how they ended.
 """
 
-import json
 import time
 import traceback
 from collections import Counter
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.files import is_taken, read_json, to_json, write_json
+from rankrise.foundations.files import is_taken, read_json, write_json
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.record.lines import last_step
@@ -79,9 +78,8 @@ def run_sweep(
         changed: called with every run whose state changes.
     """
     folder = Path(folder)
+    refuse_other_sweep(folder, plan)
     described = {"format": FORMAT, "recipe": recipe, "settings": plan.settings.to_dict(), **plan.over}
-    described = json.loads(to_json(described))
-    refuse_other_sweep(folder, described)
     runs = {run.name: standing(folder, run) for run in plan.runs}
     left = [run for run in plan.wanted if runs[run.name].state != "finished"]
 
@@ -139,42 +137,27 @@ def run_sweep(
     return [runs[run.name] for run in plan.wanted]
 
 
-def refuse_other_sweep(folder: Path, described: dict[str, Any]) -> None:
+def refuse_other_sweep(folder: Path, plan: SweepPlan) -> None:
     """Refuse a folder that holds anything but this sweep or a part of it, and name the first difference."""
-    path = folder / SWEEP
-    if not path.exists():
+    if not (folder / SWEEP).exists():
         if is_taken(folder):
             raise RankriseError(f"{folder} exists and is not a sweep: pass a new or an empty folder.")
         return
-    kept = read_json(path)
-    if kept.get("format") != FORMAT or ("choices" in kept) != ("choices" in described):
-        kind = "a table of choices" if "choices" in described else "a sweep over values"
-        raise RankriseError(f"{folder} does not hold {kind}: pass another folder.")
-    found, machine = _values(kept), names_of(TrainSettings, "machine")
-    for name, wanted in _values(described).items():
-        before = found.get(name, [])
-        if "choices" in described and name not in described["settings"]:
-            allowed = not before or before == wanted  # choices can be added, but not changed
-        elif name in machine and len(wanted) == len(before) == 1:
-            allowed = True
-        else:
-            # More values only of what varies already, or the runs would get other names.
-            extends = (name == "seed" or len(before) > 1) and all(value in wanted for value in before)
-            allowed = before == wanted or extends
-        if not allowed:
-            was, now = (", ".join(map(str, values)) or "unset" for values in (before, wanted))
+    kept = read_json(folder / SWEEP)
+    for name, value in plan.settings.to_dict().items():
+        before = kept.get("settings", {}).get(name)
+        if before != value and name not in names_of(TrainSettings, "machine"):
             raise RankriseError(
-                f"{folder} holds a sweep with {name} {was}, not {now}: pass the same values to resume it, "
-                "more of them to extend it, or another folder."
+                f"{folder} holds a sweep with {name} {before}, not {value}: pass the same settings to resume "
+                "it, or another folder."
             )
-
-
-def _values(described: dict[str, Any]) -> dict[str, list[Any]]:
-    """The values of every setting, and what each choice changes."""
-    values = {name: [value] for name, value in described["settings"].items()}
-    if "choices" in described:
-        return values | {f"the choice {name}": [change] for name, change in described["choices"].items()}
-    return values | described["sets"] | {"seed": described["seeds"]}
+    planned = {run.name: run.changed for run in plan.runs}
+    for run in kept.get("runs", []):
+        if planned.get(run["name"]) != run["settings"]:
+            raise RankriseError(
+                f"{folder} holds the run {run['name']} ({run['settings']}), which this sweep lacks or has "
+                "with other settings: pass the same values, or more to extend it, or another folder."
+            )
 
 
 def standing(folder: Path, run: PlannedRun) -> SweepRun:
