@@ -1,4 +1,5 @@
-"""What did training change? Size and ranks of the change of every head between two checkpoints or models."""
+"""What did training change, and did two trainings learn the same? Size, ranks and directions of the change of
+every head between two checkpoints or models."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +30,10 @@ from rankrise.watch._pairs import (
 )
 from rankrise.watch._pretrained import open_weights
 from rankrise.watch._ranks import effective_rank, energy_rank, rank_above
-from rankrise.watch._spectra import singular_values
+from rankrise.watch._spectra import leading_vectors, singular_values
+
+NOTHING = 1e-6
+"""A singular value below this share of the largest has no direction of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,62 @@ class MatrixChange:
     """Upper bound of these ranks, from the sizes and the ranks of an adapter."""
 
 
+@dataclass(frozen=True)
+class HeadOverlap:
+    """Overlap of the leading spaces of two changes of a head.
+
+    An overlap is the mean squared cosine of the principal angles: 1 for the same space, `*_by_chance` on
+    average for two random ones, None if one of the changes is zero. Left is the side of the keys or values,
+    right the side of the queries or outputs.
+    """
+
+    layer: str
+    matrix: str
+    """KQ or VO."""
+    head: int
+    """An index from 0."""
+    directions: int
+    """How many leading directions are compared: fewer than asked for if a change has fewer."""
+    left: float | None
+    right: float | None
+    left_by_chance: float
+    right_by_chance: float
+    left_angles: tuple[float, ...]
+    """Principal angles in degrees, smallest first."""
+    right_angles: tuple[float, ...]
+
+
+class Rows:
+    """Rows by layer, kind of matrix and head, with a table of some of their columns."""
+
+    rows: tuple[Any, ...]
+
+    def select(self, matrix: str) -> list[Any]:
+        """The rows of one kind: "KQ", "VO" or "weight"."""
+        return [row for row in self.rows if row.matrix == matrix]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, as `rankrise compare --json` prints them."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    def _table(self, title: str, columns: dict[str, tuple[str, str]]) -> str:
+        """`columns` have, by their headings, a field and its format; a field that is None stays empty."""
+        cells = {"layer": ("layer", "s"), "matrix": ("matrix", "s"), "head": ("head", "d")} | columns
+
+        def written(value: Any, form: str) -> str:
+            return "" if value is None else format(value, form)
+
+        return text_table(
+            title,
+            {
+                heading: [written(getattr(row, field), form) for row in self.rows]
+                for heading, (field, form) in cells.items()
+            },
+        )
+
+
 @dataclass(frozen=True, repr=False)
-class ModelComparison:
+class ModelComparison(Rows):
     """A row for every matrix, the layers in the model's order, and notes on how they were read."""
 
     before: str
@@ -67,24 +125,26 @@ class ModelComparison:
     rows: tuple[MatrixChange, ...]
     notes: tuple[str, ...] = ()
 
-    def select(self, matrix: str) -> list[MatrixChange]:
-        """The rows of one kind: "KQ", "VO" or "weight"."""
-        return [row for row in self.rows if row.matrix == matrix]
-
     def __repr__(self) -> str:
         columns = {
-            "layer": [row.layer for row in self.rows],
-            "matrix": [row.matrix for row in self.rows],
-            "head": ["" if row.head is None else f"{row.head}" for row in self.rows],
-            "change": [f"{row.relative_change:.1e}" for row in self.rows],
-            "stable rank": [f"{row.stable_rank:.2f}" for row in self.rows],
-            "90 % of the energy": [f"{row.energy_rank_90}" for row in self.rows],
+            "change": ("relative_change", ".1e"),
+            "stable rank": ("stable_rank", ".2f"),
+            "90 % of the energy": ("energy_rank_90", "d"),
         }
-        return text_table(f"Change from {self.before} to {self.after}:", columns)
+        return self._table(f"Change from {self.before} to {self.after}:", columns)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, as `rankrise compare --json` prints them."""
-        return asdict(self)
+
+@dataclass(frozen=True, repr=False)
+class ModelOverlap(Rows):
+    """Every head's overlap, the layers in the model's order."""
+
+    first: str
+    second: str
+    rows: tuple[HeadOverlap, ...]
+
+    def __repr__(self) -> str:
+        columns = {"directions": ("directions", "d"), "left": ("left", ".2f"), "right": ("right", ".2f")}
+        return self._table(f"Overlap of what {self.first} and {self.second} learned:", columns)
 
 
 def compare(
@@ -196,3 +256,85 @@ def _stored(source: Source) -> dict[str, Callable[[], Tensor]]:
         return {name: weight.detach for name, weight in named if weight.ndim >= 2}
     stored = Checkpoint.open(source)
     return {name: partial(stored.read, name) for name in stored.names if len(stored.shape(name)) >= 2}
+
+
+def overlap(
+    before: Source,
+    first: Source,
+    second: Source,
+    *,
+    second_before: Source | None = None,
+    directions: int = 4,
+    device: Device = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> ModelOverlap:
+    """By head, the overlap of the directions that `first` and `second` learned since `before`.
+
+    Each is a model, a checkpoint, a PEFT adapter of `before`, or a tracked run, as for `compare`: two
+    fine-tunings of one base, two moments of one training, or two runs. If the second began elsewhere, pass
+    `second_before`; a tracked run begins with its own initial weights.
+
+    >>> from copy import deepcopy
+    >>> from torch import nn
+    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2)
+    >>> once, twice = deepcopy(model), deepcopy(model)
+    >>> with torch.no_grad():
+    ...     _ = once.self_attn.in_proj_weight[0].add_(1.0)  # one direction of head 0's W_Q
+    ...     _ = twice.self_attn.in_proj_weight[0].add_(2.0)
+    >>> row = overlap(model, once, twice).select("KQ")[0]
+    >>> row.directions, round(row.left, 6), row.left_by_chance
+    (1, 1.0, 0.125)
+    """
+    if directions < 1:
+        raise RankriseError(f"directions is {directions}: pass 1 or more.")
+    if second_before is None:
+        second_before = second if is_run(second) else before
+    one, other = layer_pairs(before, first), layer_pairs(second_before, second)
+    if list(one) != list(other):
+        raise RankriseError(
+            f"The first training has the attention layers {', '.join(one)}, the second {', '.join(other)}: "
+            "pass two trainings of one model."
+        )
+    rows: list[HeadOverlap] = []
+    for done, name in enumerate(one, start=1):
+        layers = one[name](), other[name]()
+        if list(layers[0].heads) != list(layers[1].heads):
+            raise RankriseError(
+                f"{name} has the heads {list(layers[0].heads)} in the first and {list(layers[1].heads)} in "
+                "the second: pass two trainings of which the same heads were tracked."
+            )
+        for product in PRODUCTS:
+            changes = [layer.change(product, device) for layer in layers]
+            most = min(changes[0].highest_rank, directions)
+            found = [leading_vectors(learned, count=most, name=f"{name} ({product})") for learned in changes]
+            counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
+            for place, (head, count) in enumerate(zip(layers[0].heads, counts.tolist(), strict=True)):
+                left, right = (
+                    principal_angles(*(getattr(vectors, side)[place, :, :count] for vectors in found)).cpu()
+                    for side in ("left_vectors", "right_vectors")
+                )
+                row = HeadOverlap(
+                    layer=name,
+                    matrix=product,
+                    head=head,
+                    directions=count,
+                    left=float(left.cos().square().mean()) if count else None,
+                    right=float(right.cos().square().mean()) if count else None,
+                    left_by_chance=count / changes[0].shape[0],
+                    right_by_chance=count / changes[0].shape[1],
+                    left_angles=tuple(left.rad2deg().tolist()),
+                    right_angles=tuple(right.rad2deg().tolist()),
+                )
+                rows.append(row)
+        progress(done / len(one))
+    return ModelOverlap(described(first), described(second), tuple(rows))
+
+
+def principal_angles(first: Tensor, second: Tensor) -> Tensor:
+    """Angles in radians between two spaces, smallest first [k], from orthonormal bases [d, k] in float64.
+
+    They are exact for small angles too, where cosines alone lose half the digits (Björck and Golub 1973).
+    """
+    overlap = first.mT @ second
+    sines = torch.linalg.svdvals(second - first @ overlap).flip(-1)
+    return torch.atan2(sines, torch.linalg.svdvals(overlap))

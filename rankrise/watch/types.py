@@ -6,10 +6,9 @@ Nobody has to import one to use the library; they are here for annotations and f
 from rankrise.record.run import TrackedRun
 from rankrise.watch._change import Change
 from rankrise.watch._check import LayerCheck, LayoutCheck
-from rankrise.watch._compare import MatrixChange, ModelComparison
+from rankrise.watch._compare import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 from rankrise.watch._heads import Layer, Layers
 from rankrise.watch._history.plan import HistoryPlan
-from rankrise.watch._overlap import HeadOverlap, ModelOverlap
 from rankrise.watch._projection import Projection
 from rankrise.watch._spectra import SingularVectors
 from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound

@@ -15,7 +15,7 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _batches as batches
 from rankrise.watch import _spectra as spectra
-from rankrise.watch._overlap import principal_angles
+from rankrise.watch._compare import principal_angles
 
 
 def exactly(tensor: Tensor) -> mpmath.matrix:
