@@ -21,9 +21,10 @@ from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._moments import Moment, StepTooSmall
 from rankrise.predict._paths import Crossing, DiagonalPath, MatrixPath, hermite
 
+Ending = Literal["reached", "max steps", "not finite"]
+
 LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""
-Ending = Literal["reached", "max steps", "not finite"]
 MOST_COORDINATES = 10_000
 MOST_STEPS = 100_000
 _LOOSEST_MATRIX_STEP = 1e-2
@@ -212,17 +213,11 @@ def gradient_flow(
     (tensor([0.99..., 0.49...], dtype=torch.float64), tensor([ 0.0000, -2.0000], dtype=torch.float64))
     """
     if not -math.inf < log10_alpha < 0:
-        raise RankriseError(
-            f"log10_alpha is {log10_alpha}: pass a finite number below 0, -32 for a scale of 1e-32; rescaled "
-            "time needs alpha < 1."
-        )
+        raise RankriseError(f"log10_alpha is {log10_alpha}: pass a number below 0, -32 for a scale of 1e-32.")
     if not 0 < until <= LONGEST:
         raise RankriseError(f"until is {until}: pass a rescaled time above 0 and at most {LONGEST:g}.")
     if not 0 < tolerance < 1 or max_steps < 1:
-        raise RankriseError(
-            f"tolerance is {tolerance} and max_steps is {max_steps}: pass a tolerance from 0 to 1 and "
-            "at least one step."
-        )
+        raise RankriseError(f"tolerance is {tolerance} and max_steps {max_steps}: pass numbers above 0.")
     unit = -log10_alpha * math.log(10)
     pairs, matrices = _checked_start(u0, v0, device)
     if not matrices:
@@ -364,7 +359,7 @@ def _checked_start(
                 "lists of matrices (d, c)."
             )
         if not (u.isfinite().all() and v.isfinite().all()):
-            raise RankriseError("u0 or v0 is not finite: pass finite initial weights.")
+            raise RankriseError("u0 or v0 is not finite.")
         moves = u.any() | v.any() if matrices else ((u != 0) | (v != 0)).all()
         if not moves:
             raise RankriseError("u0 and v0 are both zero in a product, which then never moves: leave it out.")

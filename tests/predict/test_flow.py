@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 from small_losses import double, quadratic
 
-from rankrise import RankriseError, predict
+from rankrise import predict
 
 
 def independent(network, u0, v0, log10_alpha, until):
@@ -182,13 +182,6 @@ def test_a_coordinate_that_leaves_and_returns_rises_twice():
     assert rises[0, 1] == pytest.approx([stages[0].time, stages[3].time], rel=0.05)
     assert {coordinate: len(times) for (coordinate, _), times in rises.items()} == {0: 2, 1: 1, 2: 1}
     assert flow.activation_times().tolist() == [rises[coordinate, 1][0] for coordinate in range(3)]
-
-
-def test_a_limit_of_steps_is_named():
-    flow = predict.gradient_flow(quadratic(double(1.0)), double(1.0), double(0.5), until=2.0, max_steps=3)
-    assert flow.ending == "max steps"
-    with pytest.raises(RankriseError, match="time is 2"):
-        flow.at(2.0)
 
 
 def test_a_supplied_gradient_and_hessian_change_nothing(head):

@@ -139,15 +139,6 @@ def test_zero_may_be_a_stationary_point():
     assert stages.ending == "flat at zero"
 
 
-def test_cross_entropy_has_stages_too():
-    network = predict.diagonal_head(dimension=3, tokens=4, samples=40, objective="cross-entropy")
-    stages = predict.greedy(network, 6, until=20.0)
-    losses = [stages.initial_loss, *(s.loss for s in stages)]
-    assert len(stages) >= 2
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] >= float(network(network.teacher)) - 1e-9
-
-
 def test_stages_survive_strict_json():
     """The last stage has no runner-up: inf, which JSON has no number for."""
     stages = predict.greedy(leaving_loss, 3)

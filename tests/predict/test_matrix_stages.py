@@ -156,16 +156,6 @@ def test_large_networks_take_krylov_spaces_to_the_same_points(monkeypatch):
         torch.testing.assert_close(ours.points, theirs.points, rtol=0, atol=1e-6)
 
 
-def test_endings_say_why_and_keep_what_was_found():
-    network = predict.matrix_sensing(3, samples=30)
-    whole = predict.greedy(network)
-    assert whole.ending == "nothing moves"
-    early = predict.greedy(network, until=(whole[0].time + whole[1].time) / 2)
-    assert (early.ending, len(early)) == ("until", 1)
-    few = predict.greedy(network, max_stages=2)
-    assert (few.ending, len(few)) == ("max stages", 2)
-
-
 def test_no_gradient_at_zero_is_told():
     stages = predict.greedy(lambda a, b: ((a @ b).trace() - 1) ** 2, shapes=[(2, 2), (2, 2)])
     assert (stages.ending, len(stages)) == ("flat at zero", 0)

@@ -211,14 +211,6 @@ def test_teacher_fits_its_targets(build):
     assert torch.linalg.eigvalsh(torch.func.hessian(soft)(soft.teacher)).min() > -1e-12
 
 
-def test_orthogonal_inputs_part_the_coordinates():
-    network = linear_network(6, samples=40, white=True, diagonal=True)
-    gram = network.inputs.T @ network.inputs / 40
-    torch.testing.assert_close(gram, torch.eye(6, dtype=torch.float64))
-    a = point(6)
-    torch.testing.assert_close(network(a), (a - network.teacher).square().sum() / 2)
-
-
 MATRIX_NETWORKS = [
     full_head(3, 4, 7),
     full_head(2, 3, 6, heads=2, objective="cross-entropy", teacher="full"),

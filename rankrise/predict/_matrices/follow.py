@@ -154,27 +154,21 @@ class _State:
                         many.rotate(rank)
                         drift = max(drift, many.restore(rank))
                     spread = 0.0
-                moments.append(self.moment(tau, drift, columns, gradient, value))
+                moments.append(Moment(tau, value, *_observed(loss, columns, gradient), drift, accepted=False))
         return columns, moments
 
-    def moment(
-        self,
-        time: float = 0.0,
-        drift: float = 0.0,
-        columns: list[Columns] | None = None,
-        gradient: Tensor | None = None,
-        value: float = 0.0,
-    ) -> Moment:
-        """The end of a step, or with `columns`, their `gradient` and loss, a moment within the next one."""
-        within = columns is not None
-        columns = self.columns if columns is None else columns
-        gradient = self.point.gradient if gradient is None else gradient
-        products, rates = [], []
-        for many, slope in zip(columns, self.loss.split(gradient), strict=True):
-            scaled = many.directions * many.logs.exp()
-            up, down = scaled[: many.rows], scaled[many.rows :]
-            products.append((up @ down.T).flatten())
-            rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
-        logs = [many.log_singular_values() for many in columns]
-        value = value if within else float(self.point.value)
-        return Moment(time, value, torch.cat(products), torch.cat(rates), logs, drift, not within)
+    def moment(self, time: float = 0.0, drift: float = 0.0) -> Moment:
+        """The end of a step."""
+        place = _observed(self.loss, self.columns, self.point.gradient)
+        return Moment(time, float(self.point.value), *place, drift)
+
+
+def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The flat products, their rates and the logarithms of their singular values."""
+    products, rates = [], []
+    for many, slope in zip(columns, loss.split(gradient), strict=True):
+        scaled = many.directions * many.logs.exp()
+        up, down = scaled[: many.rows], scaled[many.rows :]
+        products.append((up @ down.T).flatten())
+        rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
+    return torch.cat(products), torch.cat(rates), [many.log_singular_values() for many in columns]

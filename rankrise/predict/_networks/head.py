@@ -251,7 +251,7 @@ def _add_hessian(
         pull = torch.bmm(scale * value_output, values_t)
         bend -= pull.unsqueeze(-1) * pull.unsqueeze(-2)
     lean = slope + outputs * scale
-    bent = (weights.unsqueeze(2) @ bend).squeeze(2)
+    bent = torch.bmm(weights, bend[:, 0]) if squared else (weights.unsqueeze(2) @ bend).squeeze(2)
 
     slope_weights = _centred(torch.bmm(slope * value_output, values_t), weights)
     level = bent - (weights * bent).sum(-1, keepdim=True) / 2 + slope_weights
