@@ -126,16 +126,6 @@ def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], t
     assert "no training loss yet" in verdicts("low rank", run, everything=False)["KQ"].reason
 
 
-def test_a_run_of_one_s_own_has_effects_and_a_verdict_on_request(tracked: dict[str, Path]) -> None:
-    shown = verdicts("low rank", tracked["wander"], everything=False)["KQ"]
-    judged = verdict("low rank", tracked["wander"])
-    assert (shown.verdict, judged.verdict) == ("not judged", "does not hold")
-    assert shown.reason.startswith("Trained without a recipe")
-    assert shown.effects == judged.effects
-    assert [one.value for one in shown.measures] == [one.value for one in judged.measures]
-    assert all(one.passes is None for one in shown.measures)
-
-
 def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -214,8 +204,3 @@ def test_the_initial_product_may_be_of_any_size(
         for folder in (tracked["unit"], run)
     )
     assert after.value == pytest.approx(before.value if factor else 0.0)
-
-
-def test_a_scale_of_zero_is_not_among_those_compared(tracked: dict[str, Path], tmp_path: Path) -> None:
-    zero = changed(tracked["small"], tmp_path / "zero", {"initialisation_scale": 0.0})
-    assert "one initialisation scale" in verdict("initialisation scale", tracked["unit"], zero).reason

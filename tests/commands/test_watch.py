@@ -141,24 +141,6 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
         assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
 
 
-@pytest.mark.parametrize("rank", ["entropy", "90", "95", "99"])
-def test_another_rank_over_time(folder: Path, capsys: pytest.CaptureFixture[str], rank: str) -> None:
-    main(["watch", str(folder), "--rank", rank])
-    printed = capsys.readouterr().out
-    run = watch.load(folder)
-    shares = {"90": 0, "95": 1, "99": 2}
-    ends = [
-        run.entropy_rank(product)[-1]
-        if rank == "entropy"
-        else run.energy_rank(product)[-1, ..., shares[rank]]
-        for product in ("KQ", "VO")
-    ]
-    for place, name in enumerate(("1 (layers.0)", "2 (layers.1)")):
-        [row] = [line for line in printed.splitlines() if line.startswith(name)]
-        assert [f"{end[place].mean():.2f}" in row.split() for end in ends] == [True, True]
-        assert "±" not in row
-
-
 def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     """A part of the record, with its last line torn, and no end: seen as it is, until it is interrupted."""
     part = tmp_path / "part"

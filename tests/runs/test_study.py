@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
 from made_runs import tracked
 
-from rankrise import RankriseError, runs, watch
+from rankrise import runs, watch
 
 
 def test_runs_are_grouped_by_data_and_compared_where_their_science_is_alike(tmp_path: Path) -> None:
@@ -45,9 +44,3 @@ def test_runs_without_a_recipe_are_studies_of_their_own(tmp_path: Path) -> None:
     opened = [watch.load(tracked(tmp_path / name)) for name in ("mine", "yours")]
     assert [study.label for study in runs.studies(opened)] == ["mine", "yours"]
     assert (opened[0].scale, opened[0].seed, opened[0].data, opened[0].clock) == (1.0, 0, None, "step")
-
-
-def test_a_run_without_layers_is_refused(tmp_path: Path) -> None:
-    run = watch.load(tracked(tmp_path))
-    with pytest.raises(RankriseError, match="tracked no attention layer"):
-        runs.studies([watch.TrackedRun(run.folder, run.info | {"layers": []})])
