@@ -71,6 +71,14 @@ class Attention:
 Family = Callable[[Any], Attention | None]
 
 
+def assumed_of(module: Any) -> str:
+    """What is assumed of a class that no known library made."""
+    return (
+        f"the heads of {type(module).__name__} are read as following one another, neighbours as sharing a "
+        "key, and a fused projection as all queries, all keys, all values"
+    )
+
+
 def torch_multihead(module: Any) -> Attention | None:
     """`torch.nn.MultiheadAttention`: one (3E, E) weight, or three where keys and values have other sizes."""
     if not isinstance(module, nn.MultiheadAttention):
@@ -211,17 +219,12 @@ def standard(module: Any) -> Attention | None:
         said = 1 if getattr(holder, "multi_query", False) else roles.configured(holder, roles.GROUPS)
         groups = heads if first.width == 3 * heads * size else said or heads
         query, key, value = first.split(heads * size, groups * size, groups * size)
-        guess = "the one projection of {} is read as all queries, all keys, all values"
     elif len(inputs) == 2:
         query, groups = first, heads
         key, value = linear(inputs[1]).split(2)
-        guess = "the projection of keys and values of {} is read as all keys, all values"
     else:
         query, key, value = first, linear(inputs[1]), linear(inputs[2], value_bias)
         groups = key.width // query.cut(heads).width
-        guess = "each projection of {} is read as heads of equal size that follow one another"
-        if heads != groups:
-            guess = "the keys of {} are read as each shared by heads that follow one another"
     told = roles.number(holder, roles.SIZES)
     if told is not None and query.width != heads * told:
         raise Unreadable(
@@ -234,7 +237,7 @@ def standard(module: Any) -> Attention | None:
         output,
         scale=roles.scale_of(holder),
         notes=roles.notes_on(holder),
-        guess="" if works_as_known(holder) else guess.format(type(holder).__name__),
+        guess="" if works_as_known(holder) else assumed_of(holder),
     )
 
 

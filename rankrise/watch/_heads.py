@@ -1,5 +1,6 @@
 """Every attention head of a model in one form: `heads(model)`, and the layers that it gives."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,13 +20,7 @@ from rankrise.watch._lora import StoredAdapter
 from rankrise.watch._pretrained import Loaded, open_pretrained
 from rankrise.watch._recognise import find_attention, naming, read_shapes, recognised
 
-_PARALLEL = (
-    "DataParallel",
-    "DistributedDataParallel",
-    "FullyShardedDataParallel",
-    "DeepSpeedEngine",
-    "_FabricModule",
-)
+_PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
 """What training wraps around a model, by the name of the class."""
 _announced: WeakSet[type] = WeakSet()
 """Classes of modules whose layout was announced as a guess."""
@@ -189,7 +184,7 @@ def unwrap(model: Any) -> nn.Module:
     while True:
         if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
             model = model.get_base_model()
-        elif type(model).__name__ in _PARALLEL:
+        elif _PARALLEL.fullmatch(type(model).__name__):
             model = model.module
         elif "_orig_mod" in model._modules:  # torch.compile
             model = model._orig_mod

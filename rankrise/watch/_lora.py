@@ -133,16 +133,13 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
 def _refuse_other_kinds(folder: Path, config: dict[str, Any]) -> None:
     """Refuse adapters whose change is not a product of two factors added to the base on disk."""
     start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
-    if start in _MOVES_THE_BASE:
-        raise RankriseError(
-            f"{str(folder)!r} is a LoRA adapter that began by moving the base's weights ({start}): save it "
-            "as plain LoRA with PEFT's path_initial_model_for_weight_conversion."
-        )
-    special = next((name for name in _NOT_A_PRODUCT if config.get(name)), "")
+    special = [name for name in _NOT_A_PRODUCT if config.get(name)]
+    special += [f"a base that {start} moved"] if start in _MOVES_THE_BASE else []
     if config.get("peft_type") != "LORA" or special:
+        what = " and ".join([f"of type {config.get('peft_type')}", *special])
         raise RankriseError(
-            f"{str(folder)!r} holds an adapter of type {config.get('peft_type')} {special}: pass plain LoRA, "
-            "a product of two factors."
+            f"{str(folder)!r} holds an adapter {what}: pass plain LoRA, a product of two factors, as PEFT "
+            "saves it with path_initial_model_for_weight_conversion."
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
-from rankrise.watch._families import FAMILIES, Attention, Family
+from rankrise.watch._families import FAMILIES, Attention, Family, assumed_of
 from rankrise.watch._linear import has_own_forward, is_linear, plain_name, shapes_only, works_as_known
 from rankrise.watch._projection import Unreadable
 
@@ -102,7 +102,9 @@ def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, st
                 if recognise(module) is not None:
                     found[path], inside = module, path
                 elif _looks_like_attention(module, path):
-                    reasons[path] = "its projections are laid out in no way that is known here"
+                    packed = any("quant" in type(part).__name__.lower() for part in module.modules())
+                    known = "its projections are laid out in no way that is known here"
+                    reasons[path] = "it is quantised: dequantise the model first" if packed else known
         except Unreadable as refusal:
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
@@ -141,14 +143,12 @@ def _read(module: nn.Module) -> Attention | None:
 def _assumed(module: nn.Module, attention: Attention) -> str:
     """What the module does not show: the family's guess, or that a class with the names of a known one, or a
     linear layer of the user's own, works as the known one does."""
-    found = [attention.guess] if attention.guess else []
-    if not found and not works_as_known(module) and not isinstance(module, nn.MultiheadAttention):
-        found.append(f"{type(module).__name__} is read as the attention of transformers that has its names")
+    known = works_as_known(module) or isinstance(module, nn.MultiheadAttention)
+    guess = attention.guess or ("" if known else assumed_of(module))
     layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
-    own = {type(layer).__name__ for layer in layers if has_own_forward(layer)}
-    if own:
-        found.append(f"its {' and '.join(sorted(own))} is read as if it gave what nn.Linear gives")
-    return "; ".join(found)
+    own = sorted({type(layer).__name__ for layer in layers if has_own_forward(layer)})
+    plain = [f"its {' and '.join(own)} is read as if it gave what nn.Linear gives"] if own else []
+    return "; ".join(filter(None, [guess, *plain]))
 
 
 def _left_out(module: nn.Module, attention: Attention) -> tuple[str, ...]:

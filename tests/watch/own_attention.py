@@ -190,11 +190,8 @@ class ListOfHeads(nn.Module):
         return self.proj(torch.cat([head(x) for head in self.each], -1))
 
     def family(self):
-        inputs = (
-            linear(torch.cat([getattr(head, role).weight for head in self.each])).cut(HEADS)
-            for role in ("query", "key", "value")
-        )
-        return Attention(*inputs, linear(self.proj))
+        weights = ([getattr(head, role).weight for head in self.each] for role in ("query", "key", "value"))
+        return Attention(*(linear(torch.cat(one)).cut(HEADS) for one in weights), linear(self.proj))
 
 
 class Parametrised(Separate):
@@ -330,14 +327,6 @@ class TalkingHeads(Separate):
         return self.o_proj((torch.softmax(logits, -1) @ value).transpose(1, 2).flatten(2))
 
 
-class WithoutSoftmax(Separate):
-    def forward(self, x):
-        query, key, value = self.parts(x)
-        query, key = functional.elu(query) + 1, functional.elu(key) + 1
-        mixed = query @ (key.mT @ value) / (query @ key.sum(2)[..., None])
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
-
-
 class OutputSkipped(Separate):
     def forward(self, x):
         mixed = attend(*self.parts(x))
@@ -352,7 +341,7 @@ class QueryForBoth(Separate):
         return query, query, value
 
 
-REFUTED = [OfSigns, HeadsOfSeveralSizes, TalkingHeads, WithoutSoftmax, OutputSkipped, QueryForBoth]
+REFUTED = [OfSigns, HeadsOfSeveralSizes, TalkingHeads, OutputSkipped, QueryForBoth]
 
 # Read rightly, and not all there is
 

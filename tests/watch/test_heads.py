@@ -205,6 +205,14 @@ class LoraLinear(nn.Linear):
         self.lora_A, self.lora_B = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.randn(12, 2))
 
 
+class QuantLinear(nn.Module):
+    """As in GPTQ."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(8, 12)
+
+
 class SomeAttention(nn.Module):
     def __init__(self):
         super().__init__()
@@ -243,6 +251,7 @@ def fused(**numbers):
         (lambda: with_weight(frozen(torch.float8_e4m3fn)), "torch.float8_e4m3fn"),
         (lambda: with_weight(lambda weight: weight.data.as_subclass(Int4)), "Int4"),
         (lambda: with_weight(lambda weight: nn.Parameter(torch.empty(0))), "ZeRO-3"),
+        (lambda: plain(query=QuantLinear()), "quantised"),
         (lambda: plain(query=LoraLinear()), "LoraLinear .*lora_A, lora_B"),
         (lambda: plain(query=nn.Sequential(nn.Linear(8, 12), nn.GELU())), "query"),
         (lambda: plain(num_heads=5), "5 heads"),
