@@ -6,6 +6,7 @@ While too many copies are waiting for it, it is behind, and the step is left out
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -53,6 +54,7 @@ class Staging:
         self.most = max(1, min(COPIES, COPIES_BYTES // size))
         self._passes_device = size <= COPIES_BYTES  # else copied to the host at once
         self._taken = self._done = 0  # each counted by one thread
+        self._spare: deque[Copy] = deque()  # measured, with memory for others
         on_gpus = {device for device in self.devices.values() if device.type == "cuda"}
         self._streams = {device: torch.cuda.Stream(device) for device in on_gpus}
         for device in on_gpus:
@@ -75,7 +77,10 @@ class Staging:
     def take(self) -> Copy | None:
         """Copy the weights as they are now; None if the worker is behind. Sharded ones are gathered in either
         case, because the other processes take part."""
-        copy = Copy() if self.busy < self.most else None
+        copy = None
+        if self.busy < self.most:
+            copy = self._spare.popleft() if self._spare else Copy()
+        memory, copied = copy.weights if copy is not None else {}, {}
         with torch.no_grad(), contextlib.ExitStack() as stack:
             for kind in {device.type for device in self.devices.values()}:
                 stack.enter_context(without_autocast(kind))
@@ -90,16 +95,16 @@ class Staging:
                     self._on_error(f"reading {unit.name}", error)
                     continue
                 if copy is not None:
-                    copy.weights[unit.name] = self._room_for(unit, tensors)
+                    copied[unit.name] = self._room_for(unit, tensors, memory.get(unit.name, {}))
                     sources += tensors.values()
-                    targets += copy.weights[unit.name].values()
+                    targets += copied[unit.name].values()
                     if not unit.live:  # copied at once, so that only one layer is gathered at a time
                         torch._foreach_copy_(targets, sources, non_blocking=True)
                         sources, targets = [], []
             if targets:
                 torch._foreach_copy_(targets, sources, non_blocking=True)
         if copy is not None:
-            copy.events = [_event(device) for device in self._streams]
+            copy.weights, copy.events = copied, [_event(device) for device in self._streams]
             self._taken += 1
         return copy
 
@@ -111,7 +116,7 @@ class Staging:
                 streams.enter_context(torch.cuda.stream(stream))
             try:
                 yield
-            finally:  # the memory of what was used goes back to training's stream
+            finally:  # the memory of what was used may be written again
                 for stream in self._streams.values():
                     stream.synchronize()
 
@@ -127,19 +132,22 @@ class Staging:
                     for name, tensors in copy.weights.items()
                 }
         finally:
+            self._spare.append(copy)
             self._done += 1
 
-    def _room_for(self, unit: Unit, tensors: Tensors) -> Tensors:
-        """Memory that copies can reach without being waited for: where changes are measured, or first on
-        the device."""
+    def _room_for(self, unit: Unit, tensors: Tensors, memory: Tensors) -> Tensors:
+        """Memory that copies can reach without being waited for, that of an earlier copy if it fits: where
+        changes are measured, or first on the device."""
         source, target = self.devices[unit.name], next(iter(self.initial[unit.name].values())).device
         if source.type == "cuda" and self._passes_device and unit.live:
             target = source
         pinned = source.type == "cuda" and target.type == "cpu"
-        return {
-            role: torch.empty_like(tensor, device=target, pin_memory=pinned)
-            for role, tensor in tensors.items()
-        }
+        room: Tensors = {}
+        for role, tensor in tensors.items():
+            old = memory.get(role, tensor[:0])
+            fits = old.shape == tensor.shape and old.dtype == tensor.dtype
+            room[role] = old if fits else torch.empty_like(tensor, device=target, pin_memory=pinned)
+        return room
 
 
 def as_given(name: str, number: Number) -> Callable[[], float | int]:

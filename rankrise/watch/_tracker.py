@@ -7,9 +7,10 @@ them, measures, and writes the record.
 import atexit
 import operator
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -144,8 +145,7 @@ class RankTracker:
             self._troubles.note(f"opening {self.folder}", error, "nothing of this run is recorded")
             return
         self._lock, self._last_weights = lock, ""
-        about_cores = (self._staging.on_accelerator,)
-        self._worker = ThreadPoolExecutor(1, "rankrise-tracker", _beside_training, about_cores)
+        self._worker = Worker(self._staging.on_accelerator, self._attempt)
         self._process = os.getpid()
         self._on, self._begun = True, not self._beginning.resumed
         atexit.register(self._leave)
@@ -175,14 +175,14 @@ class RankTracker:
     def wait(self) -> None:
         """Wait until the steps so far are written; `flush` also makes them outlast a power cut."""
         if self._on and not self._forked:
-            self._drain()
+            self._worker.wait()
             self._troubles.check()
 
     def flush(self) -> None:
         """Wait until all steps so far are on the disk: call it before the trainer saves a checkpoint. `lost`
         says if something could not be written."""
         if self._on and not self._forked:
-            self._drain()
+            self._worker.wait()
             self._attempt("writing to disk", self._record.sync)
             self._troubles.check()
 
@@ -257,7 +257,7 @@ class RankTracker:
         behind = full and self._staging.busy >= max(1, self._staging.most // 2)
         copy = self._staging.take()
         if copy is not None:
-            self._later("measuring", lambda: self._measure(step, moment, full and not behind, copy))
+            self._worker.put("measuring", lambda: self._measure(step, moment, full and not behind, copy))
         for what, left_out in (("full spectra", behind), ("measurements", copy is None)):
             if left_out:
                 self._troubles.once(
@@ -284,7 +284,7 @@ class RankTracker:
             finally:  # on a full disk, streams go on
                 self._streams.write(step, found)
 
-        self._later("writing a step", write)
+        self._worker.put("writing a step", write)
 
     def _take_part(self) -> None:
         """Gather what is sharded, because the process that keeps the record does."""
@@ -294,7 +294,7 @@ class RankTracker:
 
     def _go_back(self, step: int, last: int | None) -> None:
         """The run starts at `step`, or goes back there from `last`: drop what was recorded from there on."""
-        self._drain()
+        self._worker.wait()
         begun = self._beginning
         try:
             kept = self._record.has_before(step)
@@ -323,7 +323,7 @@ class RankTracker:
                 *(step, self.folder, dropped),
             )
         if last is None and not spectra_path(self.folder, None).exists():
-            self._later("measuring the initial weights", self._write_initial)
+            self._worker.put("measuring the initial weights", self._write_initial)
 
     # Jobs, on the worker's thread.
 
@@ -372,10 +372,10 @@ class RankTracker:
         if not self._on:
             self._take_part()
             return
-        self._drain()  # until there is room
+        self._worker.wait()  # until there is room
         copy, moment = self._staging.take(), round(time.time(), 3)
         assert copy is not None
-        self._later("measuring", lambda: self._measure(step, moment, True, copy, last=True))
+        self._worker.put("measuring", lambda: self._measure(step, moment, True, copy, last=True))
 
     def _close(self, finished: bool | None, stopped: str = "") -> None:
         """`finished` is None if the folder is another run's, of which nothing is touched. `stopped` is what
@@ -384,7 +384,7 @@ class RankTracker:
             return
         self._on = False
         atexit.unregister(self._leave)
-        self._worker.shutdown()
+        self._worker.close()
         if finished is not None and self._begun:
             self._attempt("writing to disk", self._record.sync)
             stopped = stopped or self._troubles.lost
@@ -401,14 +401,6 @@ class RankTracker:
         if not self._forked:
             self._close(finished=False)
 
-    def _later(self, doing: str, job: Callable[[], Any]) -> None:
-        """Have the worker do a job after those that it has."""
-        self._worker.submit(self._attempt, doing, job)
-
-    def _drain(self) -> None:
-        """Wait until every job so far is done."""
-        self._worker.submit(int).result()
-
     def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:
             job()
@@ -424,11 +416,37 @@ class RankTracker:
         return self._on and os.getpid() != self._process
 
 
-def _beside_training(on_accelerator: bool) -> None:
-    """Set up the worker's thread."""
-    # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
-    use_threads(max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1)
-    torch.set_grad_enabled(False)  # of this thread
+class Worker:
+    """A thread that does jobs in order and leaves the cores to training. `attempt` catches errors."""
+
+    def __init__(self, on_accelerator: bool, attempt: Callable[[str, Callable[[], Any]], None]) -> None:
+        # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
+        self._cores = max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1
+        self._attempt = attempt
+        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="rankrise-tracker", daemon=True)
+        self._thread.start()
+
+    def put(self, doing: str, job: Callable[[], Any]) -> None:
+        self._jobs.put((doing, job))
+
+    def wait(self) -> None:
+        """Until every job so far is done."""
+        done = threading.Event()
+        self.put("waiting", done.set)
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        """Until every job is done; there can be no more."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        use_threads(self._cores)
+        with torch.no_grad():
+            while (job := self._jobs.get()) is not None:
+                self._attempt(*job)
 
 
 def _capturing() -> bool:

@@ -45,7 +45,7 @@ def test_the_step_waits_for_nothing(tmp_path, keep):
             continue
         tracker.flush()  # the mode is the whole process's, and the worker does wait: it is held up meanwhile
         go_on = threading.Event()
-        tracker._worker.submit(go_on.wait)
+        tracker._worker.put("being held up", go_on.wait)
         torch.cuda.set_sync_debug_mode("error")
         try:
             tracker.step(step, loss=loss)
