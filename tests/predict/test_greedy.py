@@ -36,8 +36,8 @@ def slow_greedy(loss, size, stages):
         logs = torch.where(point == 0, -math.inf, point.abs().log())
         signs = point.sign()
         logs[winner], signs[winner] = math.log(1e-5), g[winner].sign()
-        for _ in range(4000):
-            logs = logs + 0.05 * 2 * signs * -slope(loss, signs * logs.exp())
+        for _ in range(2000):
+            logs = logs + 0.1 * 2 * signs * -slope(loss, signs * logs.exp())
         point = torch.where(logs < -12, 0.0, signs * logs.exp())
         found.append((time, winner, point))
     return found

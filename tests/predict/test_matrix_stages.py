@@ -14,7 +14,7 @@ def gradients(loss, products):
     return torch.autograd.grad(loss(*products), products)
 
 
-def slow_rest(loss, factors, step=0.04, steps=2500):
+def slow_rest(loss, factors, step=0.06, steps=1700):
     """Where plain gradient descent on the active factors ends: no Hessian, no exponential, no Newton."""
     for _ in range(steps):
         slopes = gradients(loss, [u @ v.T for u, v in factors])
