@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,7 @@ def eager_step(
     """Forward and backward through each micro-batch, then one update."""
     share = settings.batch_size // accelerator.num_processes
     size = settings.micro_batch_size or share
-    bf16 = settings.precision == "bf16"
+    cast = partial(torch.autocast, accelerator.device.type, torch.bfloat16, settings.precision == "bf16")
 
     def step(batch: Batch) -> Tensor:
         parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
@@ -67,7 +67,7 @@ def eager_step(
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             with nullcontext() if last else accelerator.no_sync(model):
-                with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=bf16):
+                with cast():
                     loss = loss_of(model, *part) * (len(part[0]) / share)
                 loss.backward()
                 total += loss.detach()
@@ -88,18 +88,13 @@ def eager_score(settings: TrainSettings, accelerator: Any, model: nn.Module, sco
     """
     alone = accelerator.num_processes == 1
     as_in_training = settings.compile != "none" and alone and settings.dropout == 0
-    bf16 = settings.precision == "bf16"
+    cast = partial(torch.autocast, accelerator.device.type, torch.bfloat16, settings.precision == "bf16")
 
     def score(batch: Batch) -> Tensor:
         model.train(as_in_training)
-        try:
-            with (
-                torch.set_grad_enabled(as_in_training),
-                torch.autocast(accelerator.device.type, torch.bfloat16, enabled=bf16),
-            ):
-                scored: Tensor = score_of(model, *batch)
-        finally:
-            model.train()
+        with torch.set_grad_enabled(as_in_training), cast():
+            scored: Tensor = score_of(model, *batch)
+        model.train()
         return scored
 
     return score
@@ -146,15 +141,15 @@ def chosen_kernels(settings: TrainSettings) -> Iterator[None]:
     flags: Any = torch.utils.deterministic
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     fill = flags.fill_uninitialized_memory
-    with ExitStack() as restored:
-        restored.callback(torch.set_num_threads, threads)
-        restored.callback(torch.set_deterministic_debug_mode, mode)
-        restored.callback(setattr, flags, "fill_uninitialized_memory", fill)
-        torch.set_num_threads(settings.threads or threads)
-        torch.use_deterministic_algorithms(settings.deterministic)
-        flags.fill_uninitialized_memory = False  # filling with NaN finds mistakes, but takes time
-        if settings.attention != "auto":
-            wanted = ATTENTION["cudnn" if settings.attention == "short" else settings.attention]
-            others = [kernel for kernel in ATTENTION.values() if kernel != wanted]
-            restored.enter_context(sdpa_kernel([wanted, *others], set_priority=True))
-        yield
+    wanted = ATTENTION.get("cudnn" if settings.attention == "short" else settings.attention)
+    order = sorted(ATTENTION.values(), key=lambda kernel: kernel != wanted)
+    with sdpa_kernel(order, set_priority=True) if wanted else nullcontext():
+        try:
+            torch.set_num_threads(settings.threads or threads)
+            torch.use_deterministic_algorithms(settings.deterministic)
+            flags.fill_uninitialized_memory = False  # filling with NaN finds mistakes, but takes time
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_deterministic_debug_mode(mode)
+            flags.fill_uninitialized_memory = fill
