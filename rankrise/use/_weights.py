@@ -24,9 +24,6 @@ from rankrise.watch._pretrained import open_weights
 Source = nn.Module | str | Path
 """A model, a checkpoint folder, or a name on the Hugging Face Hub."""
 
-SAME = ("model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-"""Entries of a transformers config in which a base and what was tuned from it agree."""
-
 
 @dataclass(frozen=True)
 class Matrix:
@@ -117,18 +114,15 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
     after = open_source(tuned)
     folder = tuned if not isinstance(tuned, nn.Module) else _path_of(after.model)
     before = open_source(base, like=folder if folder and Path(folder, CONFIG).is_file() else None)
-    _refuse_another_model(base, before, after)
-    linear, heads, shapes = linear_layers(after.model), set[str](), after.model.state_dict()
-    for matrix in linear:
-        found = before.shape(matrix.stored)
-        if found is None or _is_new_head(matrix, found):
-            heads.add(matrix.name)
-    names = dict.fromkeys(after.first_names.values())
+    linear = linear_layers(after.model)
+    heads = {matrix.name for matrix in linear if _is_new_head(matrix, before.shape(matrix.stored))}
+    inside = {matrix.stored for matrix in linear if matrix.name not in heads}
+    names, shapes = dict.fromkeys(after.first_names.values()), after.model.state_dict()
     for name in names:
-        shape, found = tuple(shapes[name].shape), before.shape(name)
-        if found not in (None, shape) and name.rpartition(".")[0] not in heads:
+        found, shape = before.shape(name), tuple(shapes[name].shape)
+        if found != shape and name.rpartition(".")[0] not in heads and (found is not None or name in inside):
             raise RankriseError(
-                f"{name} is {list(found or ())} in the base and {list(shape)} in the tuned model: the two "
+                f"{name} is {list(shape)} in the tuned model and {list(found or ())} in the base: the two "
                 "have different architectures or vocabularies."
             )
     matrices = tuple(matrix for matrix in linear if matrix.name not in heads and only(matrix.name))
@@ -227,25 +221,12 @@ def _equal(before: Tensor, after: Tensor) -> bool:
     return torch.equal(before.to(after.device, coarser), after.to(coarser))
 
 
-def _is_new_head(matrix: Matrix, found: tuple[int, ...]) -> bool:
-    """Whether only the number of outputs differs, outside the repeated layers: a new number of classes."""
-    if len(found) != 2 or re.search(r"(^|\.)\d+\.", matrix.name):
+def _is_new_head(matrix: Matrix, found: tuple[int, ...] | None) -> bool:
+    """Whether the base lacks a layer outside the repeated ones, or has it with another number of outputs."""
+    if re.search(r"(^|\.)\d+\.", matrix.name):
         return False
-    out, into = found[::-1] if matrix.transposed else found
-    return into == matrix.into and out != matrix.out
-
-
-def _refuse_another_model(base: Source, before: Weights, after: Weights) -> None:
-    own: nn.Module | None = before.model
-    if not isinstance(base, nn.Module):  # `before` may have been opened by the tuned model's config
-        own = open_weights(base).model if (Checkpoint.open(base).folder / CONFIG).is_file() else None
-    configs = [getattr(model, "config", None) for model in (own, after.model)]
-    for name in SAME:
-        one, other = (getattr(config, name, None) for config in configs)
-        if None not in (one, other) and one != other:
-            raise RankriseError(
-                f"The base and the tuned model have different architectures: {name} is {one} and {other}."
-            )
+    there = (found[::-1] if matrix.transposed else found) if found else (0, matrix.into)
+    return there[1:] == (matrix.into,) and there[0] != matrix.out
 
 
 def _path_of(model: Any) -> str:
