@@ -1,4 +1,4 @@
-"""Runs that a command reads, what is told of records that are not whole, and where what it makes goes."""
+"""Open the runs that a command reads, and find the place for what it makes."""
 
 import os
 import sys

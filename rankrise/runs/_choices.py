@@ -14,10 +14,10 @@ ORDER = list(science_of(TrainSettings().to_dict()))
 VALUES = {
     ("augmentation", "none"): "no augmentation",
     ("augmentation", "rand-augment"): "RandAugment",
-    ("label_noise", 1.0): "random labels",
-    ("redraw_labels", True): "drawn in every epoch",
-    ("qkv_bias", True): "biases of q, k and v",
-    ("qkv_bias", False): "no biases of q, k and v",
+    ("label_noise", "1"): "random labels",
+    ("redraw_labels", "yes"): "drawn in every epoch",
+    ("qkv_bias", "yes"): "biases of q, k and v",
+    ("qkv_bias", "no"): "no biases of q, k and v",
     ("initialisation", "linear"): "torch's start",
     ("initialisation", "normal"): "normal start",
     ("initialisation", "truncated-normal"): "truncated normal start",
@@ -27,7 +27,7 @@ VALUES = {
     ("optimiser", "muon"): "Muon",
     ("optimiser", "random-walk"): "random walk",
 }
-"""Names for values of settings."""
+"""Names for values of settings, which are written as in a recipe."""
 NAMES = {"learning_rate": "rate", "initialisation_scale": "scale", "label_noise": "label noise"}
 """Names for settings, written before their value."""
 
@@ -77,12 +77,13 @@ def in_short(changes: Mapping[str, Any]) -> str:
     >>> in_short({"variances": [1.0, 0.5]})
     'variances 1,0.5'
     """
-    said = [
-        _called(name, value) or f"{NAMES.get(name, name.replace('_', ' '))} {_word(value)}"
-        for name, value in changes.items()
-        if not (name == "momentum" and "optimiser" in changes)
-    ]
-    return ", ".join(said) or BASE
+    words = []
+    for name, value in changes.items():
+        written = f"{value:g}" if isinstance(value, float) else in_words(value)
+        if name != "momentum" or "optimiser" not in changes:
+            named = f"{NAMES.get(name, name.replace('_', ' '))} {written}"
+            words.append(VALUES.get((name, written), named))
+    return ", ".join(words) or BASE
 
 
 def _changes(base: TrackedRun, run: TrackedRun) -> dict[str, Any]:
@@ -91,15 +92,6 @@ def _changes(base: TrackedRun, run: TrackedRun) -> dict[str, Any]:
     changed = {name for name in now if name != "seed" and now[name] != before.get(name)}
     changed |= {"learning_rate"} if "optimiser" in changed else set()
     return {name: now[name] for name in now if name in changed}
-
-
-def _called(name: str, value: Any) -> str:
-    """The name of a setting's value, or ""."""
-    return next((said for (of, known), said in VALUES.items() if of == name and known == value), "")
-
-
-def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else in_words(value)
 
 
 def _place(changes: Mapping[str, Any]) -> list[tuple[int, float, str]]:

@@ -1,4 +1,4 @@
-"""Tracked runs on one data set, told apart by the recipe that `rankrise train` keeps in run.json.
+"""Tracked runs on one data set, differing apart by the recipe that `rankrise train` keeps in run.json.
 
 A run without a recipe is a study by itself.
 """
@@ -106,14 +106,14 @@ class Study:
 def _difference(run: TrackedRun, other: TrackedRun) -> str:
     """How a run differs from another on the same data set: settings, heads, or length."""
     mine, theirs = (science_of(one.recipe) if one.recipe else {} for one in (run, other))
-    told = [
+    differing = [
         f"{name} {mine.get(name)} instead of {theirs.get(name)}"
         for name in dict.fromkeys((*mine, *theirs))
         if name != "seed" and str(mine.get(name)) != str(theirs.get(name))
     ]
-    if _shapes(run) != _shapes(other) and not told:
-        told = ["other layers, heads or products"]
-    return ", ".join(told) or f"seed {run.seed} once more, up to step {run.last_finite_step}"
+    if _shapes(run) != _shapes(other) and not differing:
+        differing = ["other layers, heads or products"]
+    return ", ".join(differing) or f"seed {run.seed} once more, up to step {run.last_finite_step}"
 
 
 def _shapes(run: TrackedRun) -> tuple[object, ...]:
