@@ -16,8 +16,8 @@ from rankrise.watch import _roles as roles
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import Attention
 from rankrise.watch._linear import is_linear, plain_name
-from rankrise.watch._lora import StoredAdapter
-from rankrise.watch._pretrained import Loaded, open_pretrained
+from rankrise.watch._lora import StoredAdapter, read_adapter
+from rankrise.watch._pretrained import Loaded, loading, open_weights
 from rankrise.watch._recognise import find_attention, naming, read_shapes, recognised
 
 _PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
@@ -142,7 +142,9 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
     loaded: Loaded = lambda module, name: nullcontext()  # noqa: E731
     stored: StoredAdapter | None = None
     if isinstance(model, (str, Path)):
-        model, loaded, stored = open_pretrained(model, adapter)
+        opened = open_weights(model)
+        stored = None if adapter is None else read_adapter(adapter).on(opened.model)
+        model, loaded = opened.model, loading(opened, model, stored)
     elif not isinstance(model, nn.Module):
         raise RankriseError(
             f"heads was given a {type(model).__name__}, which does not say how its weights are used: load "

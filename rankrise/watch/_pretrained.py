@@ -20,7 +20,7 @@ from rankrise.record.names import CONFIG
 from rankrise.record.weight_folders import advice_below, by_numbers
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._config import offline, read_config
-from rankrise.watch._lora import StoredAdapter, read_adapter
+from rankrise.watch._lora import StoredAdapter
 
 Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
 """A context in which the module of that name has its weights."""
@@ -97,16 +97,6 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
             f"build the model and pass it instead{advice_below(Path(source))}."
         )
     return architecture_of(config).bind(checkpoint)
-
-
-def open_pretrained(
-    source: str | Path, adapter: str | Path | None = None
-) -> tuple[nn.Module, Loaded, StoredAdapter | None]:
-    """The model of a checkpoint on the meta device, what gives one module its weights, and a PEFT adapter by
-    the model's names."""
-    opened = open_weights(source)
-    adapted = None if adapter is None else read_adapter(adapter).on(opened.model)
-    return opened.model, loading(opened, source, adapted), adapted
 
 
 def loading(opened: Opened, source: object, adapted: StoredAdapter | None = None) -> Loaded:
