@@ -138,11 +138,25 @@ def check_same_record(first: Path, second: Path) -> None:
     numpy.testing.assert_array_equal(one.steps()["loss"], other.steps()["loss"])
 
 
-def test_huggingface_trains_the_same_and_records_it(tmp_path: Path) -> None:
+def saved_when(owner: type, name: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The last steps on disk, at every moment when a checkpoint is about to be written."""
+    real, steps = getattr(owner, name), []
+
+    def save(*arguments: Any, **settings: Any) -> Any:
+        steps.append(int(watch.load(run).measured[-1]))
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(owner, name, save)
+    return steps
+
+
+def test_huggingface_trains_the_same_and_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = huggingface(tmp_path / "plain")
+    saved = saved_when(Trainer, "_save_checkpoint", tmp_path / "run", monkeypatch)
     tracked = huggingface(
         tmp_path / "tracked", watch.huggingface_callback(tmp_path / "run", schedule=EVERY, strict=True)
     )
+    assert saved == [4, 8, 12]
     assert same(plain.model, tracked.model)
     losses = [
         [entry["loss"] for entry in each.state.log_history if "loss" in entry] for each in (plain, tracked)
@@ -174,14 +188,7 @@ def test_huggingface_measures_the_end_of_training_and_not_the_best_checkpoint(tm
     check_final_ranks(tmp_path / "run", gpt2(), ending.model)
 
 
-def test_lightning_measures_the_end(tmp_path: Path) -> None:
-    few = watch.Schedule(often=[4], seldom=[])
-    module = fit(tmp_path, watch.lightning_callback(tmp_path / "run", schedule=few, strict=True))
-    run = watch.load(tmp_path / "run")
-    assert (run.measured.tolist(), run.spectra_steps.tolist()) == ([4, 12], [12])
-    check_final_ranks(tmp_path / "run", Module(), module)
-
-
+@pytest.mark.slow
 def test_huggingface_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     huggingface(tmp_path / "whole", watch.huggingface_callback(tmp_path / "whole-run", schedule=EVERY))
     callback = watch.huggingface_callback(tmp_path / "run", schedule=EVERY, strict=True)
@@ -191,11 +198,13 @@ def test_huggingface_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     check_same_record(tmp_path / "whole-run", tmp_path / "run")
 
 
-def test_lightning_trains_the_same_and_records_it(tmp_path: Path) -> None:
+def test_lightning_trains_the_same_and_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = fit(tmp_path / "plain")
+    saved = saved_when(SingleDeviceStrategy, "save_checkpoint", tmp_path / "run", monkeypatch)
     tracked = fit(
         tmp_path / "tracked", watch.lightning_callback(tmp_path / "run", schedule=EVERY, strict=True)
     )
+    assert {*saved} == {5, 10}
     assert same(plain, tracked)
     assert plain.losses == tracked.losses
     initial = Module()
@@ -207,6 +216,7 @@ def test_lightning_trains_the_same_and_records_it(tmp_path: Path) -> None:
     assert numpy.isfinite(steps["validation_loss"]).tolist() == [step % 5 == 0 for step in range(1, 13)]
 
 
+@pytest.mark.slow
 def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     def callback(name: str) -> object:
         return watch.lightning_callback(tmp_path / name, schedule=EVERY, strict=True)
@@ -219,38 +229,6 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     fit(tmp_path / "parts", callback("run"), resume=True, dropout=0.0)
     assert watch.load(tmp_path / "run").info["finished"] is not None
     check_same_record(tmp_path / "whole-run", tmp_path / "run")
-
-
-def written(run: Path) -> tuple[int, int]:
-    """The last steps of ranks and of losses that are on disk."""
-    record = watch.load(run)
-    return int(record.measured[-1]), int(record.steps()["step"][-1])
-
-
-def test_huggingface_writes_the_record_before_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = {}
-
-    def save(trainer: Trainer, *rest: Any, **settings: Any) -> None:
-        seen[trainer.state.global_step] = written(tmp_path / "run")
-
-    monkeypatch.setattr(Trainer, "_save_checkpoint", save)
-    huggingface(tmp_path / "checkpoints", watch.huggingface_callback(tmp_path / "run", schedule=EVERY))
-    assert seen == {4: (4, 4), 8: (8, 8), 12: (12, 12)}
-
-
-def test_lightning_writes_the_record_before_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = {}
-
-    def save(strategy: SingleDeviceStrategy, checkpoint: dict[str, Any], *rest: Any, **settings: Any) -> None:
-        seen[checkpoint["global_step"]] = written(tmp_path / "run")
-
-    monkeypatch.setattr(SingleDeviceStrategy, "save_checkpoint", save)
-    fit(tmp_path / "checkpoints", watch.lightning_callback(tmp_path / "run", schedule=EVERY))
-    assert seen == {5: (5, 5), 10: (10, 10)}
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,7 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*")} == kept
 
 
+@pytest.mark.slow
 def test_left_without_close(tmp_path):
     """The interpreter's end writes what is there, and leaves the run unfinished."""
     script = f"""
