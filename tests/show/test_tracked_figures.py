@@ -36,7 +36,11 @@ def know(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """know(folder, *steps, until=120): from now on, these are the steps of the stages of the run in it."""
     known: dict[Path, StagesFound] = {}
     find = _open.find_stages
-    monkeypatch.setattr(_open, "find_stages", lambda run: known.get(run.folder.resolve()) or find(run))
+
+    def found(run: watch.TrackedRun) -> StagesFound:
+        return known[run.folder] if run.folder in known else find(run)
+
+    monkeypatch.setattr(_open, "find_stages", found)
 
     def know(folder: Path, *steps: int, until: int = 120) -> None:
         stages = tuple(FoundStage(step, (step, step), 1.0, {}) for step in steps)

@@ -193,7 +193,7 @@ def legend_of(picture: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
 def mark_found_stages(panel: Axes, run: TrackedRun) -> None:
     """Thin vertical lines at the run's stages."""
     steps = [stage.step for stage in found_stages(run)]
-    mark_stages(panel, run.at(steps).tolist(), 0.0, number=False)
+    mark_stages(panel, run.at(steps).tolist())
 
 
 def shade_noise(panel: Axes, run: TrackedRun, below: np.ndarray) -> None:

@@ -82,12 +82,12 @@ def shades(count: int) -> list[Any]:
     return [sequence()(1 - part) for part in parts]
 
 
-def mark_stages(axes: Axes, times: Sequence[float], until: float, number: bool = True) -> None:
-    """The theory's T_k as thin lines, and above each plateau that has room for it the number of its stage."""
+def mark_stages(axes: Axes, times: Sequence[float], until: float | None = None) -> None:
+    """Stages as thin lines, and if the axis ends at `until`, their numbers above plateaus with room."""
     strength = min(1.0, max(0.3, 25 / max(1, len(times))))
     for time in times:
         axes.axvline(time, color=FAINT, linewidth=0.35, alpha=strength, zorder=0)
-    if not number:
+    if until is None:
         return
     room = until * 0.055 * WIDTH / (2.2 * max(axes.get_position().width, 0.1) * WIDTH)
     edges = [0.0, *times, until]

@@ -47,11 +47,6 @@ class ToySeed:
         return cls(run, known[0] if seed is None else seed)
 
     @property
-    def until(self) -> float:
-        """The rescaled time at which the curves end."""
-        return self.run.settings.until
-
-    @property
     def descent_alpha(self) -> str:
         """The smallest scale at which gradient descent was run."""
         alphas = [piece.alpha for piece in pieces_of(self.run.settings) if piece.kind == "descent"]
@@ -66,11 +61,6 @@ class ToySeed:
         """Algorithm 1's stages."""
         return self.run.stages(self.seed)
 
-    @cached_property
-    def labels(self) -> list[str]:
-        """The coordinates' names."""
-        return self.run.labels(self.seed)
-
     def coordinates(self, kind: str) -> list[int]:
         """The coordinates of "KQ" or "VO" in Algorithm 1's order, with those it does not activate last."""
         first: dict[int, int] = {}
@@ -82,12 +72,13 @@ class ToySeed:
     @cached_property
     def staircase(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Algorithm 1 as a curve with two points at each jump: times (n,), a (n, p), losses (n,)."""
-        points = [torch.zeros(len(self.labels), dtype=torch.float64), *(stage.point for stage in self.stages)]
+        zero = torch.zeros(len(self.run.labels(self.seed)), dtype=torch.float64)
+        points = torch.stack([zero, *(stage.point for stage in self.stages)])
         losses = [self.stages.initial_loss, *(stage.loss for stage in self.stages)]
         times = [stage.time for stage in self.stages]
-        edges = [0.0, *times, max(self.until, *times) if times else self.until]
+        edges = [0.0, *times, max([self.run.settings.until, *times])]
         jumps = np.array([edge for pair in pairwise(edges) for edge in pair])
-        return jumps, torch.stack(points).repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
+        return jumps, points.repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
 
     def flow(self, alpha: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The exact flow at a scale: times (n,), a (n, p), losses (n,)."""
@@ -98,9 +89,8 @@ class ToySeed:
 
     def flows_and_staircase(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """The flow at each scale, and last the staircase as "Algorithm 1"."""
-        return {alpha: self.flow(alpha) for alpha in self.run.settings.alphas} | {
-            "Algorithm 1": self.staircase
-        }
+        curves = {alpha: self.flow(alpha) for alpha in self.run.settings.alphas}
+        return curves | {"Algorithm 1": self.staircase}
 
 
 @figure("diagonal-and-full", "seeds", "3")
@@ -140,19 +130,15 @@ def draw_diagonal_and_full(source: ToySeed) -> Drawn:
         panel.set(xlim=(0, float(rescaled[-1])), xlabel=r"$t\,/\,\log(1/\mathrm{std})$")
     picture.suptitle(f"Attention head trained by gradient descent, step {descent.step:g} (numbers: stage)")
     names = [f"singular value {at} of {kind}" for kind in singular for at in range(singular[kind].shape[1])]
-    blank = [[""] * len(source.labels)] * len(rescaled)
-    curves = zip(descent.losses.tolist(), descent.values.tolist(), strict=True)
-    rows: Rows = [
-        ("diagonal", time, loss, *entries)
-        for time, (loss, entries) in zip(diagonal.tolist(), curves, strict=True)
-    ]
-    columns = full.losses.tolist(), blank, singular["VO"].tolist(), singular["KQ"].tolist()
-    for time, loss, *values in zip(rescaled.tolist(), *columns, strict=True):
-        rows.append(("full", time, loss, *(cell for part in values for cell in part)))
+    labels = source.run.labels(source.seed)
+    blank = [[""] * len(rescaled) for _ in labels]
+    rows = rows_of(("diagonal",), diagonal, descent.losses.numpy(), *descent.values.numpy().T)
+    values = [column for part in singular.values() for column in part.T]
+    rows += rows_of(("full",), rescaled, full.losses.numpy(), *blank, *values)
     for kind, predicted_times in predicted.items():
         ranks = enumerate(predicted_times, start=1)
         rows += [(f"full, predicted rank {rank} of {kind}", time) for rank, time in ranks]
-    return Drawn(picture, ("weights", "rescaled_time", "loss", *source.labels, *names), rows)
+    return Drawn(picture, ("weights", "rescaled_time", "loss", *labels, *names), rows)
 
 
 @figure("loss", "seeds", "6", later="2")
@@ -197,6 +183,7 @@ def _draw_entries(source: ToySeed, kind: str) -> Drawn:
     chosen = source.coordinates(kind)
     curves = source.flows_and_staircase()
     times, points, _ = source.staircase
+    labels = source.run.labels(source.seed)
     heights = (0.8, 1.8 if len(chosen) <= 20 else 2.4)
     picture, panels = grid(len(alphas), heights, min(3, len(alphas)), sharex=True, sharey=True)
     for panel in panels.flat[len(alphas) :]:
@@ -219,7 +206,7 @@ def _draw_entries(source: ToySeed, kind: str) -> Drawn:
     rows: Rows = []
     for name, (moments, values, _) in curves.items():
         rows += rows_of((name,), moments, *values[:, chosen].T)
-    return Drawn(picture, ("alpha", "rescaled_time", *(source.labels[c] for c in chosen)), rows)
+    return Drawn(picture, ("alpha", "rescaled_time", *(labels[c] for c in chosen)), rows)
 
 
 @figure("strict-minima", "seeds", "9", later="3")
@@ -271,8 +258,8 @@ def _draw_perturbations(source: ToySeed, kind: str, std: float, when: str) -> Dr
         for name, values in (drawn if number in shown else {"distance": [[]] * len(moments)}).items():
             for (time, distance), entries in zip(moments, values, strict=True):
                 rows.append((*where, time, name, distance, *entries))
-    header = ("experiment", "start", "rescaled_time_since", "curve", "largest_distance", *source.labels)
-    return Drawn(picture, header, rows)
+    header = ("experiment", "start", "rescaled_time_since", "curve", "largest_distance")
+    return Drawn(picture, (*header, *source.run.labels(source.seed)), rows)
 
 
 def _draw_perturbation(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> None:
@@ -287,7 +274,7 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, source: ToySeed) -> N
         panel.plot(moments, curve.perturbed[:, coordinate], color=colour, linewidth=1.1)
     panel.plot(moments, curve.original[:, most], color=INK, linewidth=0.7, linestyle=DASHES)
     since = [stage.time - curve.start for stage in source.stages]
-    style.mark_stages(panel, [time for time in since if 0 <= time <= moments[-1]], source.until, number=False)
+    style.mark_stages(panel, [time for time in since if 0 <= time <= moments[-1]])
     panel.set_xscale("symlog", linthresh=1e-3, linscale=0.4)  # shows the quick return and the later stages
     panel.set_xlim(0, moments[-1])
     panel.minorticks_off()
@@ -360,5 +347,5 @@ def _mark_predicted(panel: Axes, times: Sequence[float]) -> None:
 
 
 def _over_rescaled_time(panel: Axes, source: ToySeed, label: str = RESCALED) -> None:
-    style.mark_stages(panel, [stage.time for stage in source.stages], source.until)
-    panel.set(xlim=(0, source.until), xlabel=label)
+    style.mark_stages(panel, [stage.time for stage in source.stages], source.run.settings.until)
+    panel.set(xlim=(0, source.run.settings.until), xlabel=label)

@@ -173,7 +173,7 @@ def _draw_condition(loss: Axes, values: Axes, run: TrackedRun, place: Condition)
             curves[name] = (run.finite_steps, top[:, head, index])
     for panel in (loss, values):
         panel.set(xlim=(0, run.last_finite_step), ylim=(0, None))
-        mark_stages(panel, [stage.step for stage in found_stages(run)], 0.0, number=False)
+        mark_stages(panel, [stage.step for stage in found_stages(run)])
     rows: Rows = []
     for name, (steps, curve) in curves.items():
         rows += rows_of((*place, run.seed, name), steps.astype(int), curve)
