@@ -1,4 +1,4 @@
-"""Tracked runs on one data set, differing apart by the recipe that `rankrise train` keeps in run.json.
+"""Tracked runs on one data set, distinguished by the recipe that `rankrise train` keeps in run.json.
 
 A run without a recipe is a study by itself.
 """
