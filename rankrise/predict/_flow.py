@@ -13,13 +13,11 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
-from rankrise.predict._diagonal.coordinates import Coordinates
-from rankrise.predict._diagonal.integrate import integrate
+from rankrise.predict._diagonal import Coordinates, DiagonalPath, integrate
 from rankrise.predict._loss import Loss, LossFunction, Shape, checked_columns, checked_loss
 from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.follow import follow_columns
-from rankrise.predict._moments import Moment, StepTooSmall
-from rankrise.predict._paths import Crossing, DiagonalPath, MatrixPath, hermite
+from rankrise.predict._matrices.follow import MatrixPath, follow_columns
+from rankrise.predict._paths import Crossing, Moment, StepTooSmall, hermite
 
 Ending = Literal["reached", "max steps", "not finite"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.predict._diagonal.plateau import DiagonalPlateau
+from rankrise.predict._diagonal import DiagonalPlateau
 from rankrise.predict._loss import LossFunction, Shape, checked_columns, checked_loss
 from rankrise.predict._matrices.plateau import MatrixPlateau
 from rankrise.predict._stages import Stage, Stages, StagesEnding
@@ -107,9 +107,9 @@ def _follow(
         if len(found) >= max_stages:
             return "max stages", f"Stopped after {max_stages} stages: raise max_stages for more."
 
-        product = plateau.product_of(winner)
+        product = plateau.place_of(winner)[0]
         close = (waits <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()
-        tied = tuple(plateau.product_of(other) for other in close if other != winner)
+        tied = tuple(plateau.place_of(other)[0] for other in close if other != winner)
         runner_up = time + float(waits[order[1]]) if len(order) > 1 else math.inf
         time += wait
         plateau.wait(wait)

@@ -8,9 +8,8 @@ from small_losses import gaussian
 
 from rankrise import predict
 from rankrise.predict._loss import checked_loss
-from rankrise.predict._matrices.active import FactorSpace, Linearised
-from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.exponential import GAUSS, advance, exponential, phis
+from rankrise.predict._matrices.active import FactorSpace, Linearised, phis
+from rankrise.predict._matrices.columns import GAUSS, Columns, advance, exponential
 
 
 def off_diagonal(gradient):

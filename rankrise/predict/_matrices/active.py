@@ -11,14 +11,13 @@ they take a few long steps, and stability limits none.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Loss
-from rankrise.predict._matrices.exponential import Spectrum, dense_spectrum, krylov_spectrum
 
 DENSE = 320
 """Up to so many entries of all products we take all eigenvectors of the Jacobian, beyond Krylov spaces."""
@@ -26,8 +25,32 @@ DENSE = 320
 _KRYLOV_TOLERANCE = 0.02
 """What a Krylov space may add to the error of a step, as a fraction of what is allowed."""
 
+_MOST_VECTORS = 120
+_HIGHEST = 4
+_SERIES = torch.tensor([1 / math.factorial(power + _HIGHEST) for power in range(16)], dtype=torch.float64)
+
 Factors = list[Tensor]
 """One (d1 + d2, k) matrix `W = [U; V]` per product."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A symmetric operator on the span of orthonormal `vectors` (n, m), with eigenvalues `values` (m,).
+
+    `response` (size, m) is what each eigenvector changes in the gradient of the loss.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    response: Tensor
+    _known: dict[float, list[Tensor]] = field(default_factory=dict, repr=False)
+
+    def phis(self, tau: float) -> list[Tensor]:
+        """`phi_0` to `phi_4` of tau times the eigenvalues."""
+        if tau not in self._known:
+            self._known[tau] = phis(tau * self.values)
+        return self._known[tau]
+
 
 Shares = tuple[float, float, float, float]
 _ALL: Shares = (1, 0, 0, 0)
@@ -179,7 +202,8 @@ class Linearised:
             units = torch.eye(space.size, dtype=start.x.dtype, device=start.x.device)
             response = space.loss.hessian(products) @ space.tangent(start.x, units).T
             jacobian = self._image(units, response.T)
-            self.spectrum = dense_spectrum((jacobian + jacobian.T) / 2, response)
+            values, vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
+            self.spectrum = Spectrum(values, vectors, response @ vectors)
         else:
             self._second = space.loss.hessian_product(products)
 
@@ -237,3 +261,59 @@ def _moved(parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
     pairs = [(spectrum.vectors @ taken, spectrum.response @ taken) for spectrum, taken in together.items()]
     moves, responses = zip(*pairs, strict=True)
     return sum(moves[1:], moves[0]), sum(responses[1:], responses[0])
+
+
+def krylov_spectrum(
+    apply: Callable[[Tensor], tuple[Tensor, Tensor]], b: Tensor, tau: float, tolerance: float
+) -> Spectrum:
+    """Lanczos' method: a space in which `phi_1(tau J) b` is good to `tolerance` times the length of b.
+
+    `apply(v)` gives `J v` and the response of v. Vectors are kept orthogonal to all before them.
+    """
+    length = float(b.norm())
+    if length == 0:
+        return Spectrum(b.new_zeros(1), b.new_zeros(len(b), 1), apply(b)[1][:, None] * 0)
+    basis, responses = [b / length], []
+    diagonal: list[float] = []
+    beside: list[float] = []
+    while True:
+        image, response = apply(basis[-1])
+        responses.append(response)
+        diagonal.append(float(image @ basis[-1]))
+        known = torch.stack(basis)
+        image = image - known.T @ (known @ image)
+        image = image - known.T @ (known @ image)
+        beside.append(float(image.norm()))
+        count = len(diagonal)
+        exhausted = beside[-1] <= 1e-13 * max(map(abs, diagonal)) or count >= min(_MOST_VECTORS, len(b))
+        if exhausted or count % 4 == 0:
+            edge = b.new_tensor(beside[:-1])
+            small = torch.diag(b.new_tensor(diagonal)) + torch.diag(edge, 1) + torch.diag(edge, -1)
+            values, turned = torch.linalg.eigh(small)
+            last = turned[-1] @ (phis(tau * values)[1] * turned[0])
+            if exhausted or abs(tau * beside[-1] * float(last)) <= tolerance:
+                return Spectrum(values, known.T @ turned, torch.stack(responses, 1) @ turned)
+        basis.append(image / beside[-1])
+
+
+def phis(z: Tensor) -> list[Tensor]:
+    """`phi_0` to `phi_4` of each entry of z (m,).
+
+    `phi_0 = exp` and `phi_k(z) = (phi_(k-1)(z) - 1/(k-1)!) / z`: what a linear equation makes of an
+    inhomogeneity `tau^(k-1)/(k-1)!` (Hochbruck & Ostermann, *Exponential integrators*, Acta Numerica 2010).
+
+    >>> torch.stack(phis(torch.tensor([0.0, 1.0], dtype=torch.float64)))[1:3]
+    tensor([[1.0000, 1.7183],
+            [0.5000, 0.7183]], dtype=torch.float64)
+    """
+    near = z.abs() < 1
+    small, large = torch.where(near, z, 0.0), torch.where(near, 1.0, z)
+    powers = torch.arange(len(_SERIES), device=z.device)
+    # Near zero from the highest down, elsewhere from the lowest up: neither way cancels.
+    down = [(small[:, None] ** powers) @ _SERIES.to(z.device)]
+    for k in range(_HIGHEST - 1, -1, -1):
+        down.append(small * down[-1] + 1 / math.factorial(k))
+    up = [large.exp(), torch.expm1(large) / large]
+    for k in range(1, _HIGHEST):
+        up.append((up[-1] - 1 / math.factorial(k)) / large)
+    return [torch.where(near, low, high) for low, high in zip(reversed(down), up, strict=True)]

@@ -2,23 +2,22 @@
 
 Columns above the size `VISIBLE` are active: they make up the products, and their flow is stiff and nonlinear
 (`active.py`). All others feel the gradient that the active ones set, but do not change it: they follow a
-linear equation (`exponential.py`) on logarithmic scales. A plateau is then a single step, up to where the
+linear equation (`columns.py`) on logarithmic scales. A plateau is then a single step, up to where the
 next column becomes visible, and the cost of a transition does not depend on alpha.
 """
 
 import copy
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rankrise.predict._loss import Loss
+from rankrise.predict._loss import Loss, Shape, split_products
 from rankrise.predict._matrices.active import FactorSpace, Linearised, Step, next_length
-from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.exponential import GAUSS, advance
-from rankrise.predict._moments import Moment, StepTooSmall
+from rankrise.predict._matrices.columns import GAUSS, Columns, advance
+from rankrise.predict._paths import Crossing, Moment, StepTooSmall, crossed
 
 VISIBLE = 1e-5
 """A column below this size changes a product by less than 1e-10."""
@@ -31,6 +30,8 @@ _GROWTH = 0.7
 """The e-foldings by which an active column may grow between two moments that are kept."""
 _OVERSHOOT = 1.5
 _SMALLEST_STEP = 1e-13
+_RESOLVED = 1e-9
+"""A singular value below this fraction of the largest is rounding in the product."""
 
 
 def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: float) -> Iterator[Moment]:
@@ -172,3 +173,64 @@ def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Ten
         products.append((up @ down.T).flatten())
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
     return torch.cat(products), torch.cat(rates), [many.log_singular_values() for many in columns]
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixPath:
+    """Flat products `places` (n, size) with their `rates` in rescaled time, and `log_singular_values`, (n,
+    min(d1, d2)) per product.
+
+    `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift` is
+    the largest relative change of a column by errors before it was restored.
+    """
+
+    shapes: tuple[Shape, ...]
+    places: Tensor
+    rates: Tensor
+    log_singular_values: tuple[Tensor, ...]
+    conserved: tuple[Tensor, ...]
+    drift: float
+
+    @staticmethod
+    def of(
+        moments: Sequence[Moment], shapes: tuple[Shape, ...], conserved: tuple[Tensor, ...], unit: float
+    ) -> "MatrixPath":
+        """The path through moments, in times of `unit`."""
+        logs = zip(*(moment.log_singular_values for moment in moments), strict=True)
+        return MatrixPath(
+            shapes=shapes,
+            places=torch.stack([moment.place for moment in moments]).cpu(),
+            rates=torch.stack([moment.rate * unit for moment in moments]).cpu(),
+            log_singular_values=tuple(torch.stack(of_product).cpu() for of_product in logs),
+            conserved=conserved,
+            drift=max(moment.drift for moment in moments),
+        )
+
+    def product(self, places: Tensor) -> Tensor:
+        """The flat products at some places, which are the products themselves."""
+        return places
+
+    def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
+        """Every time a singular value passes `threshold`, in no order."""
+        found, level = [], math.log(threshold)
+        for product, logs in enumerate(self.log_singular_values):
+            above = logs > level
+            found += [Crossing(0.0, product, True, int(k) + 1) for k in above[0].nonzero()[:, 0]]
+            for before, k in (above[1:] != above[:-1]).nonzero().tolist():
+                step, ends = times[before + 1] - times[before], (logs[before, k], logs[before + 1, k])
+                part = torch.ones(())
+                if ends[0].isfinite() and ends[1].isfinite():
+                    early, late = (self._log_rate(product, k, moment) for moment in (before, before + 1))
+                    if early is None or late is None:  # Growth is a line in the logarithm
+                        early = late = (ends[1] - ends[0]) / step
+                    part = crossed(level, step, ends, (early, late))
+                time = float(times[before] + part * step)
+                found.append(Crossing(time, product, bool(above[before + 1, k]), k + 1))
+        return found
+
+    def _log_rate(self, product: int, k: int, moment: int) -> Tensor | None:
+        """The rate of the logarithm of a singular value, None where the product does not resolve it."""
+        flat = self.places[moment], self.rates[moment]
+        a, rate = (split_products(one, self.shapes)[product] for one in flat)
+        left, values, right = torch.linalg.svd(a, full_matrices=False)
+        return left[:, k] @ rate @ right[k] / values[k] if values[k] > _RESOLVED * values[0] else None

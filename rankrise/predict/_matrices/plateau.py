@@ -1,108 +1,224 @@
-"""A plateau of full matrices, and the transition to the next."""
+"""A plateau of full matrices, the inactive directions there, and the transition to the next plateau.
+
+On a plateau `-G` is constant. Reduced to the complements of what is active it is `sum s_i p_i q_i^T`, and the
+weights along `(p_i; q_i)` grow like `alpha^(1 - b_i)` with `b_i' = s_i` in rescaled time: `s_i` is a rate and
+`b_i` an exponent. A mode whose exponent reaches 1 becomes active.
+
+A transition turns the directions. What becomes of the exponents depends on which directions it couples:
+
+- In a block of coupled directions the *ordered* exponents are kept: the largest goes to the new direction
+  with the largest rate, and so on, as Lyapunov exponents of products of generic matrices add.
+- Exponents count along `+p q^T`. A block with as many left as right directions has one sign left over (the
+  identity component of SO(d, d) has Weyl chambers of type D), and the last exponent takes it.
+- A direction that couples to no other is a block of its own: it keeps its exponent, with the sign that it now
+  has. This is the diagonal network.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Loss, flattened
-from rankrise.predict._matrices.blocks import BlockLoss, blocks_in
-from rankrise.predict._matrices.landing import Rest, land
-from rankrise.predict._matrices.modes import Coupling, Modes, Places, blocks_of, carry, modes_at
+from rankrise.predict._matrices.landing import Block, BlockLoss, Rest, land
 from rankrise.predict._stages import FLAT, Mixing
 
 _SEED_SIZE = 1e-3
 _PROBE = 0.3
+_NO_COUPLING = 1e-8
+"""A coupling below this fraction of the gradient is rounding."""
+
+Places = list[list[int]]
+"""Blocks of directions, each a list of places in a frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class Modes:
+    """The directions of a product (d1, d2) of rank k on a plateau.
+
+    `left` (d1, d1) and `right` (d2, d2) are orthogonal: k active directions, then the modes in order of their
+    rates (n,), then what the longer side has left over. `exponents` (n,) are along `+p q^T`.
+    """
+
+    left: Tensor
+    right: Tensor
+    rank: int
+    rates: Tensor
+    exponents: Tensor
+
+    @property
+    def pairs(self) -> int:
+        """min(d1, d2)."""
+        return min(len(self.left), len(self.right))
+
+    def block(self, places: list[int]) -> tuple[Tensor, Tensor]:
+        """The left and right directions at some places, as far as each side has them."""
+        left, right = ([place for place in places if place < len(side)] for side in (self.left, self.right))
+        return self.left[:, left], self.right[:, right]
+
+    def seed(self, mode: int, size: float) -> Tensor:
+        """A column `[u; v]` (d1 + d2, 1) along a mode; u and v have length `size`."""
+        place = self.rank + mode
+        return size * torch.cat([self.left[:, place], self.right[:, place]])[:, None]
+
+
+def modes_at(loss: Loss, rest: Rest) -> list[Modes]:
+    """The modes of every product at a point of rest, their exponents zero."""
+    found = []
+    products, gradients = loss.split(rest.products), loss.split(rest.gradient)
+    for product, gradient, columns in zip(products, gradients, rest.factors, strict=True):
+        rank, (left, _, right) = columns.shape[1], torch.linalg.svd(product)
+        right = right.T
+        inner_left, rates, inner_right = torch.linalg.svd(-left[:, rank:].T @ gradient @ right[:, rank:])
+        left = torch.cat([left[:, :rank], left[:, rank:] @ inner_left], 1)
+        right = torch.cat([right[:, :rank], right[:, rank:] @ inner_right.T], 1)
+        found.append(Modes(left, right, rank, rates, torch.zeros_like(rates)))
+    return found
+
+
+def blocks_of(largest: Tensor) -> tuple[Places, float]:
+    """The blocks of coupled directions, and the weakest link that holds all of them together.
+
+    `largest` (m, m), m = max(d1, d2), has the largest entries of the gradient in the frame of the directions.
+
+    >>> blocks_of(torch.tensor([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 1.0]]))
+    ([[0, 1], [2]], 0.0)
+    """
+    links = (torch.maximum(largest, largest.T) / (float(largest.max()) or 1.0)).tolist()
+    waiting = dict.fromkeys(range(1, len(links)), 0.0)
+    blocks, newest, weakest = [[0]], 0, math.inf
+    while waiting:
+        for other in waiting:
+            waiting[other] = max(waiting[other], links[newest][other])
+        newest = max(waiting, key=lambda other: (waiting[other], -other))
+        link = waiting.pop(newest)
+        weakest = min(weakest, link)
+        # A maximal spanning tree grows by its strongest link: once that is nothing, a new block begins.
+        if link > _NO_COUPLING:
+            blocks[-1].append(newest)
+        else:
+            blocks.append([newest])
+    return [sorted(block) for block in blocks], weakest
+
+
+def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[Modes, bool]:
+    """The new modes with their exponents after a transition, and whether the theory covers it.
+
+    `winner` is the old mode that became active. The theory does not say what follows when a direction is
+    dropped from a block with other inactive ones, or moves from one block into another; in the latter case
+    the exponents are unknown.
+    """
+    shares = []
+    for block in blocks:
+        left, right = old.block(block)
+        share = (left.T @ new.left).square().sum(0)[: new.pairs]
+        shares.append(share + (right.T @ new.right).square().sum(0)[: new.pairs])
+    home = torch.stack(shares).argmax(0).tolist()  # the block in which each new pair of directions lies
+    exponents, clear = torch.zeros_like(new.exponents), True
+    for number, block in enumerate(blocks):
+        pairs = [place for place in block if place < old.pairs]
+        before = [place for place in pairs if place >= old.rank and place - old.rank != winner]
+        now = [place for place in range(new.pairs) if home[place] == number]
+        after = [place for place in now if place >= new.rank]
+        dropped = len(after) - len(before)
+        if dropped < 0 or len(now) != len(pairs):
+            return replace(new, exponents=torch.full_like(exponents, torch.nan)), False
+        if not after:
+            continue
+        held = [float(old.exponents[place - old.rank]) for place in before] + [1.0] * dropped
+        for place, size in zip(after, sorted(map(abs, held), reverse=True), strict=True):
+            exponents[place - new.rank] = size
+        square = len(block) == len(pairs)
+        if square:
+            # The sign left over: of the exponents, and of the turn from the old frame to the new one.
+            turns = (old.left[:, pairs].T @ new.left[:, now], old.right[:, pairs].T @ new.right[:, now])
+            signs = [*held, *(float(torch.linalg.det(turn)) for turn in turns)]
+            exponents[after[-1] - new.rank] *= -1.0 if sum(sign < 0 for sign in signs) % 2 else 1.0
+        clear = clear and not (dropped and (len(after) > 1 or not square))
+    return replace(new, exponents=exponents), clear
 
 
 class MatrixPlateau:
     """The point of rest, and the modes of every product there.
 
-    `clear` says whether the theory covers what happened so far.
+    `point` (size,) and `value` are the flat products and their loss. `clear` says whether the theory covers
+    what happened so far, and `mixing` is "tracked" once directions were found to fall into blocks.
     """
 
     clear = True
+    mixing: Mixing = "ordered"
 
     def __init__(self, loss: Loss, columns: Sequence[int]) -> None:
         zero = loss.zero()
         value, gradient = loss.value_and_gradient(zero)
-        factors = [zero.new_zeros(sum(shape), 0) for shape in loss.shapes]
         self.loss, self._columns = loss, columns
-        self._rest = Rest(factors, zero, gradient, float(value))
-        self._modes = _modes_of(loss, self._rest)
+        self._rest = Rest(
+            [zero.new_zeros(sum(shape), 0) for shape in loss.shapes], zero, gradient, float(value)
+        )
+        self._modes, self.point, self.value = modes_at(loss, self._rest), zero, self._rest.value
         largest = max(float(modes.rates[0]) for modes in self._modes)
         self.flat = largest <= FLAT * max(1.0, abs(self.value))
         self._least = FLAT * largest
-        self._separate = False
-
-    @property
-    def value(self) -> float:
-        """The loss."""
-        return self._rest.value
-
-    @property
-    def point(self) -> Tensor:
-        """The flat products."""
-        return self._rest.products
-
-    @property
-    def mixing(self) -> Mixing:
-        """Whether directions were ever found to fall into blocks, along which exponents are "tracked"."""
-        return "tracked" if self._separate else "ordered"
 
     def waits(self) -> Tensor:
         """The rescaled time until each mode of each product becomes active, if its rate stays."""
-        waits = [
-            modes.waiting(self._least) if modes.rank < most else torch.full_like(modes.rates, math.inf)
-            for modes, most in zip(self._modes, self._columns, strict=True)
-        ]
+        waits = []
+        for modes, most in zip(self._modes, self._columns, strict=True):
+            moves = (modes.rates > self._least) & (modes.rank < most)
+            rates = torch.where(moves, modes.rates, 1.0)
+            waits.append(torch.where(moves, (1 - modes.exponents) / rates, math.inf))
         return torch.cat(waits)
 
-    def product_of(self, winner: int) -> int:
-        """The product that an entry of `waits` belongs to."""
-        return self._place(winner)[0]
+    def place_of(self, winner: int) -> tuple[int, int]:
+        """The product and the mode that an entry of `waits` belongs to."""
+        counts = [len(modes.rates) for modes in self._modes]
+        return [(product, mode) for product, count in enumerate(counts) for mode in range(count)][winner]
 
     def wait(self, time: float) -> None:
         """Let a rescaled time pass."""
-        self._modes = [modes.wait(time) for modes in self._modes]
+        self._modes = [replace(one, exponents=one.exponents + one.rates * time) for one in self._modes]
 
     def move_on(self, winner: int) -> dict[str, Any] | None:
-        """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None if it has
-        none.
-        """
-        product, mode = self._place(winner)
-        couplings = [Coupling(modes) for modes in self._modes]
+        """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None."""
+        product, mode = self.place_of(winner)
+        sizes = [max(shape) for shape in self.loss.shapes]
+        largest = [self.point.new_zeros(size, size) for size in sizes]
 
         def observe(flat: Tensor) -> None:
-            for coupling, gradient in zip(couplings, self.loss.split(flat), strict=True):
-                coupling.observe(gradient)
-
-        def blocks_now() -> list[Places]:
-            return [blocks_of(coupling.strength)[0] for coupling in couplings]
+            for modes, seen, gradient in zip(self._modes, largest, self.loss.split(flat), strict=True):
+                entries = (modes.left.T @ gradient @ modes.right).abs()
+                part = seen[: entries.shape[0], : entries.shape[1]]
+                torch.maximum(part, entries, out=part)
 
         # Look for couplings a little way along the new direction, before the flow is followed there.
         observe(self._rest.gradient)
-        observe(self.loss.value_and_gradient(self._probe(product, mode))[1])
+        probe = [part.clone() for part in self.loss.split(self.point)]
+        scale = max(1.0, *(float(part.norm()) for part in probe))
+        up, down = self._modes[product].seed(mode, 1.0)[:, 0].split(self.loss.shapes[product])
+        probe[product] += _PROBE * scale * torch.outer(up, down)
+        observe(self.loss.value_and_gradient(flattened(probe))[1])
         blocks, rest = list[Places](), self._rest
-        while (coupled := blocks_now()) != blocks:
+        while (coupled := [blocks_of(seen)[0] for seen in largest]) != blocks:
             blocks = coupled
             landed = self._land(blocks, product, mode, observe)
             if landed is None:
                 return None
             rest = landed
-        new = _modes_of(self.loss, rest)
+        new = modes_at(self.loss, rest)
         weakest = math.inf
-        for number, coupling in enumerate(couplings):
+        for number, seen in enumerate(largest):
             if len(new[number].rates) > 1:
-                found, link = blocks_of(coupling.strength)
+                found, link = blocks_of(seen)
                 weakest = min(weakest, link)
-                self._separate |= len(found) > 1
+                if len(found) > 1:
+                    self.mixing = "tracked"
             active = mode if number == product else None
             new[number], covered = carry(self._modes[number], new[number], active, blocks[number])
             self.clear &= covered
-        self._rest, self._modes = rest, new
+        self._rest, self._modes, self.point, self.value = rest, new, rest.products, rest.value
         return {
             "sign": 1,
             "rank": new[product].rank,
@@ -111,22 +227,6 @@ class MatrixPlateau:
             "exponents": tuple(modes.exponents for modes in new),
             "mixing": weakest,
         }
-
-    def _place(self, winner: int) -> tuple[int, int]:
-        """The product and the mode that an entry of `waits` belongs to."""
-        places = [
-            (number, mode) for number, modes in enumerate(self._modes) for mode in range(len(modes.rates))
-        ]
-        return places[winner]
-
-    def _probe(self, product: int, mode: int) -> Tensor:
-        """The flat products a little way along a mode."""
-        products = [part.clone() for part in self.loss.split(self.point)]
-        scale = max(1.0, *(float(part.norm()) for part in products))
-        rows = self.loss.shapes[product][0]
-        seed = self._modes[product].seed(mode, 1.0)[:, 0]
-        products[product] += _PROBE * scale * torch.outer(seed[:rows], seed[rows:])
-        return flattened(products)
 
     def _land(
         self, blocks: list[Places], product: int, mode: int, observe: Callable[[Tensor], None]
@@ -139,17 +239,10 @@ class MatrixPlateau:
             factors[product] = torch.cat([factors[product], seed], 1)
             return land(self.loss, factors, pace, observe)
         parts = [
-            block
+            Block(number, *modes.block(block))
             for number, (modes, places) in enumerate(zip(self._modes, blocks, strict=True))
-            for block in blocks_in(modes, number, places)
+            for block in places
         ]
+        # A block without a pair of directions learns nothing.
+        parts = [part for part in parts if part.left.shape[1] and part.right.shape[1]]
         return BlockLoss(self.loss, parts, observe).land(self.point, product, seed, pace)
-
-
-def _modes_of(loss: Loss, rest: Rest) -> list[Modes]:
-    """The modes of every product at a point of rest."""
-    products, gradients = loss.split(rest.products), loss.split(rest.gradient)
-    return [
-        modes_at(product, gradient, columns.shape[1])
-        for product, gradient, columns in zip(products, gradients, rest.factors, strict=True)
-    ]

@@ -1,0 +1,381 @@
+"""Diagonal networks: the exact coordinates of their flow, its integration, and their plateaus.
+
+The gap `c = u^2 - v^2` never changes (Lemma 4.1), so each pair (u, v) moves on a hyperbola, and
+`z = arcsinh(2uv/|c|)` says where. In `z` the flow `u' = v*g, v' = u*g` is
+
+    dz/dt = 2 g(a),    a = (|c|/2) sinh(z) = exp(lift + z) - exp(lift - z),    lift = log(|c|/4),
+
+and the initialisation scale enters only through `lift`, so nothing underflows. If `|u| = |v|`, the hyperbola
+degenerates into two lines: `a` keeps its sign for ever, one of the two exponentials is absent, and `z` is
+`log|a|` times that sign.
+
+The Jacobian of the flow in z is `-2 H(a) diag(da/dz)`. Its second factor is next to nothing for an inactive
+coordinate, so only the columns of active ones are computed.
+
+Stage B of Algorithm 1, where the flow of the active coordinates comes to rest (Eq. 11), is the limit of a
+flow, not any stationary point. The flow is followed, roughly, until it almost stops; Newton's method takes
+the last small way, and its result counts only if the flow around it ends there too.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy
+import torch
+from scipy.integrate import BDF
+from scipy.sparse import csc_matrix
+from torch import Tensor
+
+from rankrise.predict._loss import Loss, Shape
+from rankrise.predict._paths import Crossing, Moment, StepTooSmall, crossed
+from rankrise.predict._stages import FLAT
+
+_RTOL = 1e-13
+"""Next to nothing, because errors count in z itself; by scipy's rule, Newton's method then stops at 2 % of
+the tolerance."""
+_ACTIVE = 1e-4
+_DOORSTEP = 1e-2
+_SPARSE_FROM = 500
+"""From this size on, factors that know which columns of the Jacobian are empty are cheaper."""
+_SEED_SIZE = 1e-4
+_ROUGH = 0.1
+"""The path needs no more accuracy than it takes to stay in its basin."""
+_ALMOST_STILL = 0.1
+_ENDLESS = 1e-12
+_STILL = 1e-7
+_VANISHING = 1e-4
+_CLOSE = 0.3
+_MOST_STEPS = 400
+_MOST_NEWTON_STEPS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """The constants of motion of a flow, (p,) each.
+
+    `lift` is `log(|c|/4)`; `rising` and `falling` are 1 where that exponential is present, else 0; `swapped`
+    marks `|u| < |v|`; `sign` is that of the larger of the two weights.
+    """
+
+    lift: Tensor
+    rising: Tensor
+    falling: Tensor
+    swapped: Tensor
+    sign: Tensor
+
+    @staticmethod
+    def of_weights(u: Tensor, v: Tensor, log_alpha: float = 0.0) -> tuple["Coordinates", Tensor]:
+        """The coordinates of weights `exp(log_alpha) * (u, v)`, and their place `z` (p,) in them.
+
+        >>> u, v = torch.tensor([2.0, 1.0, 3.0]).double(), torch.tensor([1.0, -1.0, 0.0]).double()
+        >>> coordinates, z = Coordinates.of_weights(u, v)
+        >>> coordinates.product(z)
+        tensor([ 2., -1.,  0.], dtype=torch.float64)
+        """
+        product, gap = u * v, (u - v).abs() * (u + v).abs()
+        tied, one = gap == 0, torch.ones_like(gap)
+        gap, size = torch.where(tied, one, gap), torch.where(tied, product.abs(), one)
+        swapped = u.abs() < v.abs()
+        coordinates = Coordinates(
+            lift=torch.where(tied, 0.0, gap.log() + 2 * log_alpha - math.log(4)),
+            rising=torch.where(tied & (product < 0), 0.0, one),
+            falling=torch.where(tied & (product > 0), 0.0, one),
+            swapped=swapped,
+            sign=torch.where(swapped, v.sign(), u.sign()),
+        )
+        z = torch.where(tied, product.sign() * (size.log() + 2 * log_alpha), torch.asinh(2 * product / gap))
+        return coordinates, z
+
+    def where(self, chosen: Tensor, other: "Coordinates") -> "Coordinates":
+        """These coordinates where `chosen` (p,), and the `other` ones elsewhere."""
+        names = (part.name for part in fields(Coordinates))
+        return Coordinates(*(torch.where(chosen, getattr(self, one), getattr(other, one)) for one in names))
+
+    @property
+    def tied(self) -> Tensor:
+        """Whether `|u| = |v|`, (p,): the paper's theorem leaves this case out."""
+        return self.rising != self.falling
+
+    def product(self, z: Tensor) -> Tensor:
+        """`a = u * v` at `z` (..., p)."""
+        rising, falling = self._exponentials(z)
+        return rising - falling
+
+    def slope(self, z: Tensor) -> Tensor:
+        """`da/dz = (u^2 + v^2)/2` at `z` (..., p): next to nothing for a coordinate that is not active."""
+        rising, falling = self._exponentials(z)
+        return rising + falling
+
+    def level(self, magnitude: float) -> tuple[Tensor, Tensor]:
+        """The `z` (p,) at which `a` is `-magnitude` and `+magnitude`; infinite for a sign it never has."""
+        # exp(lift + z) - exp(lift - z) = m has z = arcsinh(m / (2 exp(lift))), taken in logarithms when that
+        # overflows.
+        ratio = math.log(magnitude / 2) - self.lift
+        untied = torch.where(ratio > 20, ratio + math.log(2), torch.asinh(torch.exp(ratio.clamp(max=20))))
+        height = torch.where(self.tied, math.log(magnitude), untied)
+        never = torch.full_like(height, math.inf)
+        low = -torch.where(self.falling == 0, never, height)
+        return low, torch.where(self.rising == 0, never, height)
+
+    def weights(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights (u, v) at `z`, (p,) each; those too small for a float are zero.
+
+        >>> u, v = torch.tensor([2.0, 1.0, -0.5]).double(), torch.tensor([1.0, -1.0, 3.0]).double()
+        >>> coordinates, z = Coordinates.of_weights(u, v)
+        >>> torch.stack(coordinates.weights(z))
+        tensor([[ 2.0000,  1.0000, -0.5000],
+                [ 1.0000, -1.0000,  3.0000]], dtype=torch.float64)
+        """
+        rising, falling = self._exponentials(z, root=2)
+        larger, smaller = self.sign * (rising + falling), self.sign * (rising - falling)
+        return torch.where(self.swapped, smaller, larger), torch.where(self.swapped, larger, smaller)
+
+    def _exponentials(self, z: Tensor, root: int = 1) -> tuple[Tensor, Tensor]:
+        """The two exponentials, or their roots; an absent one is 0, however large it would be."""
+        rising, falling = torch.exp((self.lift + z) / root), torch.exp((self.lift - z) / root)
+        return torch.where(self.rising == 0, 0.0, rising), torch.where(self.falling == 0, 0.0, falling)
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalPath:
+    """`places` (n, p), the exact coordinate z at every step, and `rates` (n, p), its derivative in rescaled
+    time.
+    """
+
+    coordinates: Coordinates
+    places: Tensor
+    rates: Tensor
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """(1, 1) per coordinate."""
+        return ((1, 1),) * self.places.shape[1]
+
+    def product(self, places: Tensor) -> Tensor:
+        """`a = u * v` at some z, (..., p)."""
+        return self.coordinates.product(places)
+
+    def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
+        """Every time an `|a|` passes `threshold`, in no order."""
+        low, high = self.coordinates.level(threshold)
+        begun = ((self.places[0] >= high) | (self.places[0] <= low)).nonzero()[:, 0]
+        found = [Crossing(0.0, int(i), True) for i in begun]
+        for level, side in ((high, 1), (low, -1)):
+            above = side * (self.places - level) >= 0
+            steps, chosen = (above[1:] != above[:-1]).nonzero(as_tuple=True)
+            ends, rates = (
+                (column[steps, chosen], column[steps + 1, chosen]) for column in (self.places, self.rates)
+            )
+            length = times[steps + 1] - times[steps]
+            moments = times[steps] + length * crossed(level[chosen], length, ends, rates)
+            upward = above[steps + 1, chosen]
+            found += map(Crossing, moments.tolist(), chosen.tolist(), upward.tolist())
+        return found
+
+
+def integrate(
+    loss: Loss, coordinates: Coordinates, z: Tensor, until: float, tolerance: float
+) -> Iterator[Moment]:
+    """Follow `dz/dt = 2 g(a(z))` from `z` at time 0 to `until`, and yield every accepted moment.
+
+    `tolerance` bounds the error of a step in every coordinate of z. That is the relative error of an active
+    `a`, and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` when no step
+    succeeds.
+    """
+    equation, place = _Equation(loss, coordinates, reach=until), z.cpu().numpy()
+    equation.raise_ceiling(z)
+    equation.rate(0.0, place)
+    moment = equation.moment(0.0, place)
+    if not (math.isfinite(moment.loss) and moment.rate.isfinite().all()):
+        raise StepTooSmall
+    yield moment
+
+    # scipy bounds the root mean square of the coordinates' errors: this bounds each of them.
+    atol = tolerance / math.sqrt(len(place))
+    solver = BDF(equation.rate, 0.0, place, until, rtol=_RTOL, atol=atol, jac=equation.jacobian)
+    while solver.status == "running":
+        solver.max_step = equation.longest_step(moment)
+        with numpy.errstate(all="ignore"):  # a trial step that overshoots is not finite, and is shortened
+            solver.step()
+        if solver.status == "failed":
+            raise StepTooSmall
+        moment = equation.moment(solver.t, solver.y)
+        yield moment
+        equation.reach = solver.step_size
+        equation.raise_ceiling(moment.place)
+
+
+@dataclass
+class _Equation:
+    """`dz/dt = 2 g(a)` and its Jacobian, for a solver that works in NumPy; the loss stays on its device.
+
+    No trial value of `|a|` passes a ceiling: a plateau's long step overshoots, and its exponential would
+    explode. `reach` is about the length of a step. The last evaluation and the last Jacobian are kept.
+    """
+
+    loss: Loss
+    coordinates: Coordinates
+    reach: float
+    _ceiling: float = field(default=2.0, init=False)
+
+    def raise_ceiling(self, z: Tensor) -> None:
+        """Let trial values exceed those at `z` by a factor of 4."""
+        self._ceiling = max(self._ceiling, 4 * float(self.coordinates.product(z).abs().max()))
+        self._low, self._high = self.coordinates.level(self._ceiling)
+
+    def longest_step(self, moment: Moment) -> float:
+        """When the first coordinate, at its present rate, reaches the ceiling, or the doorstep of activity
+        before it: a step of a plateau ends there, not deep inside the transition.
+        """
+        times = [math.inf]
+        for low, high in (self.coordinates.level(_DOORSTEP), (self._low, self._high)):
+            distance = torch.where(moment.rate > 0, high - moment.place, moment.place - low)
+            ahead = (distance > 0.5) & (moment.rate != 0)
+            times += (distance / moment.rate.abs())[ahead].tolist()
+        return min(times)
+
+    def rate(self, _time: float, z: numpy.ndarray) -> numpy.ndarray:
+        self._z = z.copy()
+        self._a = self.coordinates.product(self._clipped(z))
+        value, gradient = self.loss.value_and_gradient(self._a)
+        self._loss, self._rate = value, torch.where(value.isfinite(), -2 * gradient, math.nan)
+        return self._rate.cpu().numpy()
+
+    def jacobian(self, _time: float, z: numpy.ndarray) -> numpy.ndarray | csc_matrix:
+        """Entries that are not finite become zero: Newton's method then fails, and the step is shortened."""
+        clipped = self._clipped(z)
+        slope = self.coordinates.slope(clipped)
+        active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
+        self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype, device=slope.device)
+        if len(active):
+            columns = (
+                -2 * slope[active] * self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
+            )
+            self._jacobian[:, active] = columns.nan_to_num(0.0, 0.0, 0.0)
+        found = self._jacobian.cpu().numpy()
+        return found if len(z) < _SPARSE_FROM else csc_matrix(found)
+
+    def moment(self, time: float, z: numpy.ndarray) -> Moment:
+        """The moment at `z`, which lies one small correction of Newton's method from the last evaluation: to
+        first order in that correction.
+        """
+        here = torch.from_numpy(z).to(self._a)
+        rate = self._rate
+        if time > 0:
+            rate = rate + self._jacobian @ (here - torch.from_numpy(self._z).to(here))
+        loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
+        return Moment(time, float(loss), here, rate)
+
+    def _clipped(self, z: numpy.ndarray) -> Tensor:
+        return torch.clamp(torch.from_numpy(z).to(self._low), self._low, self._high)
+
+
+class DiagonalPlateau:
+    """A stationary point `point` (p,) with its loss `value`, and the exponents `b` (p,) of Eq. 8.
+
+    `alpha^b` is the size of u + v. A coordinate starts at b = 1, and is active at 0 (positive) or 2
+    (negative). The paper's line 1 says b = 0, a misprint.
+    """
+
+    mixing, clear = None, True
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss, self.point = loss, loss.zero()
+        value, self._gradient = loss.value_and_gradient(self.point)
+        self.value, self._b = float(value), torch.ones_like(self.point)
+        self._least = FLAT * float(self._gradient.abs().max())
+        self.flat = not self._gradient.any()
+
+    def waits(self) -> Tensor:
+        """The rescaled time (p,) until each coordinate becomes active, if the gradient stays."""
+        force = self._force()
+        return torch.where(force == 0, math.inf, (self._b - 1 + force.sign()) / force)
+
+    def place_of(self, winner: int) -> tuple[int, int]:
+        """The coordinate that an entry of `waits` belongs to, as the first number."""
+        return winner, 0
+
+    def wait(self, time: float) -> None:
+        """Let a rescaled time pass."""
+        self._b = torch.where(self.point == 0, self._b - self._force() * time, self._b)
+
+    def move_on(self, winner: int) -> dict[str, Any] | None:
+        """Let a coordinate become active, and follow the flow to its rest: a `Stage`'s fields, or None."""
+        sign = int(self._force()[winner].sign())
+        self._b[winner] = 1 - sign
+        start = self.point.clone()
+        start[winner] = sign * _SEED_SIZE
+        limit = land(self.loss, start)
+        if limit is None:
+            return None
+        before, self.point = self.point, limit
+        value, self._gradient = self.loss.value_and_gradient(self.point)
+        self.value = float(value)
+        left = ((before != 0) & (self.point == 0)).nonzero()[:, 0]
+        return {"sign": sign, "rank": 1, "left": tuple(left.tolist())}
+
+    def _force(self) -> Tensor:
+        moves = (self.point == 0) & (self._gradient.abs() > self._least)
+        return torch.where(moves, -self._gradient, 0.0)
+
+
+def land(loss: Loss, start: Tensor) -> Tensor | None:
+    """The limit (p,) of the flow of `a' = 2|a| g(a)` from `start` (p,), or None if it finds none.
+
+    This is gradient flow on u and v with `|u| = |v|`, as on every stationary point of a vanishing
+    initialisation. A coordinate that decays to nothing is exactly zero in the result.
+
+    >>> from rankrise.predict._loss import checked_loss
+    >>> target = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    >>> loss = checked_loss(lambda a: ((a - target) ** 2).sum(), 3)
+    >>> land(loss, torch.tensor([1e-6, 0.5, 0.0], dtype=torch.float64))
+    tensor([1., 0., 0.], dtype=torch.float64)
+    """
+    support = start.nonzero()[:, 0]
+    part, few = loss.restricted(support), start[support]
+    size, pace = few.abs().sqrt(), 0.0
+    coordinates, z = Coordinates.of_weights(size, size * few.sign())
+    try:
+        for count, moment in enumerate(integrate(part, coordinates, z, until=1e300, tolerance=_ROUGH)):
+            point = coordinates.product(moment.place)
+            small = point.abs() < _VANISHING * max(1.0, float(point.abs().max()))
+            decaying = small & (moment.rate * few < 0)
+            moving = float(torch.where(decaying, 0.0, moment.rate).abs().max())
+            pace = max(pace, moving)
+            if moving <= _ALMOST_STILL * pace:
+                limit = _polish(part, torch.where(decaying, 0.0, point))
+                if limit is not None:
+                    return torch.zeros_like(start).index_put((support,), limit)
+            if count >= _MOST_STEPS or moving <= _ENDLESS * pace:
+                return None
+    except StepTooSmall:
+        return None
+    return None
+
+
+def _polish(loss: Loss, point: Tensor) -> Tensor | None:
+    """The stationary point next to `point` with the same support, if the flow from `point` ends there.
+
+    It does if the Hessian on the support is positive definite, and the point is close.
+    """
+    support = point.nonzero()[:, 0]
+    factor, began, last = None, point, math.inf
+    for _ in range(_MOST_NEWTON_STEPS):
+        if factor is None:
+            factor, failed = torch.linalg.cholesky_ex(loss.hessian(point, support, rough=True)[support])
+            if failed or not len(support):
+                return None
+        _, gradient = loss.value_and_gradient(point)
+        move = torch.cholesky_solve(-gradient[support, None], factor)[:, 0]
+        point = point.index_add(0, support, move)
+        if ((point - began)[support].abs() > _CLOSE * began[support].abs()).any():
+            return None
+        size = float(move.abs().max())
+        if size <= _STILL * float(point.abs().max()):
+            return point
+        if not size < 0.3 * last:
+            factor = None
+        last = size
+    return None

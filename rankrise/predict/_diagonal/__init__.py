@@ -1,1 +1,0 @@
-"""The engine for diagonal networks: exact coordinates, scipy's BDF, Newton's method on the support."""
