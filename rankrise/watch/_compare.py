@@ -2,9 +2,11 @@
 every head between two checkpoints or models."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,25 +14,22 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
+from rankrise.record.checkpoint import verified_step
+from rankrise.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_name
+from rankrise.record.run_file import has_run, read_run
+from rankrise.record.tensors import read_tensors
 from rankrise.watch._ceilings import PRODUCTS
-from rankrise.watch._change import change
+from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._heads import unwrap
+from rankrise.watch._families import ROLES
+from rankrise.watch._heads import Layers, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
-from rankrise.watch._pairs import (
-    Device,
-    Source,
-    described,
-    different,
-    is_run,
-    layer_pairs,
-    newest,
-    placed,
-    refuse_different,
-)
 from rankrise.watch._pretrained import open_weights
 from rankrise.watch._ranks import effective_rank, energy_rank, rank_above
 from rankrise.watch._spectra import leading_vectors, singular_values
+
+Source = nn.Module | str | Path
+Device = str | torch.device | None
 
 NOTHING = 1e-6
 """A singular value below this share of the largest has no direction of its own."""
@@ -38,7 +37,7 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class MatrixChange:
-    """The change of one matrix: a head's KQ = W_K W_Q^T or VO = W_V W_O^T, or a weight as it is stored."""
+    """Change of one matrix: a head's KQ = W_K W_Q^T or VO = W_V W_O^T, or a weight as it is stored."""
 
     layer: str
     matrix: str
@@ -100,19 +99,14 @@ class Rows:
         return asdict(self)  # type: ignore[call-overload]
 
     def _table(self, title: str, columns: dict[str, tuple[str, str]]) -> str:
-        """`columns` have, by their headings, a field and its format; a field that is None stays empty."""
-        cells = {"layer": ("layer", "s"), "matrix": ("matrix", "s"), "head": ("head", "d")} | columns
-
-        def written(value: Any, form: str) -> str:
-            return "" if value is None else format(value, form)
-
-        return text_table(
-            title,
-            {
-                heading: [written(getattr(row, field), form) for row in self.rows]
-                for heading, (field, form) in cells.items()
-            },
-        )
+        """`columns` give a field and its format by heading; a field that is None stays empty."""
+        columns = {"layer": ("layer", "s"), "matrix": ("matrix", "s"), "head": ("head", "d")} | columns
+        cells: dict[str, list[str]] = {heading: [] for heading in columns}
+        for row in self.rows:
+            for heading, (field, form) in columns.items():
+                value = getattr(row, field)
+                cells[heading].append("" if value is None else format(value, form))
+        return text_table(title, cells)
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,8 +167,8 @@ def compare(
     self_attn 0 1
     self_attn 1 0
     """
-    pairs = layer_pairs(before, after)
-    matrices = _matrices(before, newest(after)) if all_matrices else {}
+    pairs = _layer_pairs(before, after)
+    matrices = _matrices(before, _newest(after)) if all_matrices else {}
     count = len(pairs) + len(matrices)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
@@ -193,14 +187,14 @@ def compare(
     for done, name in enumerate(matrices, start=len(pairs) + 1):
         old, new, ceiling = matrices[name]()
         if old.shape != new.shape:
-            raise different(f"{name} is {list(old.shape)}", list(new.shape))
-        was, now = (placed(weight, device).flatten(1) for weight in (old, new))
+            raise _different(f"{name} is {list(old.shape)}", list(new.shape))
+        was, now = (weight.to(device=device).flatten(1) for weight in (old, new))
         values = singular_values(change(was, now), name=name).cpu()
         # A few rows at a time: the embedding of a vocabulary is large.
         norm = float(torch.stack([part.double().norm() for part in was.split(4096)]).norm())
         rows.append(_row((name, "weight", None), values, norm, threshold, ceiling))
         progress(done / count)
-    return ModelComparison(described(before), described(after), threshold, tuple(rows), tuple(notes))
+    return ModelComparison(_described(before), _described(after), threshold, tuple(rows), tuple(notes))
 
 
 def _row(
@@ -222,12 +216,11 @@ def _row(
 
 
 def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Tensor, Tensor, int | None]]]:
-    """By the name it is stored under, a reader of every weight with two or more axes: before, after, and the
-    highest rank of the change if it is known."""
+    """Readers by name of every weight with two or more axes: before, after, and the change's highest rank."""
     old = _stored(before)
     if not is_adapter_folder(after):
         new = _stored(after)
-        refuse_different("weight matrix", tuple(old), tuple(new))
+        _refuse_different("weight matrix", tuple(old), tuple(new))
         return {name: partial(lambda name: (old[name](), new[name](), None), name) for name in old}
     adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
     unknown = next((module for module in adapted.factors if f"{module}.weight" not in old), None)
@@ -246,10 +239,9 @@ def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Ten
 
 
 def _stored(source: Source) -> dict[str, Callable[[], Tensor]]:
-    if is_run(source):
+    if _is_run(source):
         raise RankriseError(
-            f"{source} has the initial weights of tracked heads alone: to compare every matrix, pass a "
-            "checkpoint of its beginning."
+            f"{source} holds the initial weights of tracked heads alone: pass a checkpoint of its beginning."
         )
     if isinstance(source, nn.Module):
         named = unwrap(source).named_parameters()
@@ -288,46 +280,30 @@ def overlap(
     if directions < 1:
         raise RankriseError(f"directions is {directions}: pass 1 or more.")
     if second_before is None:
-        second_before = second if is_run(second) else before
-    one, other = layer_pairs(before, first), layer_pairs(second_before, second)
-    if list(one) != list(other):
-        raise RankriseError(
-            f"The first training has the attention layers {', '.join(one)}, the second {', '.join(other)}: "
-            "pass two trainings of one model."
-        )
+        second_before = second if _is_run(second) else before
+    one, other = _layer_pairs(before, first), _layer_pairs(second_before, second)
+    _refuse_different("attention layer", list(one), list(other))
     rows: list[HeadOverlap] = []
     for done, name in enumerate(one, start=1):
         layers = one[name](), other[name]()
         if list(layers[0].heads) != list(layers[1].heads):
-            raise RankriseError(
-                f"{name} has the heads {list(layers[0].heads)} in the first and {list(layers[1].heads)} in "
-                "the second: pass two trainings of which the same heads were tracked."
-            )
+            raise _different(f"{name} has the heads {list(layers[0].heads)}", list(layers[1].heads))
         for product in PRODUCTS:
             changes = [layer.change(product, device) for layer in layers]
             most = min(changes[0].highest_rank, directions)
             found = [leading_vectors(learned, count=most, name=f"{name} ({product})") for learned in changes]
             counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
             for place, (head, count) in enumerate(zip(layers[0].heads, counts.tolist(), strict=True)):
-                left, right = (
-                    principal_angles(*(getattr(vectors, side)[place, :, :count] for vectors in found)).cpu()
-                    for side in ("left_vectors", "right_vectors")
-                )
-                row = HeadOverlap(
-                    layer=name,
-                    matrix=product,
-                    head=head,
-                    directions=count,
-                    left=float(left.cos().square().mean()) if count else None,
-                    right=float(right.cos().square().mean()) if count else None,
-                    left_by_chance=count / changes[0].shape[0],
-                    right_by_chance=count / changes[0].shape[1],
-                    left_angles=tuple(left.rad2deg().tolist()),
-                    right_angles=tuple(right.rad2deg().tolist()),
-                )
-                rows.append(row)
+                numbers: dict[str, Any] = {}
+                for side, size in zip(("left", "right"), changes[0].shape, strict=True):
+                    spaces = [getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found]
+                    angles = principal_angles(*spaces).cpu()
+                    numbers[side] = float(angles.cos().square().mean()) if count else None
+                    numbers[f"{side}_by_chance"] = count / size
+                    numbers[f"{side}_angles"] = tuple(angles.rad2deg().tolist())
+                rows.append(HeadOverlap(name, product, head, count, **numbers))
         progress(done / len(one))
-    return ModelOverlap(described(first), described(second), tuple(rows))
+    return ModelOverlap(_described(first), _described(second), tuple(rows))
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
@@ -338,3 +314,124 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
     overlap = first.mT @ second
     sines = torch.linalg.svdvals(second - first @ overlap).flip(-1)
     return torch.atan2(sines, torch.linalg.svdvals(overlap))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Two moments of a model, layer by layer.
+
+
+@dataclass(frozen=True)
+class LayerPair:
+    """The weights of one layer by role, [heads, d_model, d_head], at two moments."""
+
+    name: str
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+    heads: Sequence[int]
+    """Indices of the heads in the model: a tracked run may have some of them."""
+    ceilings: Mapping[str, int]
+    """The highest rank that the change can have, by product, where an adapter made it."""
+    notes: tuple[str, ...] = ()
+
+    def change(self, product: str, device: Device = None) -> Change:
+        """The change of every head's KQ or VO."""
+        roles = PRODUCTS[product]
+        sides = [tuple(side[role].to(device=device) for role in roles) for side in (self.before, self.after)]
+        for role, old, new in zip(roles, *sides, strict=True):
+            if old.shape != new.shape:
+                raise _different(f"{self.name}'s {role} weights are {list(old.shape)}", list(new.shape))
+        return Change(*sides)
+
+
+LayerPairs = dict[str, Callable[[], LayerPair]]
+"""Readers of the layers by name, in the model's order."""
+
+
+def _layer_pairs(before: Source, after: Source) -> LayerPairs:
+    """Readers of the attention layers of both; `after` may be a PEFT adapter of `before`."""
+    if isinstance(before, nn.Module) and isinstance(after, nn.Module):
+        old_places, new_places = (
+            [parameter.data_ptr() for parameter in unwrap(model).parameters()] for model in (before, after)
+        )
+        if old_places == new_places:
+            raise RankriseError(
+                "The two models share their weights: keep a copy (copy.deepcopy) from before training."
+            )
+    after = _newest(after)
+    if _is_run(before):
+        return _pairs_of_run(Path(str(before)), heads(after))
+    old = heads(before)
+    new = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
+    _refuse_different("attention layer", old.names, new.names)
+
+    def pair(index: int) -> LayerPair:
+        layers = old[index], new[index]
+        before, after = ({role: getattr(layer, role) for role in ROLES} for layer in layers)
+        every = range(len(layers[0].query))
+        return LayerPair(old.names[index], before, after, every, new.ceilings(index), layers[1].notes)
+
+    return {name: partial(pair, index) for index, name in enumerate(old.names)}
+
+
+def _pairs_of_run(run: Path, later: Layers) -> LayerPairs:
+    """The tracked heads of a run at its beginning, and of the same model after."""
+    info = read_run(run, "tracked")
+    if not info["layers"] or set(info["settings"]["products"]) != set(PRODUCTS):
+        raise RankriseError(
+            f"{run} does not hold the initial weights of KQ and VO: pass a checkpoint of its beginning."
+        )
+    initial, _ = read_tensors(run / INITIAL, "restore it, or pass a checkpoint of the run's beginning")
+    # A model that was tracked as a part of another has a prefix before the names in its checkpoints.
+    first = info["layers"][0]["name"]
+    ends = [name for name in later.names if first == name or first.endswith(f".{name}")]
+    prefix = first.removesuffix(ends[0]) if len(ends) == 1 else ""
+    places = {f"{prefix}{name}": index for index, name in enumerate(later.names)}
+
+    def pair(about: dict[str, Any]) -> LayerPair:
+        name, tracked, layer = about["name"], about["tracked_heads"], later[places[about["name"]]]
+        if max(tracked) >= len(layer.query):
+            raise _different(f"{name} tracks head {max(tracked)}", f"{len(layer.query)} heads")
+        before = {role: initial[tensor_name(name, role)] for role in ROLES}
+        groups = list(dict.fromkeys(about["groups"]))
+        shared = [groups.index(group) for group in about["groups"]]
+        before |= {role: before[role][shared] for role in ("key", "value")}
+        after = {role: getattr(layer, role)[torch.tensor(tracked)] for role in ROLES}
+        return LayerPair(name, before, after, tracked, {}, layer.notes)
+
+    missing = [about["name"] for about in info["layers"] if about["name"] not in places]
+    if missing:
+        raise _different(f"{run} tracks {missing[0]}", f"{', '.join(later.names)} are")
+    return {about["name"]: partial(pair, about) for about in info["layers"]}
+
+
+def _is_run(source: Source) -> bool:
+    """Whether this is the folder of a run."""
+    return not isinstance(source, nn.Module) and has_run(source)
+
+
+def _newest(source: Source) -> Source:
+    """The newest checkpoint of a run, verified; anything else as it is."""
+    if isinstance(source, nn.Module) or not has_run(source):
+        return source
+    found = latest_checkpoint(source)
+    if found is None:
+        raise RankriseError(f"{source} holds no checkpoints: pass one that was saved of it.")
+    verified_step(found, [WEIGHTS])
+    return found
+
+
+def _refuse_different(kind: str, old: Sequence[str], new: Sequence[str]) -> None:
+    """Refuse two models whose layers or matrices have other names."""
+    for index, (one, other) in enumerate(zip_longest(old, new, fillvalue="missing")):
+        if one != other:
+            raise _different(f"{kind} {index + 1} is {one}", other)
+
+
+def _different(before: str, after: object) -> RankriseError:
+    """The error for two models of different architectures."""
+    return RankriseError(f"{before} before, and {after} after: compare two moments of one model.")
+
+
+def _described(source: Source) -> str:
+    """A model's class, or a path."""
+    return type(unwrap(source)).__name__ if isinstance(source, nn.Module) else str(source)

@@ -17,10 +17,14 @@ from rankrise.record.run import ENERGY_SHARES, Kind
 from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
 from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import divided
-from rankrise.watch._leading import leading_values
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
-from rankrise.watch._spectra import change_values_and_grams, difference_values, factor_values
+from rankrise.watch._spectra import (
+    change_values_and_grams,
+    difference_values,
+    factor_values,
+    leading_values,
+)
 from rankrise.watch._units import Tensors, Unit
 
 # What float64 copies of one batch of heads may take on an accelerator: little beside a model, enough to fill

@@ -81,7 +81,7 @@ def leading_vectors(
     refuse_non_finite(torch.stack(bad).any(0), name)
 
     def decomposed(part: Change) -> Tensor:
-        """Left vectors, values and right vectors in the rows of one matrix per head, as chunks need it."""
+        """Left vectors, values and right vectors, stacked in one matrix per head."""
         (left_base, left_triangle), (right_base, right_triangle) = map(torch.linalg.qr, part.factors())
         vectors, values, others = torch.linalg.svd(left_triangle @ right_triangle.mT)
         rows = left_base @ vectors, values[:, None], right_base @ others.mT
@@ -104,14 +104,17 @@ def factor_values(left: Tensor, right: Tensor) -> Tensor:
 def change_values_and_grams(
     k0: Tensor, q0: Tensor, kt: Tensor, qt: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-    """Singular values [heads, r] of a change, and the Gram matrices of k0, q0, kt and qt if they were needed
-    for it."""
-    k0, q0, kt, qt = (_double_columns(weight) for weight in (k0, q0, kt, qt))
+    """Singular values [heads, r] of a change, and the Gram matrices of all four if they were computed."""
+    # Contiguous columns make Gram matrices fastest.
+    k0, q0, kt, qt = (
+        weight.mT.to(torch.float64, memory_format=torch.contiguous_format, copy=True).mT
+        for weight in (k0, q0, kt, qt)
+    )
     # As `Change.factors`, in place of copies that are no longer needed: fresh memory costs time.
     left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
     if _product_is_smaller(left, right):
         return _values(left, right), None
-    both, half = _plain_grams(left, right), kt.shape[-1]
+    both, half = plain_grams(left, right), kt.shape[-1]
     (now, cross, off), (step, mixed, before) = (
         (gram[:, :half, :half], gram[:, :half, half:], gram[:, half:, half:]) for gram in both
     )
@@ -138,9 +141,9 @@ def row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 class Grams(NamedTuple):
-    """Gram matrices [heads, r, r] of two factors whose columns have equal norms on both sides, at most 1.
+    """Gram matrices [heads, r, r] of factors whose columns have equal norms on both sides, at most 1.
 
-    Before scaling, the product was `scale` [heads] times larger, and columns had `norms` [2, heads, r].
+    Before, the product was `scale` [heads] times larger, and columns had `norms` [2, heads, r].
     """
 
     left: Tensor
@@ -149,12 +152,7 @@ class Grams(NamedTuple):
     norms: Tensor
 
 
-def grams(left: Blocks, right: Blocks) -> Grams:
-    """`left^T left` and `right^T right`, the columns scaled one against the other: the product stays."""
-    return _balanced(_plain_grams(left, right))
-
-
-def _plain_grams(left: Blocks, right: Blocks) -> Tensor:
+def plain_grams(left: Blocks, right: Blocks) -> Tensor:
     """`left^T left` and `right^T right` [2, heads, r, r]; equal off-diagonal blocks are computed once."""
     heads, size, inner = left[0].shape[0], left[0].shape[-1], len(left) * left[0].shape[-1]
     both = left[0].new_empty((2, heads, inner, inner))
@@ -169,7 +167,7 @@ def _plain_grams(left: Blocks, right: Blocks) -> Tensor:
     return both
 
 
-def _balanced(both: Tensor) -> Grams:
+def balanced(both: Tensor) -> Grams:
     """Scale plain Gram matrices in place. A column that is zero on one side is dropped on the other."""
     norms = both.diagonal(dim1=-2, dim2=-1).sqrt()
     target = norms.sqrt().prod(0)
@@ -177,12 +175,6 @@ def _balanced(both: Tensor) -> Grams:
     scale = divided(divided(target, largest), norms)
     both.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
     return Grams(both[0], both[1], largest[..., 0].square(), norms)
-
-
-def _double_columns(weight: Tensor) -> Tensor:
-    """A copy [heads, d, r] in float64 with contiguous columns, which makes Gram matrices fastest."""
-    heads, rows, columns = weight.shape
-    return weight.new_empty((heads, columns, rows), dtype=torch.float64).copy_(weight.mT).mT
 
 
 def _product_is_smaller(left: Blocks, right: Blocks) -> bool:
@@ -195,7 +187,7 @@ def _values(left: Blocks, right: Blocks, both: Tensor | None = None) -> Tensor:
         product = torch.cat(left, -1) @ torch.cat(right, -1).mT
         wide = product.shape[-2] <= product.shape[-1]
         return _roots(product @ product.mT if wide else product.mT @ product)
-    gram = grams(left, right) if both is None else _balanced(both)
+    gram = balanced(plain_grams(left, right) if both is None else both)
     size = torch.linalg.matrix_norm(gram.left) * torch.linalg.matrix_norm(gram.right)
     # Cholesky of the right one, shifted by the size of its rounding errors
     diagonal = gram.right.diagonal(dim1=-2, dim2=-1)
@@ -206,18 +198,13 @@ def _values(left: Blocks, right: Blocks, both: Tensor | None = None) -> Tensor:
     values = _roots(_congruent(gram.left, root), finite & ~failed)
     again = finite & (failed | (size > CANCELLATION_LIMIT * values[:, 0].square()))
     values *= gram.scale.unsqueeze(-1)
-    if again.any():
-        values[again] = _triangular_values(torch.cat(left, -1)[again], torch.cat(right, -1)[again])
+    if again.any():  # without squaring: slower, and right even where factors cancel to 1e-10 of their size
+        whole = [torch.cat(blocks, -1)[again] for blocks in (left, right)]
+        terms = torch.linalg.vector_norm(whole[0], dim=-2) * torch.linalg.vector_norm(whole[1], dim=-2)
+        product = torch.linalg.qr(whole[0], mode="r").R @ torch.linalg.qr(whole[1], mode="r").R.mT
+        exact = torch.linalg.svdvals(product)
+        values[again] = torch.where(exact > 8 * EPSILON * terms.sum(-1, keepdim=True), exact, 0.0)
     return values
-
-
-def _triangular_values(left: Tensor, right: Tensor) -> Tensor:
-    """The same values without squaring: slower, and right even where the factors cancel to 1e-10 of their
-    size. What is below float64's resolution of the added terms is zero."""
-    terms = torch.linalg.vector_norm(left, dim=-2) * torch.linalg.vector_norm(right, dim=-2)
-    product = torch.linalg.qr(left, mode="r").R @ torch.linalg.qr(right, mode="r").R.mT
-    values = torch.linalg.svdvals(product)
-    return torch.where(values > 8 * EPSILON * terms.sum(-1, keepdim=True), values, 0.0)
 
 
 def _congruent(gram: Tensor, root: Tensor) -> Tensor:
@@ -255,3 +242,54 @@ def _roots(squared: Tensor, finite: Tensor | None = None) -> Tensor:
 
 def _eigenvalues(squared: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(squared, UPLO="U")  # a fifth faster than "L" with MKL
+
+
+# ----------------------------------------------------------------------------------------------------------
+# A few leading values of large matrices: block Krylov iteration (Musco and Musco, 2015) with full
+# reorthogonalisation.
+
+# Columns iterated beside those asked for; blocks of columns before the whole matrix is decomposed.
+SPARE, BLOCKS = 4, 16
+# Estimated relative error of a squared value at which it is good.
+TOLERANCE = 1e-5
+# Squared values below this fraction of the largest are lost in rounding and never converge.
+NOISE = 1e-13
+
+
+def leading_values(before: Tensor, after: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest singular values of `after - before` [m, n] and its Frobenius norm, in float64.
+
+    With D the difference, the space spanned by X, (D^T D) X, (D^T D)^2 X, ... for a few random columns X soon
+    contains the leading vectors. A Ritz value of D^T D in it is too small by at most residual^2 / gap; if
+    that does not become small, all values are computed.
+    """
+    if before.shape[0] < before.shape[1]:
+        before, after = before.mT, after.mT
+    count = min(count, before.shape[1])
+    parts = row_parts(before, after)
+    norm = torch.stack([torch.linalg.vector_norm(new.double() - old.double()) for old, new in parts]).norm()
+    if not norm.isfinite() or norm == 0:
+        return (norm * 0).expand(count), norm
+
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(before.shape[1], count + SPARE, generator=generator, dtype=torch.float64)
+    block = torch.linalg.qr(start.to(before.device)).Q
+    basis = images = block[:, :0]
+    while basis.shape[1] + block.shape[1] <= min(before.shape[1], BLOCKS * (count + SPARE)):
+        image = torch.zeros_like(block)
+        for old, new in parts:
+            difference = new.double() - old.double()
+            image.addmm_(difference.mT, difference @ block)
+        basis, images = torch.cat((basis, block), 1), torch.cat((images, image), 1)
+        squares, turn = torch.linalg.eigh(basis.mT @ images)
+        squares, turn = squares.flip(0), turn.flip(1)
+        for _ in range(2):  # the second time for what rounding left of the first
+            image = image - basis @ (basis.mT @ image)
+        block, rest = torch.linalg.qr(image)
+        residuals = torch.linalg.vector_norm(rest @ turn[-block.shape[1] :], dim=0)[:count]
+        if basis.shape[1] > block.shape[1]:
+            gap = (squares[:count] - squares[count]).clamp_min(0) + residuals
+            error = divided(residuals.square(), gap)
+            if (error <= TOLERANCE * squares[:count] + NOISE * squares[0]).all():
+                return squares[:count].clamp_min(0).sqrt(), norm
+    return difference_values(before, after)[:count], norm

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankrise import watch
-from rankrise.watch._leading import by_filter, by_squaring
-from rankrise.watch._ranks import _quick_ranks, rank_above
+from rankrise.watch._ranks import _quick_ranks, by_filter, by_squaring, rank_above
 
 HEADS, SIZE, INNER = 3, 60, 24
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._leading import leading_values
+from rankrise.watch._spectra import leading_values
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
