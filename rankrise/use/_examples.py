@@ -15,7 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.use._gathered import IGNORED
 from rankrise.use._weights import is_causal
-from rankrise.watch._config import offline
+from rankrise.watch._pretrained import offline
 
 Example = dict[str, Tensor]
 """The inputs of one example, without a batch dimension, and its `labels`."""

@@ -16,10 +16,9 @@ from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._config import offline
 from rankrise.watch._heads import unwrap
 from rankrise.watch._lora import ADAPTER_CONFIG
-from rankrise.watch._pretrained import open_weights
+from rankrise.watch._pretrained import offline, open_weights
 
 Source = nn.Module | str | Path
 """A model, a checkpoint folder, or a name on the Hugging Face Hub."""

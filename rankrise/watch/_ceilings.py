@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankrise.watch._families import Attention
-from rankrise.watch._linear import is_adapter
-from rankrise.watch._projection import Projection
+from rankrise.watch._linear import Projection, is_adapter
 
 PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 """The left and the right factor of each product of a head."""

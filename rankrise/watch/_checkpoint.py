@@ -65,10 +65,6 @@ class Checkpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.tensors[name].shape
 
-    def size(self, name: str) -> int:
-        """The bytes of a tensor."""
-        return self.tensors[name].size
-
     def read(self, name: str) -> Tensor:
         """One tensor, on the CPU and in its own dtype. Each file is opened once."""
         stored = self.tensors[name]

@@ -14,8 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.watch import _roles as roles
-from rankrise.watch._linear import is_known, is_linear, linear, used_forward, works_as_known
-from rankrise.watch._projection import Projection, Unreadable
+from rankrise.watch._linear import (
+    Projection,
+    Unreadable,
+    is_known,
+    is_linear,
+    linear,
+    used_forward,
+    works_as_known,
+)
 
 ROLES = ("query", "key", "value", "output")
 

@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 from weakref import WeakSet
@@ -16,8 +16,8 @@ from rankrise.watch import _roles as roles
 from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import Attention
 from rankrise.watch._linear import is_linear, plain_name
-from rankrise.watch._lora import StoredAdapter, read_adapter
-from rankrise.watch._pretrained import Loaded, loading, open_weights
+from rankrise.watch._lora import read_adapter
+from rankrise.watch._pretrained import Opened, open_weights
 from rankrise.watch._recognise import find_attention, naming, read_shapes, recognised
 
 _PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
@@ -93,8 +93,7 @@ class Layers(Sequence[Layer]):
 
     names: tuple[str, ...]
     _modules: tuple[nn.Module, ...]
-    _loaded: Loaded
-    _adapter: StoredAdapter | None = None
+    _opened: Opened | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -109,17 +108,17 @@ class Layers(Sequence[Layer]):
     def __getitem__(self, index: slice) -> "Layers": ...
     def __getitem__(self, index: int | slice) -> "Layer | Layers":
         if isinstance(index, slice):
-            return Layers(self.names[index], self._modules[index], self._loaded, self._adapter)
+            return Layers(self.names[index], self._modules[index], self._opened)
         name, module = self.names[index], self._modules[index]
-        with naming(name), self._loaded(module, name):
+        with naming(name), self._opened.loaded(module, name) if self._opened else nullcontext():
             return Layer.of(name, recognised(module))
 
     def ceilings(self, index: int) -> dict[str, int]:
         """By product, the highest rank of the change that the adapter on disk can make to a head; {} if none
         was passed."""
-        if self._adapter is None:
+        if self._opened is None or self._opened.adapter is None:
             return {}
-        name, module, rank_of = self.names[index], self._modules[index], self._adapter.rank_of
+        name, module, rank_of = self.names[index], self._modules[index], self._opened.adapter.rank_of
         ranks = {part: rank_of(f"{name}.{path}".lstrip(".")) for path, part in module.named_modules()}
         return product_ceilings(read_shapes(module), lambda layer: ranks.get(layer, 0))
 
@@ -139,12 +138,12 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
     ...     print(layer.name, tuple(layer.query.shape), tuple((layer.key @ layer.query.mT).shape))
     self_attn (2, 8, 4) (2, 8, 8)
     """
-    loaded: Loaded = lambda module, name: nullcontext()  # noqa: E731
-    stored: StoredAdapter | None = None
+    opened: Opened | None = None
     if isinstance(model, (str, Path)):
         opened = open_weights(model)
-        stored = None if adapter is None else read_adapter(adapter).on(opened.model)
-        model, loaded = opened.model, loading(opened, model, stored)
+        if adapter is not None:
+            opened = replace(opened, adapter=read_adapter(adapter).on(opened.model))
+        model = opened.model
     elif not isinstance(model, nn.Module):
         raise RankriseError(
             f"heads was given a {type(model).__name__}, which does not say how its weights are used: load "
@@ -172,7 +171,7 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
                 "watch.check(model, batch), or RankTracker(..., check=batch).",
                 stacklevel=2,
             )
-    return Layers(tuple(map(plain_name, found)), tuple(found.values()), loaded, stored)
+    return Layers(tuple(map(plain_name, found)), tuple(found.values()), opened)
 
 
 def unwrap(model: Any) -> nn.Module:

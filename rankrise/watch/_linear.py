@@ -1,11 +1,14 @@
-"""One linear layer as a projection: which side of its weight is which, what is merged, what is refused."""
+"""Linear layers as projections, cut into the blocks of their heads."""
 
 import copy
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +20,144 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import refuse_quantised
-from rankrise.watch._projection import Projection, Unreadable, read_as, reading
 
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Name of the only child of a module inside torch.compile, activation checkpointing and FSDP1."""
 _LIBRARIES = ("transformers", "timm", "litgpt", "vit_pytorch")
 """Libraries whose layouts were checked against their own forward pass."""
+_reading: ContextVar[str] = ContextVar("reading", default="values")
+
+
+class Unreadable(Exception):
+    """Why a module that looks like attention cannot be read. `heads` turns it into an error or a warning."""
+
+
+@contextmanager
+def read_as(reading: Literal["values", "shapes", "last layers"]) -> Iterator[None]:
+    """Choose what projections hold: the weights' values; only their shapes, which costs no memory; or, where
+    layers follow one another, the values of the last layer instead of their product."""
+    token = _reading.set(reading)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A linear map `x -> x @ weight + bias`, cut into blocks: one at first, later one for each head.
+
+    `weight` is [blocks, d_in, width] and `bias`, if there is one, [blocks, width]. Both are views wherever
+    strides allow it.
+
+    >>> fused = linear(nn.Linear(8, 24))                # q, k and v of 4 heads of size 2
+    >>> query, key, value = fused.split(3)              # laid out one after the other ...
+    >>> tuple(query.cut(4).weight.shape)
+    (4, 8, 2)
+    >>> query, key, value = fused.cut(4).split(3)       # ... or side by side within each head
+    >>> tuple(query.weight.shape)
+    (4, 8, 2)
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    layers: tuple[object, ...] = ()
+    """The layers, or bare weights, that it is made of, in the order in which they act."""
+
+    @property
+    def blocks(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.weight.shape[-1]
+
+    def cut(self, parts: int, interleaved: bool = False) -> "Projection":
+        """Cut every block into `parts` blocks of equal width. `interleaved` deals the columns out in turn, as
+        `view(..., size, parts)` does.
+
+        >>> [list(block[0]) for block in Projection(torch.arange(4.0)[None, None]).cut(2, True).weight]
+        [[tensor(0.), tensor(2.)], [tensor(1.), tensor(3.)]]
+        """
+        if parts < 1 or self.width % parts:
+            raise Unreadable(f"its projection of width {self.width} cannot be cut into {parts} equal parts")
+
+        def apart(columns: Tensor) -> Tensor:
+            """[..., width] as [..., parts, width / parts]."""
+            dealt = columns.unflatten(-1, (-1, parts) if interleaved else (parts, -1))
+            return dealt.mT if interleaved else dealt
+
+        weight = apart(self.weight).transpose(1, 2).flatten(0, 1)
+        bias = None if self.bias is None else apart(self.bias).flatten(0, 1)
+        return replace(self, weight=weight, bias=bias)
+
+    def split(self, *widths: int, interleaved: bool = False) -> tuple["Projection", ...]:
+        """Split every block along its width: into these widths, or into one number of equal parts.
+        `interleaved` deals the columns out in turn, as `view(..., size, parts)` does."""
+        if len(widths) == 1:
+            widths = (self.width // widths[0],) * widths[0]
+        if sum(widths) != self.width or min(widths) < 1:
+            raise Unreadable(f"its projection of width {self.width} cannot be split into widths {widths}")
+        columns = [slice(end - width, end) for width, end in zip(widths, accumulate(widths), strict=True)]
+        if interleaved:
+            columns = [slice(first, None, len(widths)) for first in range(len(widths))]
+        biases = [None if self.bias is None else self.bias[..., one] for one in columns]
+        return tuple(
+            replace(self, weight=self.weight[..., one], bias=bias)
+            for one, bias in zip(columns, biases, strict=True)
+        )
+
+    def then(self, second: "Projection", scale: Tensor | None = None) -> "Projection":
+        """Compose: this map of one block, an elementwise `scale` (the weights of a norm), then `second`.
+
+        The result is a product, not a view, in float32 at least: half precision would round away a small
+        change.
+
+        >>> down, up = linear(nn.Linear(6, 2)), linear(nn.Linear(2, 8)).cut(4)
+        >>> both = down.then(up)
+        >>> tuple(both.weight.shape), torch.allclose(both.weight[3], down.weight[0] @ up.weight[3])
+        ((4, 6, 2), True)
+        """
+        if self.blocks != 1 or self.width != second.weight.shape[1]:
+            raise Unreadable(
+                f"a projection to {self.width} in {self.blocks} blocks stands before one that takes "
+                f"{second.weight.shape[1]}"
+            )
+        layers = (*self.layers, *(() if scale is None else (scale,)), *second.layers)
+        if _reading.get() == "last layers":
+            return replace(second, layers=layers)
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        if isinstance(scale, DTensor):
+            scale = scale.full_tensor()
+        factor = torch.ones(()) if scale is None else scale.detach()
+        factor = factor.to(self.weight.device, dtype)
+        up = second.weight.to(dtype)
+        bias = None if second.bias is None else second.bias.to(dtype)
+        if self.bias is not None:
+            moved = ((self.bias.to(dtype) * factor) @ up)[:, 0]
+            bias = moved if bias is None else bias + moved
+        return Projection((self.weight.to(dtype) * factor) @ up, bias, layers)
+
+    def with_shared(self, shared: "Projection") -> "Projection":
+        """Widen each block by the one block of `shared`, which all of them have."""
+        rows = max(self.weight.shape[1], shared.weight.shape[1])  # apart where only last layers are read
+        weights, biases = [], []
+        for one in (self, shared):
+            padded = nn.functional.pad(one.weight.to(self.weight), (0, 0, 0, rows - one.weight.shape[1]))
+            weights.append(padded.expand(self.blocks, -1, -1))
+            bias = one.weight.new_zeros(one.blocks, one.width) if one.bias is None else one.bias
+            biases.append(bias.to(self.weight).expand(self.blocks, -1))
+        without = self.bias is None and shared.bias is None
+        both = None if without else torch.cat(biases, -1)
+        return Projection(torch.cat(weights, -1), both, (*self.layers, *shared.layers))
+
+    def from_interleaved(self, heads: int) -> "Projection":
+        """Sort the inputs of an output projection that takes the heads' columns dealt out in turn, as after
+        `flatten` of (..., size, heads)."""
+        inputs = self.weight.shape[1]
+        if heads < 1 or inputs % heads:
+            raise Unreadable(f"its projection from {inputs} cannot be cut into {heads} equal parts")
+        return replace(self, weight=self.weight.mT.unflatten(-1, (-1, heads)).mT.flatten(-2).mT)
 
 
 def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection:
@@ -43,9 +178,8 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     layers = in_a_row(source)
     if not layers:
         raise Unreadable(f"{type(source).__name__} is not a linear layer that is known here")
-    return reduce(
-        Projection.then, [_one_layer(layer, bias if layer is layers[-1] else None) for layer in layers]
-    )
+    read = [_one_layer(layer, bias if layer is layers[-1] else None) for layer in layers]
+    return reduce(Projection.then, read)
 
 
 def is_linear(module: object) -> bool:
@@ -60,8 +194,7 @@ def is_linear(module: object) -> bool:
 
 
 def in_a_row(module: object) -> tuple[nn.Module, ...]:
-    """The linear layers that a module applies one after another, without their wrappers; () if it does
-    anything else."""
+    """The linear layers that a module applies one after another, without their wrappers; else ()."""
     if not isinstance(module, nn.Module):
         return ()
     wrapped = next((module._modules[name] for name in _WRAPPERS if name in module._modules), None)
@@ -73,11 +206,9 @@ def in_a_row(module: object) -> tuple[nn.Module, ...]:
         return (module,) if len(in_a_row(module._modules["base_layer"])) == 1 else ()
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
         rest = [in_a_row(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
-        if isinstance(module, nn.Sequential):
-            known = used_forward(module) is nn.Sequential.forward
-        else:
-            known = len(rest) == 1
-        return sum(rest, ()) if known and all(rest) else ()
+        one_by_one = isinstance(module, nn.Sequential) and used_forward(module) is nn.Sequential.forward
+        alone = isinstance(module, nn.ModuleList) and len(rest) == 1
+        return sum(rest, ()) if (one_by_one or alone) and all(rest) else ()
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return (module,) if set(module.kernel_size) == {1} and module.groups == 1 else ()
     return (module,) if isinstance(module, nn.Linear) or is_conv1d(module) else ()
@@ -130,18 +261,13 @@ def plain_name(path: str) -> str:
     return ".".join(part for part in path.split(".") if part not in (*_WRAPPERS, "base_layer"))
 
 
-def shapes_only() -> AbstractContextManager[None]:
-    """Read shapes and no values, to recognise a layout without any cost in memory."""
-    return read_as("shapes")
-
-
 def merged_adapter(adapter: Any) -> nn.Module:
     """A plain layer with the active adapters merged in by PEFT, on a copy in float32 or better.
 
     Merging in half precision would round away exactly the small change that is to be measured.
     """
     base: Any = in_a_row(adapter.base_layer)[0]
-    if reading() == "shapes" or adapter.disable_adapters or adapter.merged:
+    if _reading.get() == "shapes" or adapter.disable_adapters or adapter.merged:
         return base
     _values(base.weight)  # refuses quantised ones, which PEFT would merge
     adapter = copy.deepcopy(adapter)
@@ -152,7 +278,34 @@ def merged_adapter(adapter: Any) -> nn.Module:
     return adapter.get_base_layer()
 
 
+def plain_copy(module: nn.Module) -> nn.Module:
+    """A copy in evaluation, with adapters merged, computed weights as plain ones, and norms without what they
+    add or take away, so that signs pass through them."""
+    twin = copy.deepcopy(module)
+    twin.eval()  # which gives nothing back in some classes
+    for path, part in list(twin.named_modules()):
+        owner, _, name = path.rpartition(".")
+        if parametrize.is_parametrized(part):
+            values = {weight: getattr(part, weight).detach().clone() for weight in part.parametrizations}
+            del part._modules["parametrizations"]
+            part.__class__ = type(part).__bases__[0]  # its own class computes weights, for the original too
+            for weight, value in values.items():
+                part.register_parameter(weight, nn.Parameter(value))
+        elif path and is_adapter(part):
+            twin.get_submodule(owner)._modules[name] = merged_adapter(part)
+        elif path and type(part) is nn.LayerNorm:
+            norm = nn.RMSNorm(part.normalized_shape, part.eps, part.elementwise_affine)
+            norm._parameters["weight"] = part.weight
+            twin.get_submodule(owner)._modules[name] = norm
+        elif "norm" in type(part).__name__.lower() and part._parameters.get("bias") is not None:
+            part.register_buffer("bias", torch.zeros_like(part._parameters.pop("bias")))
+        elif isinstance(part, nn.MultiheadAttention):
+            part.bias_k = part.bias_v = None  # a key and a value beside those of the tokens
+    return twin
+
+
 def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
+    """Read the weight as the next forward pass will use it, also where it is computed from other tensors."""
     module: Any = merged_adapter(layer) if is_adapter(layer) else layer
     further = [
         name for name, _ in module.named_parameters() if not name.startswith(("weight", "bias", "para"))
@@ -162,29 +315,21 @@ def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
             f"its {type(module).__name__} has further weights beside its matrix ({', '.join(further)}): "
             "merge them into it, or add a family that passes watch.linear the matrix that all of them make"
         )
-    weight = _computed_weight(module)
+    with torch.no_grad():
+        if parametrize.is_parametrized(module, "weight"):  # in training, a spectral norm would take a step
+            weight = copy.deepcopy(module.parametrizations["weight"]).eval()()
+        else:
+            for hook in module._forward_pre_hooks.values():  # they set it as an attribute, anew in each pass
+                if isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)):
+                    module = copy.copy(module)
+                    module.training = False
+                    hook(module, ())
+            weight = module.weight
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         weight = weight.flatten(1)
     elif is_conv1d(module):
         weight = weight.T
     return _project(weight, module.bias if bias is None else bias, layer)
-
-
-def _computed_weight(module: Any) -> Tensor:
-    """The weight as the next forward pass will use it, also where it is computed from other tensors.
-
-    The hooks of `nn.utils.weight_norm`, `spectral_norm` and pruning keep the weight of the last pass as an
-    attribute. A parametrization computes on access; in training mode a spectral norm would take a step.
-    """
-    with torch.no_grad():
-        if parametrize.is_parametrized(module, "weight"):
-            return copy.deepcopy(module.parametrizations["weight"]).eval()()
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)):
-                module = copy.copy(module)
-                module.training = False
-                hook(module, ())
-    return module.weight
 
 
 def _project(weight: Tensor, bias: Tensor | None, source: object) -> Projection:
@@ -203,7 +348,7 @@ def _values(tensor: Tensor) -> Tensor:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
         raise RankriseError(f"A weight is a {kind}, not a plain tensor: dequantise the model first.")
     refuse_quantised(tensor, "A weight")
-    if reading() == "shapes":
+    if _reading.get() == "shapes":
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     if tensor.is_meta:
         raise RankriseError("A weight is on the meta device, so it has no values: load the checkpoint first.")

@@ -1,12 +1,14 @@
 """Build the model of a checkpoint without weights from its config.json, and fill it one layer at a time."""
 
 import copy
+import importlib
 import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +16,47 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.files import write_json
+from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.optional import require
 from rankrise.record.names import CONFIG
 from rankrise.record.weight_folders import advice_below, by_numbers
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._config import offline, read_config
 from rankrise.watch._lora import StoredAdapter
 
-Loaded = Callable[[nn.Module, str], AbstractContextManager[None]]
-"""A context in which the module of that name has its weights."""
+_DROPPED = re.compile(r"auto_map|pretrained_cfg|_?(attn|experts)_implementation(_internal)?")
+"""Code beside the checkpoint, attention kernels that transformers would fetch, timm's download addresses."""
+_REFUSED = ("backbone", "pretrained", "pretrained_cfg_overlay", "checkpoint_path", "transformers_weights")
+"""Other models and files, which libraries would load."""
 Target = tuple[str, str | None]
 """A name in the model, and the pattern of the converter that makes its tensor; None if it needs none."""
 
 
 @dataclass(frozen=True, eq=False)
-class Architecture:
-    """A model on the meta device, and the names that its checkpoints' tensors have in it."""
+class Opened:
+    """A model on the meta device, and the tensors of a checkpoint by the model's names."""
 
     model: nn.Module
     target_of: Callable[[str], Target] = lambda name: (name, None)
     converters: Mapping[str, Any] = field(default_factory=dict)
     """By pattern, transformers' converters from stored tensors to the model's."""
+    checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(Path(), {}))
+    name: str = ""
+    """The checkpoint's name in errors."""
+    adapter: StoredAdapter | None = None
+    """Applied to what `loaded` loads."""
 
-    def bind(self, checkpoint: Checkpoint) -> "Opened":
+    def bind(self, checkpoint: Checkpoint, name: str = "") -> "Opened":
+        """The same model with another checkpoint."""
+        return replace(self, checkpoint=checkpoint, name=name)
+
+    @cached_property
+    def _sources(self) -> Mapping[str, list[Target]]:
+        """By name in the model, the stored names that make the tensor, each with its converter's pattern."""
         sources: dict[str, list[Target]] = defaultdict(list)
-        for name in sorted(checkpoint.names, key=by_numbers):  # converters stack experts in this order
+        for name in sorted(self.checkpoint.names, key=by_numbers):  # converters stack experts in this order
             target, pattern = self.target_of(name)
             sources[target].append((name, pattern))
-        return Opened(self.model, checkpoint, sources, self.converters)
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A checkpoint by its model's names. The model is on the meta device."""
-
-    model: nn.Module
-    checkpoint: Checkpoint
-    _sources: Mapping[str, list[Target]]
-    """For each of the model's tensors, the stored names that make it, each with its converter's pattern."""
-    _converters: Mapping[str, Any]
+        return sources
 
     def read(self, name: str) -> dict[str, Tensor]:
         """The tensor of that name, or all below the module of that name, by their whole names."""
@@ -63,7 +66,7 @@ class Opened:
             if pattern is None:
                 tensors[target] = self.checkpoint.read(stored)
                 continue
-            converter = copy.deepcopy(self._converters[pattern])
+            converter = copy.deepcopy(self.converters[pattern])
             for stored, pattern in self._sources[target]:
                 converter.add_tensor(target, stored, pattern, self.checkpoint.read(stored))
             made = converter.convert(target, model=self.model, config=getattr(self.model, "config", None))
@@ -72,10 +75,9 @@ class Opened:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor, None if there is none."""
-        if name in self._sources:
-            stored, pattern = self._sources[name][0]
-            if pattern is None:
-                return self.checkpoint.shape(stored)
+        stored, pattern = self._sources.get(name, [("", "")])[0]
+        if pattern is None:
+            return self.checkpoint.shape(stored)
         tensor = self.read(name).get(name)
         return None if tensor is None else tuple(tensor.shape)
 
@@ -85,6 +87,35 @@ class Opened:
 
     def _below(self, name: str) -> list[str]:
         return [one for one in self._sources if not name or one == name or one.startswith(f"{name}.")]
+
+    @contextmanager
+    def loaded(self, module: nn.Module, name: str) -> Iterator[None]:
+        """Give the module of that name its weights while the context lasts."""
+        tensors, empty = self.read(name), dict(module.named_parameters())
+        try:
+            for path, parameter in empty.items():
+                whole = f"{name}.{path}".lstrip(".")
+                tensor = tensors.pop(whole, None)
+                if tensor is None:
+                    method = getattr(getattr(self.model, "config", None), "quantization_config", None)
+                    advice = f": its config says that it is quantised ({method}), so dequantise it first"
+                    raise RankriseError(f"{self.name!r} has no tensor for {whole}{advice if method else ''}.")
+                if tensor.is_floating_point() and tensor.shape != parameter.shape:
+                    raise RankriseError(
+                        f"{whole} has shape {tuple(tensor.shape)} in {self.name!r}, and its config makes it "
+                        f"{tuple(parameter.shape)}: restore both."
+                    )
+                tensor = tensor if self.adapter is None else self.adapter.of(whole, tensor)
+                _replace(module, path, nn.Parameter(tensor, requires_grad=False))
+            yield
+        finally:
+            for path, parameter in empty.items():
+                _replace(module, path, parameter)
+
+
+def _replace(module: nn.Module, path: str, parameter: nn.Parameter) -> None:
+    owner, _, leaf = path.rpartition(".")
+    module.get_submodule(owner)._parameters[leaf] = parameter
 
 
 def open_weights(source: str | Path, architecture: Path | None = None) -> Opened:
@@ -96,70 +127,61 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
             f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
             f"build the model and pass it instead{advice_below(Path(source))}."
         )
-    return architecture_of(config).bind(checkpoint)
+    return architecture_of(config).bind(checkpoint, str(source))
 
 
-def loading(opened: Opened, source: object, adapted: StoredAdapter | None = None) -> Loaded:
-    """What gives a module its weights, with an adapter applied; `source` is named in errors."""
-    method = getattr(getattr(opened.model, "config", None), "quantization_config", None)
-    advice = f": its config says that it is quantised ({method}), so dequantise it first" if method else ""
-
-    @contextmanager
-    def loaded(module: nn.Module, name: str) -> Iterator[None]:
-        tensors = opened.read(name)
-        empty = dict(module.named_parameters())
-        try:
-            for path, parameter in empty.items():
-                whole = f"{name}.{path}".lstrip(".")
-                tensor = tensors.pop(whole, None)
-                if tensor is None:
-                    raise RankriseError(f"{str(source)!r} has no tensor for {whole}{advice}.")
-                if tensor.is_floating_point() and tensor.shape != parameter.shape:
-                    raise RankriseError(
-                        f"{whole} has shape {tuple(tensor.shape)} in {str(source)!r}, and its config makes "
-                        f"it {tuple(parameter.shape)}: restore both."
-                    )
-                tensor = tensor if adapted is None else adapted.of(whole, tensor)
-                _replace(module, path, nn.Parameter(tensor, requires_grad=False))
-            yield
-        finally:
-            for path, parameter in empty.items():
-                _replace(module, path, parameter)
-
-    return loaded
-
-
-def _replace(module: nn.Module, path: str, parameter: nn.Parameter) -> None:
-    owner, _, leaf = path.rpartition(".")
-    module.get_submodule(owner)._parameters[leaf] = parameter
-
-
-def architecture_of(config: Path) -> Architecture:
-    """The model that a config.json describes, of transformers or timm."""
-    described = read_config(config)
-    if "model_type" not in described and "architecture" not in described:
+def architecture_of(path: Path) -> Opened:
+    """The model that a config.json describes, of transformers or timm, without a checkpoint."""
+    config = _without_other_places(read_json(path), path)
+    if "model_type" not in config and "architecture" not in config:
         raise RankriseError(
-            f"{str(config)!r} names neither a model_type (transformers) nor an architecture (timm): build "
+            f"{str(path)!r} names neither a model_type (transformers) nor an architecture (timm): build "
             "the model and pass it instead."
         )
-    library = "transformers" if "model_type" in described else "timm"
+    library = "transformers" if "model_type" in config else "timm"
     module = require(library, extra=library, purpose=f"Reading a checkpoint of {library}")
     try:
         with offline(), torch.device("meta"):
             if library == "transformers":
-                return _transformers(module, described)
-            arguments = {"num_classes": described.get("num_classes", 1000)} | (
-                described.get("model_args") or {}
-            )
-            return Architecture(module.create_model(described["architecture"], pretrained=False, **arguments))
+                return _transformers(module, config)
+            arguments = {"num_classes": config.get("num_classes", 1000)} | (config.get("model_args") or {})
+            return Opened(module.create_model(config["architecture"], pretrained=False, **arguments))
     except Exception as error:
         raise RankriseError(
-            f"{library} {module.__version__} cannot build the model of {str(config)!r}, so build it and pass "
+            f"{library} {module.__version__} cannot build the model of {str(path)!r}, so build it and pass "
             f"it instead ({first_line(error)})."
         ) from error
 
 
-def _transformers(transformers: Any, described: dict[str, Any]) -> Architecture:
+def _without_other_places(value: Any, path: Path) -> Any:
+    """A part of a config.json without what it names outside the checkpoint."""
+    if isinstance(value, list):
+        return [_without_other_places(item, path) for item in value]
+    if not isinstance(value, dict):
+        return value
+    for name, item in value.items():
+        elsewhere = name == "architecture" and re.search(r"[^\w.-]", str(item))  # timm's "local-dir:..."
+        if elsewhere or (name in _REFUSED and item not in (None, False)):
+            raise RankriseError(
+                f"{str(path)!r} has {name} {item!r}, which reaches beyond the checkpoint: remove it, or "
+                "build the model and pass it instead."
+            )
+    kept = {name: item for name, item in value.items() if not _DROPPED.fullmatch(name)}
+    return {name: _without_other_places(item, path) for name, item in kept.items()}
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Keep libraries from asking the Hugging Face Hub."""
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _transformers(transformers: Any, described: dict[str, Any]) -> Opened:
     with tempfile.TemporaryDirectory() as folder:  # only the checked config is in it
         write_json(Path(folder) / CONFIG, described)
         config = transformers.AutoConfig.from_pretrained(
@@ -167,14 +189,14 @@ def _transformers(transformers: Any, described: dict[str, Any]) -> Architecture:
         )
     named: Any = getattr(transformers, str((config.architectures or ["AutoModel"])[0]), None)
     is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
-    model = named(config) if is_model else transformers.AutoModel.from_config(config)
+    model: Any = named(config) if is_model else transformers.AutoModel.from_config(config)
+    state = model.state_dict()
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
     except ImportError:
-        return Architecture(model, _names_of_version_4(model))
+        return Opened(model, lambda stored: (_name_in_version_4(stored, model, state), None))
 
-    state = model.state_dict()
     mapping = get_model_conversion_mapping(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
@@ -183,25 +205,16 @@ def _transformers(transformers: Any, described: dict[str, Any]) -> Architecture:
         target, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, state)
         return (stored, None) if target not in state and stored in state else (target, pattern)
 
-    return Architecture(
-        model, target_of, {pattern: one for one in converters for pattern in one.source_patterns}
-    )
+    return Opened(model, target_of, {pattern: one for one in converters for pattern in one.source_patterns})
 
 
-def _names_of_version_4(model: Any) -> Callable[[str], Target]:
-    """Names as transformers 4 changes them: a model's own patterns, and the prefix of the model in a head."""
-    patterns: dict[str, str] = getattr(model, "_checkpoint_conversion_mapping", {})
-    state, prefix = model.state_dict(), f"{model.base_model_prefix}."
-
-    def target_of(stored: str) -> Target:
-        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored)
-        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-        for pattern, replacement in patterns.items():
-            name, count = re.subn(pattern, replacement, name)
-            if count:
-                break
-        return next(
-            (one for one in (name, prefix + name, name.removeprefix(prefix)) if one in state), name
-        ), None
-
-    return target_of
+def _name_in_version_4(stored: str, model: Any, state: Mapping[str, Tensor]) -> str:
+    """A name as transformers 4 changes it: a model's own patterns, and the prefix of the model in a head."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", stored)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    for pattern, replacement in getattr(model, "_checkpoint_conversion_mapping", {}).items():
+        name, count = re.subn(pattern, replacement, name)
+        if count:
+            break
+    prefix = f"{model.base_model_prefix}."
+    return next((one for one in (name, prefix + name, name.removeprefix(prefix)) if one in state), name)

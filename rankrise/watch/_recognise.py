@@ -11,8 +11,14 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
 from rankrise.watch._families import FAMILIES, Attention, Family, assumed_of
-from rankrise.watch._linear import has_own_forward, is_linear, plain_name, shapes_only, works_as_known
-from rankrise.watch._projection import Unreadable
+from rankrise.watch._linear import (
+    Unreadable,
+    has_own_forward,
+    is_linear,
+    plain_name,
+    read_as,
+    works_as_known,
+)
 
 _added: list[Family] = []
 _verdicts: WeakKeyDictionary[type, dict[str, tuple[bool, str]]] = WeakKeyDictionary()
@@ -75,14 +81,14 @@ def recognised(module: nn.Module) -> Attention:
 
 def read_shapes(module: nn.Module) -> Attention:
     """The reading of a module that is known to be attention, without values."""
-    with shapes_only():
+    with read_as("shapes"):
         return recognised(module)
 
 
 def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
     """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
     nothing is proved."""
-    with shapes_only():
+    with read_as("shapes"):
         attention = _read(module)
     guess = attention.guess if attention else ""
     note = words * bool(guess) if proved else f"{guess or 'its layout'} (not proved: {words})"
@@ -98,7 +104,7 @@ def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, st
         if inside is not None and _below(path, inside):
             continue
         try:
-            with shapes_only(), naming(path):
+            with read_as("shapes"), naming(path):
                 if recognise(module) is not None:
                     found[path], inside = module, path
                 elif _looks_like_attention(module, path):
@@ -126,42 +132,30 @@ def naming(name: str) -> Iterator[None]:
 
 
 def _read(module: nn.Module) -> Attention | None:
-    """The reading of a module, with all that is assumed in it as its guess, and with notes on what it leaves
-    out."""
+    """The reading of a module, with what it assumes as its guess, and with notes on what it leaves out."""
     attention = next(filter(None, (family(module) for family in _added)), None)
+    added = attention is not None
     if attention is None:
         roles.refuse(module)
         attention = next(filter(None, (family(module) for family in FAMILIES)), None)
-        if attention is None:
-            return None
-        scale = roles.scale_of(module) if attention.scale is None else attention.scale
-        attention = replace(attention, scale=scale, guess=_assumed(module, attention))
-    notes = (*attention.notes, *roles.notes_on(module), *_left_out(module, attention))
-    return replace(attention, notes=tuple(dict.fromkeys(notes)))
-
-
-def _assumed(module: nn.Module, attention: Attention) -> str:
-    """What the module does not show: the family's guess, or that a class with the names of a known one, or a
-    linear layer of the user's own, works as the known one does."""
-    known = works_as_known(module) or isinstance(module, nn.MultiheadAttention)
-    guess = attention.guess or ("" if known else assumed_of(module))
+    if attention is None:
+        return None
     layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
-    own = sorted({type(layer).__name__ for layer in layers if has_own_forward(layer)})
-    plain = [f"its {' and '.join(own)} is read as if it gave what nn.Linear gives"] if own else []
-    return "; ".join(filter(None, [guess, *plain]))
-
-
-def _left_out(module: nn.Module, attention: Attention) -> tuple[str, ...]:
-    """A note on further weights: gates, relative positions, pooling, sinks, global tokens. None where bare
-    matrices are read, since then only a forward pass can tell."""
-    if any(isinstance(layer, Tensor) and layer.ndim > 1 for layer in attention.layers):
-        return ()
-    read = {
-        weight for layer in attention.layers if isinstance(layer, nn.Module) for weight in layer.parameters()
-    }
-    further = [name for name, weight in module.named_parameters() if weight not in read]
-    names = [name.removesuffix(".weight") for name in further if roles.acts_on_heads(name)]
-    return (f"it has further weights that are not read: {', '.join(names)}",) if names else ()
+    scale, guess = attention.scale, attention.guess
+    if not added:
+        known = works_as_known(module) or isinstance(module, nn.MultiheadAttention)
+        guesses = [guess or ("" if known else assumed_of(module))]
+        if own := sorted({type(layer).__name__ for layer in layers if has_own_forward(layer)}):
+            guesses.append(f"its {' and '.join(own)} is read as if it gave what nn.Linear gives")
+        scale, guess = roles.scale_of(module) if scale is None else scale, "; ".join(filter(None, guesses))
+    notes = [*attention.notes, *roles.notes_on(module)]
+    # gates, relative positions, pooling, sinks; beside bare matrices, only a forward pass can tell
+    if not any(isinstance(layer, Tensor) and layer.ndim > 1 for layer in attention.layers):
+        read = {weight for layer in layers for weight in layer.parameters()}
+        further = [name for name, weight in module.named_parameters() if weight not in read]
+        if names := [name.removesuffix(".weight") for name in further if roles.acts_on_heads(name)]:
+            notes.append(f"it has further weights that are not read: {', '.join(names)}")
+    return replace(attention, scale=scale, guess=guess, notes=tuple(dict.fromkeys(notes)))
 
 
 def _looks_like_attention(module: nn.Module, path: str) -> bool:

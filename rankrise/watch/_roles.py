@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from rankrise.watch._linear import is_linear
-from rankrise.watch._projection import Projection, Unreadable
+from rankrise.watch._linear import Projection, Unreadable, is_linear
 
 
 def _named(core: str, *others: str) -> re.Pattern[str]:
@@ -126,7 +125,7 @@ def refuse(module: nn.Module) -> None:
 
     >>> refuse(nn.ModuleDict({"sampling_offsets": nn.Linear(2, 2)}))
     Traceback (most recent call last):
-    rankrise.watch._projection.Unreadable: it is deformable attention: ...
+    rankrise.watch._linear.Unreadable: it is deformable attention: ...
     """
     for names, reasons in (([type(module).__name__], _REFUSED_CLASSES), (module._modules, _REFUSED_PARTS)):
         for pattern, reason in reasons.items():

@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,8 @@ from rankrise.record.writer import Record
 from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin
 from rankrise.watch._ceilings import PRODUCTS, adapter_of
-from rankrise.watch._check import Batch, check_and_warn
+from rankrise.watch._check import Batch
+from rankrise.watch._check import check as check_heads
 from rankrise.watch._heads import unwrap
 from rankrise.watch._measure import (
     DIGITS,
@@ -111,7 +113,9 @@ class RankTracker:
         self._on = self._closed = False
         self._off = ""  # why nothing is recorded, if something should be
         if check is not None:
-            check_and_warn(model, check)
+            proof = check_heads(model, check)
+            if proof.limits or not proof.proved:
+                warnings.warn(f"Heads of the tracked model: {proof}", stacklevel=2)
         self._units = find_units(model, choice)
         if _rank() != 0:
             self._take_part()

@@ -13,7 +13,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.record.names import tensor_name
 from rankrise.watch._ceilings import PRODUCTS, adapter_ceilings
 from rankrise.watch._heads import heads, unwrap
-from rankrise.watch._linear import is_linear, linear, plain_name, shapes_only
+from rankrise.watch._linear import is_linear, linear, plain_name, read_as
 from rankrise.watch._recognise import recognise
 
 Tensors = dict[str, Tensor]
@@ -160,7 +160,7 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
     roles = tuple(role for product in PRODUCTS if product in choice.products for role in PRODUCTS[product])
     for index in _selected(found.names, choice.layers):
         name, module = found.names[index], found._modules[index]
-        with shapes_only():
+        with read_as("shapes"):
             attention = recognise(module)
         assert attention is not None
         count = attention.query.blocks

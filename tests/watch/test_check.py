@@ -179,8 +179,8 @@ def test_layers_of_one_class_that_work_differently_are_each_tried():
 
 def test_layers_that_work_alike_are_tried_once(monkeypatch):
     tried = []
-    prove = watch._trial.Trial.prove
-    monkeypatch.setattr(watch._trial.Trial, "prove", lambda self: tried.append(1) or prove(self))
+    prove = watch._check.Trial.prove
+    monkeypatch.setattr(watch._check.Trial, "prove", lambda self: tried.append(1) or prove(self))
     assert watch.check(tiny("gpt2", n_embd=24), {"input_ids": torch.arange(3, 9)[None]}).proved
     assert len(tried) == 1
 

@@ -66,7 +66,7 @@ class HubRevision:
         if self._pickled:
             return sum(self._files[file] for file in self._weights)
         header = self.header()
-        return sum(header.size(name) for name in wanted(header))
+        return sum(header.tensors[name].size for name in wanted(header))
 
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
         """Fetch the wanted tensors, each file's as a safetensors file of their own."""

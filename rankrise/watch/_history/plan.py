@@ -15,7 +15,7 @@ from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.series import Entry, choose, find_series, source_of
-from rankrise.watch._pretrained import Architecture, architecture_of, loading
+from rankrise.watch._pretrained import Opened, architecture_of
 from rankrise.watch._units import Choice, Tensors, Unit, find_units
 
 
@@ -23,7 +23,7 @@ from rankrise.watch._units import Choice, Tensors, Unit, find_units
 class Model:
     """The units of a model without weights, and what finds them in its checkpoints."""
 
-    architecture: Architecture
+    architecture: Opened
     units: Sequence[Unit]
     name: str
 
@@ -41,9 +41,9 @@ class Model:
         self, checkpoint: Checkpoint, name: str, device: str | torch.device
     ) -> Iterator[tuple[Unit, Tensors]]:
         """Copies of the weights of one unit after another by role."""
-        loaded = loading(self.architecture.bind(checkpoint), name)
+        opened = self.architecture.bind(checkpoint, name)
         for unit in self.units:
-            with torch.no_grad(), loaded(unit.module, unit.path):
+            with torch.no_grad(), opened.loaded(unit.module, unit.path):
                 weights = unit.fresh(unit.module)
                 copied = {role: weight.detach().to(device, copy=True) for role, weight in weights.items()}
             del weights
@@ -166,13 +166,13 @@ def _model(entry: Entry, choice: Choice, model: nn.Module | None, scratch: Path)
     """The model of a series: the user's, or that of a checkpoint's config.json, or bare matrices."""
     config = None if model is not None else entry.source.config(scratch)
     if model is not None:
-        architecture, name = Architecture(copy.deepcopy(model).to("meta")), type(model).__name__
+        architecture, name = Opened(copy.deepcopy(model).to("meta")), type(model).__name__
     elif config is not None:
         architecture = architecture_of(config)
         name = type(architecture.model).__name__
     elif choice.matrices:
         architecture, name, choice = (
-            Architecture(nn.Module()),
+            Opened(nn.Module()),
             "matrices",
             Choice((), matrices=choice.matrices),
         )

@@ -59,7 +59,7 @@ class LocalCheckpoint:
 
     def size(self, wanted: Wanted) -> int:
         header = self.header()
-        return sum(header.size(name) for name in wanted(header))
+        return sum(header.tensors[name].size for name in wanted(header))
 
     def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
         return self.header()
