@@ -16,9 +16,8 @@ from rankrise.record.checkpoint import verified_step
 from rankrise.record.names import BEGUN, CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
 from rankrise.record.run_file import has_run, read_run
 from rankrise.record.tensors import read_tensors
-from rankrise.train._language_model import language_model
+from rankrise.train._networks import language_model, vision_transformer
 from rankrise.train._regression import regression_model
-from rankrise.train._vision_model import vision_transformer
 
 
 @dataclass(frozen=True)

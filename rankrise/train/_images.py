@@ -29,8 +29,7 @@ from rankrise.train._batches import (
     sent,
     shares,
 )
-from rankrise.train._data.cifar import read_cifar
-from rankrise.train._data.images import ImageData, ImagePart, mean_and_deviation, read_digits
+from rankrise.train._data.images import ImageData, ImagePart, mean_and_deviation, read_cifar, read_digits
 from rankrise.train._data.photographs import (
     Photographs,
     decoded,
@@ -39,8 +38,8 @@ from rankrise.train._data.photographs import (
     read_hugging_face,
     read_image_folder,
 )
+from rankrise.train._networks import vision_transformer
 from rankrise.train._rand_augment import moves_of, picked, rand_augmented
-from rankrise.train._vision_model import vision_transformer
 
 DRAWS = 2**63 + 1
 """Key of the random labels, apart from every seed: runs of all seeds have the same wrong labels."""

@@ -11,9 +11,14 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import INDEX, Batch, Task, epoch_plan, sent, shares
-from rankrise.train._data.text import Tokens, made_text, read_hugging_face_text, read_text_folder
-from rankrise.train._data.tokenizer import read_tokenizer
-from rankrise.train._language_model import language_model
+from rankrise.train._data.text import (
+    Tokens,
+    made_text,
+    read_hugging_face_text,
+    read_text_folder,
+    read_tokenizer,
+)
+from rankrise.train._networks import language_model
 
 
 def next_token_prediction(

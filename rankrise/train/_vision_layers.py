@@ -52,7 +52,7 @@ def _forward_class_token(
     stream, normalised = _summed(hidden_states, layer.layernorm_before)
     query = attention.q_proj(normalised[:, :1])
     if isinstance(hidden_states, Unsummed) and stream.is_cuda:
-        from rankrise.train._gpu.class_attention import class_attention
+        from rankrise.train._gpu.attention import class_attention
 
         packed, bias = _packed((attention.k_proj, attention.v_proj), normalised, attention.head_dim)
         by_head = query.unflatten(-1, (-1, attention.head_dim)).squeeze(1)
@@ -130,7 +130,7 @@ def _mixed_by_heads(attention: Any, hidden_states: Tensor) -> Tensor:
     parts = attention.q_proj, attention.k_proj, attention.v_proj
     packed, bias = _packed(parts, hidden_states, attention.head_dim)
     if hidden_states.is_cuda:
-        from rankrise.train._gpu.short_attention import short_attention
+        from rankrise.train._gpu.attention import short_attention
 
         return short_attention(packed, bias, attention.scaling).flatten(2)
     query, key, value = packed.transpose(1, 3).unbind(2)

@@ -45,7 +45,8 @@ def test_they_compile_for_an_h200(name, kind):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    module = importlib.import_module(f"rankrise.train._gpu.{name}")
+    place = "attention" if name.endswith("attention") else name
+    module = importlib.import_module(f"rankrise.train._gpu.{place}")
     kernel = getattr(module, f"_{name}_{kind}")
     types = dict.fromkeys(kernel.arg_names, "*bf16") | {"scale": "fp32", "epsilon": "fp32", "count": "i32"}
     if name == "residual_norm":
@@ -87,7 +88,7 @@ def plain(packed: Tensor, scale: float) -> Tensor:
     ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
 )
 def test_attention_is_plain_attention(images, patches, heads, width):
-    from rankrise.train._gpu.short_attention import short_attention
+    from rankrise.train._gpu.attention import short_attention
 
     packed, bias = random(images, patches + 1, 3, heads, width), random(3, heads, width, dtype=torch.float32)
     gradient = random(images, patches + 1, heads, width).detach()
@@ -110,7 +111,7 @@ def test_attention_is_plain_attention(images, patches, heads, width):
     ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
 )
 def test_the_class_tokens_attention_is_the_first_row_of_plain_attention(images, patches, heads, width):
-    from rankrise.train._gpu.class_attention import class_attention
+    from rankrise.train._gpu.attention import class_attention
 
     query, packed = random(images, heads, width), random(images, patches + 1, 2, heads, width)
     bias, gradient = random(2, heads, width, dtype=torch.float32), random(images, heads, width).detach()
@@ -157,19 +158,15 @@ def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
 
 @needs_either
 def test_the_compiler_can_trace_them():
-    from rankrise.train._gpu import class_attention, residual_norm, short_attention  # noqa: F401
+    from rankrise.train._gpu import attention, residual_norm  # noqa: F401
 
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     single = torch.float32
+    ops, query = torch.ops.rankrise, random(2, 2, 16)
     for operator, arguments in {
-        torch.ops.rankrise.short_attention: (random(2, 17, 3, 2, 16), random(3, 2, 16, dtype=single), 0.5),
-        torch.ops.rankrise.class_attention: (
-            random(2, 2, 16),
-            random(2, 17, 2, 2, 16),
-            random(2, 2, 16, dtype=single),
-            0.5,
-        ),
-        torch.ops.rankrise.residual_norm: (
+        ops.short_attention_forward: (random(2, 17, 3, 2, 16), random(3, 2, 16, dtype=single), 0.5),
+        ops.class_attention_forward: (query, random(2, 17, 2, 2, 16), random(2, 2, 16, dtype=single), 0.5),
+        ops.residual_norm_forward: (
             random(2, 17, 32, dtype=single),
             random(2, 17, 32),
             *(random(32, dtype=single) for _ in range(3)),
@@ -181,7 +178,7 @@ def test_the_compiler_can_trace_them():
 
 @needs_gpu
 def test_a_model_with_them_computes_the_same(tiny):
-    from rankrise.train._vision_model import vision_transformer
+    from rankrise.train._networks import vision_transformer
 
     results = []
     for attention in ("short", "math"):

@@ -17,7 +17,7 @@ from torch import nn
 from rankrise import RankriseError
 from rankrise.train import TrainSettings
 from rankrise.train._batches import epoch_plan
-from rankrise.train._data import cifar
+from rankrise.train._data import images as cifar
 from rankrise.train._data.photographs import (
     decoded,
     fitted,
@@ -26,9 +26,9 @@ from rankrise.train._data.photographs import (
     read_image_folder,
 )
 from rankrise.train._images import cut
+from rankrise.train._networks import our_kernels_serve, vision_transformer
 from rankrise.train._rand_augment import COLOURS, MOVES, STRENGTH, moves_of, rand_augmented
 from rankrise.train._task import task_of
-from rankrise.train._vision_model import our_kernels_serve, vision_transformer
 
 CPU = torch.device("cpu")
 NAMES = (*MOVES, *COLOURS)

@@ -17,10 +17,10 @@ from rankrise.train._data.text import (
     pieces_of,
     read_hugging_face_text,
     read_text_folder,
+    read_tokenizer,
 )
-from rankrise.train._data.tokenizer import read_tokenizer
 from rankrise.train._data.wikitext import detokenised, words_in
-from rankrise.train._language_model import language_model
+from rankrise.train._networks import language_model
 from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._task import task_of
 

@@ -15,7 +15,7 @@ from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.record.lines import read_lines
 from rankrise.train import Reached, TrainSettings
-from rankrise.train._data.cifar import FILES, FOLDERS
+from rankrise.train._data.images import FILES, FOLDERS
 from rankrise.train._data.text import made_text
 
 TINY = TrainSettings(

@@ -7,8 +7,7 @@ from safetensors.torch import save_file
 
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._language_model import language_model
-from rankrise.train._vision_model import vision_transformer
+from rankrise.train._networks import language_model, vision_transformer
 
 SMALL = {"layers": 2, "heads": 2, "hidden_size": 16, "mlp_size": 16, "head_size": 8}
 

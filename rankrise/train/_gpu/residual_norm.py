@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.library import custom_op
+
+from rankrise.train._gpu import launch, operator
 
 ROWS = 2
 PROGRAMS = 1056
@@ -97,62 +98,31 @@ def _residual_norm_backward(
     tl.store(place + 2 * width, tl.sum(for_branch, 0))
 
 
-@custom_op("rankrise::residual_norm", mutates_args=())
-def _norm(
+@operator
+def residual_norm_forward(
     stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     width = stream.shape[-1]
     count = stream.numel() // width
     total, out = torch.empty_like(stream), torch.empty_like(branch)
-    _residual_norm_forward[(triton.cdiv(count, ROWS),)](
-        stream, branch, weight, bias, total, out, count, epsilon, width, ROWS, num_warps=_warps(width)
-    )
+    given, sizes = (stream, branch, weight, bias, total, out), (count, epsilon, width, ROWS)
+    launch(_residual_norm_forward, triton.cdiv(count, ROWS), *given, *sizes, warps=_warps(width))
     return total, out
 
 
-@custom_op("rankrise::residual_norm_backward", mutates_args=())
-def _norm_backward(
+@operator
+def residual_norm_backward(
     total: Tensor, weight: Tensor, total_gradient: Tensor, out_gradient: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     width = total.shape[-1]
-    count, programs = total.numel() // width, _programs(total)
+    count = total.numel() // width
+    programs = min(PROGRAMS, triton.cdiv(count, ROWS))
     stream_gradient, branch_gradient = torch.empty_like(total), torch.empty_like(out_gradient)
     sums = total.new_empty(programs, 3, width)
-    _residual_norm_backward[(programs,)](
-        total,
-        weight,
-        total_gradient,
-        out_gradient,
-        stream_gradient,
-        branch_gradient,
-        sums,
-        count,
-        epsilon,
-        width,
-        ROWS,
-        triton.cdiv(count, programs * ROWS),
-        num_warps=_warps(width),
-    )
+    given = total, weight, total_gradient, out_gradient, stream_gradient, branch_gradient, sums
+    sizes = count, epsilon, width, ROWS, triton.cdiv(count, programs * ROWS)
+    launch(_residual_norm_backward, programs, *given, *sizes, warps=_warps(width))
     return stream_gradient, branch_gradient, sums
-
-
-@_norm.register_fake
-def _(
-    stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(stream), torch.empty_like(branch)
-
-
-@_norm_backward.register_fake
-def _(
-    total: Tensor, weight: Tensor, total_gradient: Tensor, out_gradient: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    sums = total.new_empty(_programs(total), 3, total.shape[-1])
-    return torch.empty_like(total), torch.empty_like(out_gradient), sums
-
-
-def _programs(total: Tensor) -> int:
-    return min(PROGRAMS, triton.cdiv(total.numel() // total.shape[-1], ROWS))
 
 
 def _warps(width: int) -> int:
@@ -167,14 +137,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(
     ctx: Any, total_gradient: Tensor, out_gradient: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None]:
-    stream, branch, sums = _norm_backward(
+    stream, branch, sums = residual_norm_backward(
         *ctx.saved_tensors, total_gradient.contiguous(), out_gradient.contiguous(), ctx.epsilon
     )
     weight, bias, branch_bias = sums.sum(0)
     return stream, branch, branch_bias, weight, bias, None
 
 
-_norm.register_autograd(_differentiate, setup_context=_keep)
+residual_norm_forward.register_autograd(_differentiate, setup_context=_keep)
 
 
 def residual_norm(
@@ -186,4 +156,6 @@ def residual_norm(
     two. `branch_bias`, float32 [d], must be in `branch` already, detached: it gets its gradient here, where
     the sums are at hand.
     """
-    return _norm(stream.contiguous(), branch.contiguous(), branch_bias, norm.weight, norm.bias, norm.eps)
+    given = stream.contiguous(), branch.contiguous(), branch_bias, norm.weight, norm.bias, norm.eps
+    summed: tuple[Tensor, Tensor] = residual_norm_forward(*given)
+    return summed

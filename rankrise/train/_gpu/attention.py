@@ -1,9 +1,13 @@
-"""Attention over an image's class token and patches, one head of one image at a time, in a kernel of its own.
+"""Attention over an image's class token and patches, one head of one image at a time, in kernels of its own.
 
 The paper's vision transformer has a class token and 64 patches; kernels for long sequences pad these 65
-tokens to 128. Here a program holds a whole head. The patches' 64 x 64 scores and the class token's, as one
-row of a tile of 16, go to the matrix units; the softmax needs no second pass; and the backward pass reads
-nothing but queries, keys, values and the incoming gradient.
+tokens to 128. In `short_attention` a program holds a whole head. The patches' 64 x 64 scores and the class
+token's, as one row of a tile of 16, go to the matrix units; the softmax needs no second pass; and the
+backward pass reads nothing but queries, keys, values and the incoming gradient.
+
+`class_attention` is that of the class token alone, all that the last layer hands on. With one query for each
+head nothing is left for the matrix units, and the time is that of reading keys and values once; backward, of
+writing their gradients.
 
 In the kernels q, k, v are queries, keys and values, g the gradient of the output, p the probabilities, s the
 scores, d... a gradient; `_class` marks the class token's part.
@@ -17,13 +21,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.library import custom_op
+
+from rankrise.train._gpu import launch, operator
 
 WARPS = 4
 
 
 @triton.jit
-def _read(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
+def _read_tile(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
     """The class token's row on top of rows of zeros [16, width], and the patches' rows [patches, width]."""
     column = tl.arange(0, width)[None, :]
     row = tl.arange(0, 16)[:, None]
@@ -115,9 +120,9 @@ def _short_attention_forward(
     every: tl.constexpr = heads * width
     packed += image * (patches + 1) * 3 * every + head * width
     out += image * (patches + 1) * every + head * width
-    q_class, q = _read(packed, 3 * every, patches, width)
-    k_class, k = _read(packed + every, 3 * every, patches, width)
-    v_class, v = _read(packed + 2 * every, 3 * every, patches, width)
+    q_class, q = _read_tile(packed, 3 * every, patches, width)
+    k_class, k = _read_tile(packed + every, 3 * every, patches, width)
+    v_class, v = _read_tile(packed + 2 * every, 3 * every, patches, width)
     p, p_to_class, p_from_class, p_class = _probabilities(q_class, q, k_class, k, scale)
     _write(out, _plus_class(tl.dot(p.to(v.dtype), v), p_to_class, v_class), every, patches, width)
     _write_mixtures(out, p_from_class, p_class, out, p_from_class, p_class, v, v_class, 1, patches, width)
@@ -145,10 +150,10 @@ def _short_attention_backward(
     gradient += image * (patches + 1) * 3 * every + head * width
     out_gradient += image * (patches + 1) * every + head * width
     sums += image * 2 * every + head * width
-    q_class, q = _read(packed, 3 * every, patches, width)
-    k_class, k = _read(packed + every, 3 * every, patches, width)
-    g_class, g = _read(out_gradient, every, patches, width)
-    v_class, v = _read(packed + 2 * every, 3 * every, patches, width)
+    q_class, q = _read_tile(packed, 3 * every, patches, width)
+    k_class, k = _read_tile(packed + every, 3 * every, patches, width)
+    g_class, g = _read_tile(out_gradient, every, patches, width)
+    v_class, v = _read_tile(packed + 2 * every, 3 * every, patches, width)
     p, p_to_class, p_from_class, p_class = _probabilities(q_class, q, k_class, k, scale)
 
     dv = _plus_class(tl.dot(tl.trans(p.to(g.dtype)), g), p_from_class, g_class)
@@ -179,48 +184,36 @@ def _short_attention_backward(
     _write_mixtures(place, ds_to_class, ds_class, place, ds_to_class, ds_class, q, q_class, 1, patches, width)
 
 
-@custom_op("rankrise::short_attention", mutates_args=())
-def _attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+@operator
+def short_attention_forward(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
     images, tokens, _, heads, width = packed.shape
     out = packed.new_empty(images, tokens, heads, width)
-    _short_attention_forward[(images * heads,)](packed, out, scale, heads, width, tokens - 1, num_warps=WARPS)
+    sizes = heads, width, tokens - 1
+    launch(_short_attention_forward, images * heads, packed, out, scale, *sizes, warps=WARPS)
     return out
 
 
-@custom_op("rankrise::short_attention_backward", mutates_args=())
-def _attention_backward(packed: Tensor, out_gradient: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+@operator
+def short_attention_backward(packed: Tensor, out_gradient: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     images, tokens, _, heads, width = packed.shape
     gradient, sums = torch.empty_like(packed), packed.new_empty(images, 2, heads, width)
-    _short_attention_backward[(images * heads,)](
-        packed, out_gradient, gradient, sums, scale, heads, width, tokens - 1, num_warps=WARPS
-    )
+    given, sizes = (packed, out_gradient, gradient, sums, scale), (heads, width, tokens - 1)
+    launch(_short_attention_backward, images * heads, *given, *sizes, warps=WARPS)
     return gradient, sums
 
 
-@_attention.register_fake
-def _(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
-    images, tokens, _, heads, width = packed.shape
-    return packed.new_empty(images, tokens, heads, width)
-
-
-@_attention_backward.register_fake
-def _(packed: Tensor, out_gradient: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    images, _, _, heads, width = packed.shape
-    return torch.empty_like(packed), packed.new_empty(images, 2, heads, width)
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+def _keep_short(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
     packed, _, ctx.scale = inputs
     ctx.save_for_backward(packed)
 
 
-def _differentiate(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-    gradient, sums = _attention_backward(*ctx.saved_tensors, out_gradient.contiguous(), ctx.scale)
+def _differentiate_short(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    gradient, sums = short_attention_backward(*ctx.saved_tensors, out_gradient.contiguous(), ctx.scale)
     query, value = sums.sum(0, dtype=torch.float32)
     return gradient, torch.stack([query, torch.zeros_like(query), value]), None
 
 
-_attention.register_autograd(_differentiate, setup_context=_keep)
+short_attention_forward.register_autograd(_differentiate_short, setup_context=_keep_short)
 
 
 def short_attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
@@ -230,4 +223,126 @@ def short_attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
     32 or 64 patches; d_head is 16, 32, 64 or 128. `bias`, float32 [3, heads, d_head], must be in `packed`
     already, detached: it gets its gradient here, where the sums over tokens are at hand.
     """
-    return _attention(packed.contiguous(), bias, scale)
+    attended: Tensor = short_attention_forward(packed.contiguous(), bias, scale)
+    return attended
+
+
+@triton.jit
+def _read_rows(pointer, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
+    """The class token's row [width], and the patches' rows [patches, width]. float32"""
+    column = tl.arange(0, width)
+    row = 1 + tl.arange(0, patches)[:, None]
+    patch_rows = tl.load(pointer + row * stride + column[None, :]).to(tl.float32)
+    return tl.load(pointer + column).to(tl.float32), patch_rows
+
+
+@triton.jit
+def _write_rows(pointer, class_row, rows, stride: tl.constexpr, patches: tl.constexpr, width: tl.constexpr):
+    column = tl.arange(0, width)
+    row = 1 + tl.arange(0, patches)[:, None]
+    tl.store(pointer + row * stride + column[None, :], rows.to(pointer.dtype.element_ty))
+    tl.store(pointer + column, class_row.to(pointer.dtype.element_ty))
+
+
+@triton.jit
+def _class_probabilities(q, k_class, k, scale):
+    """softmax(scale * keys query): the class token's, and the patches' [patches]."""
+    s_class, s = tl.sum(k_class * q, 0) * scale, tl.sum(k * q[None, :], 1) * scale
+    largest = tl.maximum(tl.max(s, 0), s_class)
+    p_class, p = tl.exp(s_class - largest), tl.exp(s - largest)
+    total = tl.sum(p, 0) + p_class
+    return p_class / total, p / total
+
+
+@triton.jit
+def _class_attention_forward(
+    query, packed, out, scale, heads: tl.constexpr, width: tl.constexpr, patches: tl.constexpr
+):
+    """One head of one image: out = softmax(scale * query keys^T) values."""
+    image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
+    every: tl.constexpr = heads * width
+    packed += image * (patches + 1) * 2 * every + head * width
+    column = tl.program_id(0) * width + tl.arange(0, width)
+    q = tl.load(query + column).to(tl.float32)
+    k_class, k = _read_rows(packed, 2 * every, patches, width)
+    v_class, v = _read_rows(packed + every, 2 * every, patches, width)
+    p_class, p = _class_probabilities(q, k_class, k, scale)
+    tl.store(out + column, (tl.sum(p[:, None] * v, 0) + p_class * v_class).to(out.dtype.element_ty))
+
+
+@triton.jit
+def _class_attention_backward(
+    query,
+    packed,
+    out_gradient,
+    query_gradient,
+    gradient,
+    scale,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    patches: tl.constexpr,
+):
+    """One head of one image: the gradients of query, keys and values from that of out."""
+    image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
+    every: tl.constexpr = heads * width
+    packed += image * (patches + 1) * 2 * every + head * width
+    gradient += image * (patches + 1) * 2 * every + head * width
+    column = tl.program_id(0) * width + tl.arange(0, width)
+    q, g = tl.load(query + column).to(tl.float32), tl.load(out_gradient + column).to(tl.float32)
+    k_class, k = _read_rows(packed, 2 * every, patches, width)
+    v_class, v = _read_rows(packed + every, 2 * every, patches, width)
+    p_class, p = _class_probabilities(q, k_class, k, scale)
+    _write_rows(gradient + every, p_class * g, p[:, None] * g[None, :], 2 * every, patches, width)
+
+    dp_class, dp = tl.sum(v_class * g, 0), tl.sum(v * g[None, :], 1)
+    mean = tl.sum(p * dp, 0) + p_class * dp_class
+    ds_class, ds = p_class * (dp_class - mean) * scale, p * (dp - mean) * scale
+    _write_rows(gradient, ds_class * q, ds[:, None] * q[None, :], 2 * every, patches, width)
+    dq = tl.sum(ds[:, None] * k, 0) + ds_class * k_class
+    tl.store(query_gradient + column, dq.to(query_gradient.dtype.element_ty))
+
+
+@operator
+def class_attention_forward(query: Tensor, packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    images, tokens, _, heads, width = packed.shape
+    out = torch.empty_like(query)
+    given, sizes = (query, packed, out, scale), (heads, width, tokens - 1)
+    launch(_class_attention_forward, images * heads, *given, *sizes, warps=WARPS)
+    return out
+
+
+@operator
+def class_attention_backward(
+    query: Tensor, packed: Tensor, out_gradient: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    images, tokens, _, heads, width = packed.shape
+    query_gradient, gradient = torch.empty_like(query), torch.empty_like(packed)
+    given = query, packed, out_gradient, query_gradient, gradient, scale
+    launch(_class_attention_backward, images * heads, *given, heads, width, tokens - 1, warps=WARPS)
+    return query_gradient, gradient
+
+
+def _keep_class(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: Tensor) -> None:
+    query, packed, _, ctx.scale = inputs
+    ctx.save_for_backward(query, packed)
+
+
+def _differentiate_class(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    query, gradient = class_attention_backward(*ctx.saved_tensors, out_gradient.contiguous(), ctx.scale)
+    # A bias in all keys changes no probability, and one in all values is in the output as it is.
+    value_bias = out_gradient.sum(0, dtype=torch.float32)
+    return query, gradient, torch.stack([torch.zeros_like(value_bias), value_bias]), None
+
+
+class_attention_forward.register_autograd(_differentiate_class, setup_context=_keep_class)
+
+
+def class_attention(query: Tensor, packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(scale * query keys^T) values for every head, on a GPU. [images, heads, d_head]
+
+    `query` is the class token's [images, heads, d_head]; `packed` has all tokens' keys and values: [images,
+    tokens, 2, heads, d_head], the class token first, then 16, 32 or 64 patches. d_head is 16, 32, 64 or 128.
+    `bias`, float32 [2, heads, d_head], must be in `packed` already, detached: it gets its gradient here.
+    """
+    attended: Tensor = class_attention_forward(query.contiguous(), packed.contiguous(), bias, scale)
+    return attended
