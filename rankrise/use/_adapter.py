@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
@@ -37,26 +37,22 @@ class Measured:
     @property
     def no_gain(self) -> str | None:
         """A warning if the loss did not fall."""
-        return no_gain(self.base["loss"], self.tuned["loss"])
+        return no_gain(self.base, self.tuned)
 
 
 def kept_gain(base: float, tuned: float, cut: float) -> float | None:
-    """The share of the fall of the loss that a cut keeps; None if the loss did not fall.
-
-    >>> kept_gain(base=2.0, tuned=1.0, cut=1.25)
-    0.75
-    """
+    """The share of the fall of the loss that a cut keeps; None if the loss did not fall."""
     return (base - cut) / (base - tuned) if tuned < base else None
 
 
-def no_gain(base: float, tuned: float) -> str | None:
-    """What to say if the loss did not fall."""
-    if tuned < base:
+def no_gain(base: Mapping[str, float], tuned: Mapping[str, float]) -> str | None:
+    """A warning if the loss did not fall from the base to the tuned model."""
+    if tuned["loss"] < base["loss"]:
         return None
     return (
-        f"The loss is {base:.4g} in the base and {tuned:.4g} in the tuned model, so there is no gain to "
-        "keep: are BASE and TUNED swapped, is this other data than it was tuned on, or was it tuned for "
-        "too long?"
+        f"The loss is {base['loss']:.4g} in the base and {tuned['loss']:.4g} in the tuned model, so there is "
+        "no gain to keep: are BASE and TUNED swapped, is this other data than it was tuned on, or was it "
+        "tuned for too long?"
     )
 
 
@@ -69,12 +65,11 @@ class Rest:
     kept: bool = True
     """Whether they are part of the adapter."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    """What is kept, by its name in the model."""
+    """Those that are kept."""
     modules: tuple[str, ...] = ()
-    """Modules that are kept whole, with all their tensors."""
+    """Modules that are kept whole."""
     loose: tuple[str, ...] = ()
-    """Parameters that PEFT cannot hold, since their module also holds matrices that are cut; `save` refuses
-    them."""
+    """Parameters that PEFT cannot hold, beside matrices that are cut; `save` refuses them."""
 
     @property
     def parameters(self) -> int:
@@ -123,8 +118,8 @@ class Adapter:
     def held(self) -> float:
         """The share of the square of the whole change, of all parameters, that the saved adapter gives back.
 
-        It is the share after rounding to `dtype` and merging into the base as PEFT does. An adapter that was
-        shrunk holds this share of the larger adapter's change.
+        Rounding to `dtype` and merging as PEFT does are counted. A shrunk adapter holds a share of the larger
+        adapter's change.
         """
         return self.holds.share
 
@@ -139,8 +134,7 @@ class Adapter:
 
     @property
     def kept(self) -> float:
-        """The share kept of the square of the cut matrices, beyond rounding noise; weighted if moments were
-        used."""
+        """The share kept of the square of the cut matrices, beyond noise; weighted by moments if used."""
         return kept_share(self.spectra, self.ranks)
 
     @property
@@ -162,7 +156,7 @@ class Adapter:
         `padded` fills every matrix up to the largest rank, for servers such as vLLM that know one rank.
         `dtype` replaces the adapter's own.
         """
-        folder, adapter = Path(folder), replace(self, dtype=dtype or self.dtype)
+        folder = Path(folder)
         if is_taken(folder):
             raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
         if self.rest.loose:
@@ -187,8 +181,23 @@ class Adapter:
             "init_lora_weights": True,
             "revision": None,
         }
+        tensors, generator = dict[str, Tensor](), torch.Generator().manual_seed(0)
+        adapter = replace(self, dtype=dtype or self.dtype)
+        for name, (left, right) in self.factors.items():
+            # Random rows and zero columns, as PEFT initialises: the product stays and can be trained.
+            missing = ranks["r"] - left.shape[1] if padded else 0
+            added = torch.rand(missing, right.shape[1], generator=generator).mul_(2).sub_(1)
+            added = (added / right.shape[1] ** 0.5).to(right)
+            tensors[f"{name}.lora_A.weight"] = torch.cat([right, added]).to(adapter.dtype)
+            tensors[f"{name}.lora_B.weight"] = nn.functional.pad(left, (0, missing)).to(adapter.dtype)
+        for name, tensor in self.rest.tensors.items():
+            module, _, leaf = name.rpartition(".")
+            tensors[f"{module}.base_layer.{leaf}" if self.ranks.get(module) else name] = tensor
+        stored = {
+            PREFIX + name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
+        }
         with whole_folder(folder) as temporary:
-            save(temporary / TENSORS, _tensors(adapter, ranks["r"] if padded else 0), {"format": "pt"})
+            save(temporary / TENSORS, stored, {"format": "pt"})
             write_json(temporary / ADAPTER_CONFIG, config)
             write_json(temporary / REPORT, adapter.to_dict())
         return folder
@@ -257,23 +266,3 @@ def lora_config(
         # In a list, PEFT would take other modules with the same ending too.
         "target_modules": "|".join(map(re.escape, chosen)) if shadowed else list(chosen),
     }
-
-
-def _tensors(adapter: Adapter, least_rank: int) -> dict[str, Tensor]:
-    """All tensors by their names in the file, filled up to `least_rank`.
-
-    The added rows of A are random, as PEFT initialises them, and the added columns of B are zero, so the
-    product stays and the padding can be trained.
-    """
-    found: dict[str, Tensor] = {}
-    generator = torch.Generator().manual_seed(0)
-    for name, (left, right) in adapter.factors.items():
-        missing = max(least_rank - left.shape[1], 0)
-        added = torch.rand(missing, right.shape[1], generator=generator).mul_(2).sub_(1)
-        added = (added / right.shape[1] ** 0.5).to(right)
-        found[f"{name}.lora_A.weight"] = torch.cat([right, added]).to(adapter.dtype)
-        found[f"{name}.lora_B.weight"] = torch.nn.functional.pad(left, (0, missing)).to(adapter.dtype)
-    for name, tensor in adapter.rest.tensors.items():
-        module, _, leaf = name.rpartition(".")
-        found[f"{module}.base_layer.{leaf}" if adapter.ranks.get(module) else name] = tensor
-    return {PREFIX + name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}

@@ -44,8 +44,7 @@ def extract(
     rank that pays. Without, a plain SVD at one rank for all, unless `uniform=False`.
 
     What else changed (biases, norms, embeddings, a new head, modules that `only` does not accept) is in
-    `.rest`, and `rest="leave"` leaves it out. Directions that rounding alone could have made do not count. No
-    matrix gets more than `largest` directions.
+    `.rest`, and `rest="leave"` leaves it out. No matrix gets more than `largest` directions.
 
     >>> from copy import deepcopy
     >>> base = nn.Sequential(nn.Linear(6, 4, bias=False))
@@ -57,15 +56,12 @@ def extract(
     ({'0': 1}, 1.0)
     """
     budget = Budget(rank, parameters, keep, gain)
-    if gain is not None and evaluate is None:
-        raise RankriseError("gain is a share of the fall of a loss: pass evaluate, a function of the model.")
     if largest is not None and largest < 1:
         raise RankriseError(f"largest is {largest}: pass 1 or more.")
     uniform = moments is None if uniform is None else uniform
     both = pair(base, tuned, only)
     kept_whole = _rest(both) if rest == "keep" else Rest(tuple(name for name, _, _ in both.changed()), False)
-    model = both.tuned.model
-    bench = None
+    model, bench = both.tuned.model, None
     if evaluate is not None:
         bench = Bench(both, model if isinstance(tuned, nn.Module) else load_model(tuned), evaluate)
     one = sum(matrix.out + matrix.into for matrix in both.matrices)
@@ -93,7 +89,7 @@ def extract(
         measure_held=lambda adapter: _held(adapter, both, device),
         task="CAUSAL_LM" if is_causal(model) else None,
         module_names=tuple(name for name, _ in model.named_modules()),
-        moments=None if moments is None else moments.to_dict(),
+        moments=moments and moments.to_dict(),
     )
     adapter = replace(adapter, dtype=dtypes.most_common(1)[0][0])
     if largest is not None and adapter.kept < (keep or 0) and highest(adapter.spectra) >= largest:
@@ -156,8 +152,8 @@ def _held(adapter: Adapter, both: Pair, device: str | torch.device | None) -> He
             left_out[name] = square
     if whole == 0:
         return Held(1.0, {})
-    shares = {name: square / whole for name, square in left_out.items()}
-    return Held(1 - lost / whole, dict(sorted(shares.items(), key=lambda item: -item[1])))
+    largest_first = sorted(left_out, key=lambda name: -left_out[name])
+    return Held(1 - lost / whole, {name: left_out[name] / whole for name in largest_first})
 
 
 def _square(tensor: Tensor) -> float:

@@ -1,5 +1,6 @@
 """`use.moments`: sums of `x x^T` on both sides of every layer, gathered while losses are differentiated."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -35,10 +36,9 @@ def moments(
 ) -> Moments:
     """Measure second moments of every linear layer's inputs, and of the loss gradients at its outputs.
 
-    `loss(model, batch)` is the mean loss of a batch. `use.sampled` draws labels from the model's own
-    predictions, which gives the true Fisher matrix; weight the cut of a trained model by that. Moments stay
-    on the model's device and take 4 bytes per entry: 35 GB for Llama 2 7B, or 9 GB with `block=1024`. What
-    you pass as `about` is kept with them and in their file.
+    `loss(model, batch)` is the mean loss of a batch, such as `use.sampled`. Moments stay on the model's
+    device and take 4 bytes per entry: 35 GB for Llama 2 7B, or 9 GB with `block=1024`. What you pass as
+    `about` is kept in their file.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -47,8 +47,6 @@ def moments(
     (tensor([[ 5.,  7.],
             [ 7., 10.]]), tensor([[1.]]))
     """
-    if block < 1:
-        raise RankriseError(f"block is {block}: pass 1 or more.")
     network = unwrap(model)
     gathered = _Gathered([matrix.name for matrix in linear_layers(network) if only(matrix.name)], block)
     examples = 0
@@ -58,9 +56,7 @@ def moments(
             with torch.enable_grad():
                 value = loss(model, batch)
                 if not torch.isfinite(value):
-                    raise RankriseError(
-                        f"The loss of a batch is {float(value.detach())}: check the data and the model."
-                    )
+                    raise RankriseError(f"The loss of a batch is {value.item()}: check data and model.")
                 if value.requires_grad:
                     value.backward()
             gathered.end_batch()
@@ -72,10 +68,10 @@ def moments(
     inputs, outputs, tokens = gathered.means(examples)
     if not inputs:
         raise RankriseError("The loss depends on no linear layer: pass the plain model and a loss of it.")
-    found = Moments(
-        inputs, outputs, examples, {"model": fingerprint(network), "block": block, **(about or {})}, tokens
-    )
-    found.warn()
+    facts = {"model": fingerprint(network), "block": block, **(about or {})}
+    found = Moments(inputs, outputs, examples, facts, tokens)
+    if found.too_few:
+        warnings.warn(found.too_few, stacklevel=2)
     return found
 
 
@@ -83,13 +79,13 @@ def sampled(model: Any, batch: Mapping[str, Tensor], generator: torch.Generator 
     """The mean cross-entropy of labels drawn from the model's own predictions.
 
     `batch` is what a causal model or classifier of transformers takes. The gradients have the moment of the
-    true Fisher matrix, even where the data's own labels are predicted almost surely and give hardly any
-    gradient. For repeatable results pass `functools.partial(use.sampled, generator=...)` to `use.moments`.
+    true Fisher matrix, even where the data's labels are almost certain. For repeatable results pass
+    `functools.partial(use.sampled, generator=...)` to `use.moments`.
     """
     logits, counted = _logits(model, batch)
-    if not bool(logits.isfinite().all()):
-        raise RankriseError(f"{type(model).__name__} gives infinite or undefined outputs: check its weights.")
     logits = logits[counted]
+    if not logits.isfinite().all():
+        raise RankriseError(f"{type(model).__name__} gives infinite or undefined outputs: check its weights.")
     with torch.no_grad():
         labels = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
     return nn.functional.cross_entropy(logits, labels)
@@ -111,9 +107,7 @@ def _logits(model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     output = model(**{name: tensor for name, tensor in batch.items() if name != "labels"})
     logits = getattr(output, "logits", None)
     if logits is None or logits.ndim not in (2, 3) or logits.shape[-1] < 2:
-        raise RankriseError(
-            f"{type(model).__name__} gives no logits of classes or tokens: pass a loss of your own."
-        )
+        raise RankriseError(f"{type(model).__name__} gives no logits of classes: pass a loss of your own.")
     counted = torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
     if "labels" in batch:
         counted = batch["labels"] != IGNORED
@@ -142,11 +136,12 @@ class Sum:
     def add(self, rows: Tensor, factor: float = 1.0) -> None:
         """Add `factor * rows^T rows`. [tokens, size]"""
         size = rows.shape[1]
-        if not self.blocks:
-            parts = 1 if size > DIAGONAL_ABOVE else -(-size // self.block)
+        if not self.blocks and size > DIAGONAL_ABOVE:
+            self.blocks = [torch.zeros(size, device=rows.device)]
+        elif not self.blocks:
+            parts = -(-size // self.block)
             sizes = [size // parts + (place < size % parts) for place in range(parts)]
-            shapes = [(size,)] if size > DIAGONAL_ABOVE else [(size, size) for size in sizes]
-            self.blocks = [torch.zeros(shape, device=rows.device) for shape in shapes]
+            self.blocks = [torch.zeros(side, side, device=rows.device) for side in sizes]
         parts = rows.split([len(total) for total in self.blocks], dim=1)
         for total, part in zip(self.blocks, parts, strict=True):
             if total.ndim == 1:
@@ -167,13 +162,13 @@ class _Gathered:
 
     def __init__(self, layers: list[str], block: int) -> None:
         self.examples = 0
-        """In the current batch."""
+        """Examples in the current batch."""
         self._layers, self._block = layers, block
         self._inputs: dict[frozenset[str], Sum] = {}
-        """Of tensors that just these layers read, each with a gradient at the same tokens."""
+        """By the layers that read a tensor and got a gradient at the same tokens."""
         self._outputs: dict[str, Sum] = {}
         self._reads: dict[Any, tuple[Tensor, list[tuple[str, Tensor]]]] = {}
-        """Tensors that layers read in this batch, and the tokens where each reader got a gradient."""
+        """Tensors read in this batch, and the tokens where each reader got a gradient."""
 
     @contextmanager
     def listening(self, model: nn.Module) -> Iterator[None]:
@@ -220,19 +215,18 @@ class _Gathered:
         for tensor, readers in self._reads.values():
             alike: list[tuple[Tensor, set[str]]] = []
             for name, reached in readers:
-                for other, names in alike:
-                    if name not in names and torch.equal(reached, other):
-                        names.add(name)
-                        break
-                else:
+                same = (names for at, names in alike if name not in names and torch.equal(reached, at))
+                if (names := next(same, None)) is None:
                     alike.append((reached, {name}))
+                else:
+                    names.add(name)
             for reached, names in alike:
                 total = self._inputs.setdefault(frozenset(names), Sum(self._block))
                 total.add(tensor.flatten(0, -2)[reached].float())
         self._reads.clear()
 
     def means(self, examples: int) -> tuple[dict[str, Moment], dict[str, Moment], dict[str, int]]:
-        """The moments of inputs and of outputs, and the number of tokens, of all layers that were reached.
+        """The moments of inputs and outputs, and the number of tokens, of all layers that were reached.
 
         Layers that always read the same tensors get the same moment.
         """
@@ -240,10 +234,10 @@ class _Gathered:
             name: tuple(each for names, each in self._inputs.items() if name in names and each.tokens)
             for name in self._layers
         }
-        read = {name: sums for name, sums in read.items() if sums}
-        tokens = {sums: sum(each.tokens for each in sums) for sums in read.values()}
+        tokens = {sums: sum(each.tokens for each in sums) for sums in read.values() if sums}
         # Means of several sums come first, since that of one sum takes its memory.
         means = {sums: _mean(sums, tokens[sums]) for sums in sorted(tokens, key=len, reverse=True)}
-        inputs = {name: means[sums] for name, sums in read.items()}
-        outputs = {name: _mean((self._outputs[name],), examples) for name in read}
-        return inputs, outputs, {name: tokens[sums] for name, sums in read.items()}
+        reached = {name: sums for name, sums in read.items() if sums}
+        inputs = {name: means[sums] for name, sums in reached.items()}
+        outputs = {name: _mean((self._outputs[name],), examples) for name in reached}
+        return inputs, outputs, {name: tokens[sums] for name, sums in reached.items()}

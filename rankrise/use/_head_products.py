@@ -7,7 +7,6 @@ that is k wider computes them. The biases stay those of the trained model.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,50 +24,35 @@ def has_head_products(model: Any) -> bool:
     return getattr(getattr(model, "config", None), "model_type", None) in KINDS
 
 
-@dataclass(frozen=True, eq=False)
 class HeadProducts:
-    """The initial and trained heads of every layer, and the directions of their products' change."""
+    """The directions in which the products of all heads changed."""
 
-    before: tuple[Layer, ...]
-    after: tuple[Layer, ...]
-    cuts: dict[str, list[list[Cut]]]
-    """For "KQ" and "VO", by layer and head."""
-    causal: bool
-
-    def all_cuts(self, products: Sequence[str]) -> list[Cut]:
-        return [cut for product in products for layer in self.cuts[product] for cut in layer]
+    def __init__(self, base: Any, tuned: Any) -> None:
+        if not has_head_products(tuned):
+            raise RankriseError(
+                f"The heads of {type(tuned).__name__} cannot be cut: pass a model of type "
+                f"{' or '.join(KINDS)}, or leave out kq and vo."
+            )
+        self.layers = list(zip(heads(base), heads(tuned), strict=True))
+        self.causal = KINDS[tuned.config.model_type]
+        self.cuts = {
+            "KQ": [_changes(old.key, old.query, new.key, new.query) for old, new in self.layers],
+            "VO": [_changes(old.value, old.output, new.value, new.output) for old, new in self.layers],
+        }
+        """By layer and head."""
 
     @contextmanager
     def cut_to(self, model: nn.Module, rank: int, products: Sequence[str]) -> Iterator[None]:
         """Cut every head's products to a rank inside the model; other products stay trained."""
-        replaced: list[Any] = []
+        modules: list[Any] = [model.get_submodule(after.name) for _, after in self.layers]
         try:
-            for place, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
-                kept = {
-                    product: [cut.factors(rank) for cut in self.cuts[product][place]] for product in products
-                }
-                module: Any = model.get_submodule(after.name)
-                replaced.append(module)
+            for place, (module, (before, after)) in enumerate(zip(modules, self.layers, strict=True)):
+                kept = {name: [cut.factors(rank) for cut in self.cuts[name][place]] for name in products}
                 module.forward = _forward(before, after, kept, self.causal)
             yield
         finally:
-            for module in replaced:
-                del module.forward
-
-
-def head_products(base: Any, tuned: Any) -> HeadProducts:
-    """Find the directions of the change of every head's products."""
-    if not has_head_products(tuned):
-        raise RankriseError(
-            f"The heads of {type(tuned).__name__} cannot be cut: pass a model of type {' or '.join(KINDS)}, "
-            "or leave out kq and vo."
-        )
-    before, after = tuple(heads(base)), tuple(heads(tuned))
-    cuts: dict[str, list[list[Cut]]] = {"KQ": [], "VO": []}
-    for old, new in zip(before, after, strict=True):
-        cuts["KQ"].append(_changes(old.key, old.query, new.key, new.query))
-        cuts["VO"].append(_changes(old.value, old.output, new.value, new.output))
-    return HeadProducts(before, after, cuts, KINDS[tuned.config.model_type])
+            for module in modules:
+                vars(module).pop("forward", None)
 
 
 def _changes(old_left: Tensor, old_right: Tensor, left: Tensor, right: Tensor) -> list[Cut]:

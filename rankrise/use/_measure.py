@@ -1,8 +1,8 @@
 """The loss of an adapter, measured in the tuned model, and the ranks that a budget gives it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,18 +23,24 @@ class Bench:
     """A tuned model in which cuts of its own change are tried; its weights are put back afterwards."""
 
     def __init__(self, both: Pair, model: nn.Module, evaluate: Evaluate) -> None:
-        self.model, self.both, self._evaluate = model, both.cached(), evaluate
+        base = replace(both.base, load=cache(both.base.load))  # the base is read once for all cuts
+        self.model, self.both, self._evaluate = model, replace(both, base=base), evaluate
         self._tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
         self._tensors |= dict(model.named_buffers())
 
+    @torch.no_grad()
     def scores(self, tensors: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """The scores of the tuned model, with these tensors in place of its own."""
-        training = self.model.training
+        tensors, training = tensors or {}, self.model.training
+        own = {name: self._tensors[name].clone() for name in tensors}
         self.model.eval()
         try:
-            with torch.no_grad(), self._holding(tensors or {}):
-                found = self._evaluate(self.model)
+            for name, tensor in tensors.items():
+                self._tensors[name].copy_(tensor)
+            found = self._evaluate(self.model)
         finally:
+            for name, tensor in own.items():
+                self._tensors[name].copy_(tensor)
             self.model.train(training)
         given = found if isinstance(found, Mapping) else {"loss": found}
         scores = {str(name): float(value) for name, value in given.items()}
@@ -62,17 +68,6 @@ class Bench:
                 tensors[name] = before
         return self.scores(tensors)
 
-    @contextmanager
-    def _holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        own = {name: self._tensors[name].detach().clone() for name in tensors}
-        try:
-            for name, tensor in tensors.items():
-                self._tensors[name].copy_(tensor)
-            yield
-        finally:
-            for name, tensor in own.items():
-                self._tensors[name].copy_(tensor)
-
 
 def fitted(
     budget: Budget,
@@ -88,6 +83,8 @@ def fitted(
     The ranks that keep a gain are the least where all matrices have one rank, and within 2 % of the
     parameters otherwise.
     """
+    if budget.gain is not None and bench is None:
+        raise RankriseError("gain is a share of the fall of a loss: pass evaluate, a function of the model.")
     cuts: dict[str, Cut] = {}
     for place, matrix in enumerate(matrices):
         cuts[matrix.name] = cut(matrix).to("cpu")
@@ -101,7 +98,8 @@ def fitted(
         return adapter
     base, tuned = bench.of_base(), bench.scores()
     if budget.gain is not None:
-        refuse_no_gain(base, tuned)
+        if nothing := no_gain(base, tuned):
+            raise RankriseError(nothing)
         wanted = base["loss"] - budget.gain * (base["loss"] - tuned["loss"])
         most, one, ranks = highest(spectra), cost_of_one(spectra), one_rank if uniform else ranks_within
 
@@ -119,9 +117,3 @@ def fitted(
             )
         adapter = adapter.at(ranks(spectra, found))
     return replace(adapter, measured=Measured(base, tuned, bench.of(adapter)))
-
-
-def refuse_no_gain(base: Mapping[str, float], tuned: Mapping[str, float]) -> None:
-    """Refuse to search for a share of a gain that does not exist."""
-    if (nothing := no_gain(base["loss"], tuned["loss"])) is not None:
-        raise RankriseError(nothing)

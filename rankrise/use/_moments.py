@@ -5,6 +5,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.tensors import read_tensors, write_tensors
-from rankrise.use._weights import Matrix, Source, fingerprint
+from rankrise.use._weights import Matrix
 
 FORMAT = "rankrise-moments/2"
 
@@ -57,7 +58,18 @@ class Moment:
             raise RankriseError(f"A moment has the mean eigenvalue {mean}: measure it on finite losses.")
         if mean == 0:  # nothing depends on this side
             return Root(tuple(torch.full((len(block),), 1e-12) for block in blocks))
-        return Root(tuple(_root(block, damping * mean) for block in blocks))
+        roots, added = [], damping * mean
+        for block in blocks:
+            if block.ndim == 1:
+                roots.append((block + added).sqrt().float())
+                continue
+            root, failed = torch.linalg.cholesky_ex(
+                (block + block.mT) / 2 + added * torch.eye(len(block)).to(block)
+            )
+            if failed:
+                raise RankriseError("A moment has negative eigenvalues: measure it again with use.moments.")
+            roots.append(root.float())
+        return Root(tuple(roots))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,20 +83,23 @@ class Root:
         return torch.cat(
             [
                 block[:, None] * rows if block.ndim == 1 else block.mT @ rows
-                for block, rows in self._by_block(matrix)
+                for block, rows in self._parts(matrix)
             ]
         )
 
     def undo(self, matrix: Tensor) -> Tensor:
         """`L^-T @ matrix`."""
+        solve = partial(torch.linalg.solve_triangular, upper=True)
         return torch.cat(
             [
-                rows / block[:, None]
-                if block.ndim == 1
-                else torch.linalg.solve_triangular(block.mT, rows, upper=True)
-                for block, rows in self._by_block(matrix)
+                rows / block[:, None] if block.ndim == 1 else solve(block.mT, rows)
+                for block, rows in self._parts(matrix)
             ]
         )
+
+    def _parts(self, matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        parts = matrix.split([len(block) for block in self.blocks])
+        return ((block.to(matrix), rows) for block, rows in zip(self.blocks, parts, strict=True))
 
     @property
     def square(self) -> float:
@@ -93,35 +108,21 @@ class Root:
 
     @property
     def norm(self) -> float:
-        """The largest singular value."""
-        return max(
-            float(block.abs().max()) if block.ndim == 1 else _norm(block.double()) for block in self.blocks
-        )
-
-    def _by_block(self, matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        parts = matrix.split([len(block) for block in self.blocks])
-        return ((block.to(matrix), rows) for block, rows in zip(self.blocks, parts, strict=True))
+        """The largest singular value, by power iteration."""
+        found = []
+        for block in (block.double() for block in self.blocks):
+            if block.ndim == 1:
+                found.append(float(block.max()))
+                continue
+            vector = block.mT @ torch.ones(len(block), 1).to(block)
+            for _ in range(50):
+                vector = block.mT @ (block @ (vector / torch.linalg.vector_norm(vector)))
+            found.append(float(torch.linalg.vector_norm(vector)) ** 0.5)
+        return max(found)
 
 
 Roots = tuple[Root, Root]
 """The roots of a matrix's C and G."""
-
-
-def _root(block: Tensor, added: float) -> Tensor:
-    if block.ndim == 1:
-        return (block + added).sqrt().float()
-    damped = (block + block.mT) / 2 + added * torch.eye(len(block), dtype=block.dtype, device=block.device)
-    root, failed = torch.linalg.cholesky_ex(damped)
-    if failed:
-        raise RankriseError("A moment has negative eigenvalues: measure it again with use.moments.")
-    return root.float()
-
-
-def _norm(block: Tensor, iterations: int = 50) -> float:
-    vector = block.mT @ torch.ones(len(block), 1, dtype=block.dtype, device=block.device)
-    for _ in range(iterations):
-        vector = block.mT @ (block @ (vector / torch.linalg.vector_norm(vector)))
-    return float(torch.linalg.vector_norm(vector)) ** 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,21 +167,13 @@ class Moments:
             f"they have inputs ({worst} saw {self.tokens[worst]} and has {widths[worst]}); use more examples."
         )
 
-    def refuse_other_model(self, model: Source) -> None:
-        """Refuse a model that they were not measured on."""
-        if self.about.get("model") not in (None, fingerprint(model)):
-            raise RankriseError(
-                "The moments were measured on a model with other weights: measure them on this one, into "
-                "another file."
-            )
-
     def roots(self, matrix: Matrix, damping: float = DAMPING, device: Any = None) -> Roots:
         """The roots of a matrix's C and G."""
         inputs, outputs = self.inputs.get(matrix.name), self.outputs.get(matrix.name)
         if inputs is None or outputs is None:
             raise RankriseError(
-                f"There are no moments of {matrix.name}: the loss did not depend on this layer. Leave the "
-                "layer out with `only`, or leave out the moments."
+                f"There are no moments of {matrix.name}: the loss did not depend on it. Leave it out with "
+                "`only`, or leave out the moments."
             )
         part = outputs.part(matrix.first, matrix.first + matrix.out)
         if (inputs.size, part.size) != (matrix.into, matrix.out):
@@ -192,21 +185,18 @@ class Moments:
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file; a shared moment is written once."""
-        firsts: dict[int, str] = {}
-        for name, moment in self.inputs.items():
-            firsts.setdefault(id(moment), name)
-        same = {name: firsts[id(moment)] for name, moment in self.inputs.items()}
-        same = {name: first for name, first in same.items() if first != name}
-        own = {name: moment for name, moment in self.inputs.items() if name not in same}
+        firsts = {id(moment): name for name, moment in reversed(self.inputs.items())}
+        own = {name: self.inputs[name] for name in firsts.values()}
+        same = {name: firsts[id(moment)] for name, moment in self.inputs.items() if name not in own}
         tensors = {
             f"{side}/{name}/{place}": block.cpu()
             for side, moments in (("inputs", own), ("outputs", self.outputs))
             for name, moment in moments.items()
             for place, block in enumerate(moment.blocks)
         }
-        values = {"same_inputs": same, "about": self.about, "tokens": self.tokens}
-        texts = {name: json.dumps(value) for name, value in values.items()}
-        write_tensors(Path(path), tensors, {"format": FORMAT, "examples": str(self.examples), **texts})
+        facts = {"examples": self.examples, "same_inputs": same, "about": self.about, "tokens": self.tokens}
+        texts = {name: json.dumps(value) for name, value in facts.items()}
+        write_tensors(Path(path), tensors, {"format": FORMAT, **texts})
         return Path(path)
 
     @classmethod
@@ -222,13 +212,11 @@ class Moments:
         inputs, outputs = (
             {name: Moment(tuple(parts)) for name, parts in side.items()} for side in blocks.values()
         )
-        inputs |= {name: inputs[first] for name, first in json.loads(texts["same_inputs"]).items()}
-        about, tokens = json.loads(texts["about"]), json.loads(texts["tokens"])
-        loaded = cls(inputs, outputs, int(texts["examples"]), about, tokens)
-        loaded.warn()
+        examples, same, about, tokens = (
+            json.loads(texts[name]) for name in ("examples", "same_inputs", "about", "tokens")
+        )
+        inputs |= {name: inputs[first] for name, first in same.items()}
+        loaded = cls(inputs, outputs, examples, about, tokens)
+        if loaded.too_few:
+            warnings.warn(loaded.too_few, stacklevel=2)
         return loaded
-
-    def warn(self) -> None:
-        """Warn the caller's caller of too few tokens."""
-        if self.too_few is not None:
-            warnings.warn(self.too_few, stacklevel=3)

@@ -40,35 +40,28 @@ def shrink(
     adapter. Whole modules and biases in the adapter stay as they are.
     """
     budget = Budget(rank, parameters, keep, gain)
-    if gain is not None and evaluate is None:
-        raise RankriseError("gain is a share of the fall of a loss: pass evaluate, a function of the model.")
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
     stored = read_adapter(adapter)
-    rest = _rest(stored)
-    if base is None:
-        transposed = bool(stored.config.get("fan_in_fan_out"))
-        matrices = tuple(
-            Matrix(name, len(left), right.shape[1], transposed)
-            for name, (left, right) in stored.factors.items()
-        )
-        module_names = tuple(stored.factors)
-    else:
+    rest, transposed, bench = _rest(stored), bool(stored.config.get("fan_in_fan_out")), None
+    matrices = tuple(
+        Matrix(name, len(left), right.shape[1], transposed) for name, (left, right) in stored.factors.items()
+    )
+    module_names = tuple(stored.factors)
+    if base is not None:
         base = unwrap(base)
         matrices = _matrices_in(base, stored)
         module_names = tuple(name for name, _ in base.named_modules())
-    bench = None
-    if evaluate is not None and base is not None:
-        tuned = _merged(base, stored, rest)
-        after = open_source(tuned)
-        others = tuple(name for name in dict.fromkeys(after.first_names.values()) if name in rest.changed)
-        bench = Bench(Pair(open_source(base), after, matrices, others), tuned, evaluate)
+        if evaluate is not None:
+            tuned = _merged(base, stored, rest)
+            after = open_source(tuned)
+            others = tuple(name for name in dict.fromkeys(after.first_names.values()) if name in rest.changed)
+            bench = Bench(Pair(open_source(base), after, matrices, others), tuned, evaluate)
 
     def cut(matrix: Matrix) -> Cut:
         left, right = (factor.to(device or factor.device) for factor in stored.factors[matrix.name])
-        return cut_product(
-            left, right, None if moments is None else moments.roots(matrix, damping, left.device)
-        )
+        roots = None if moments is None else moments.roots(matrix, damping, left.device)
+        return cut_product(left, right, roots)
 
     return fitted(
         budget,
@@ -83,7 +76,7 @@ def shrink(
         measure_held=lambda smaller: _held(smaller, stored),
         task=stored.config.get("task_type"),
         module_names=module_names,
-        moments=None if moments is None else moments.to_dict(),
+        moments=moments and moments.to_dict(),
     )
 
 
@@ -99,8 +92,8 @@ def _matrices_in(model: nn.Module, stored: StoredAdapter) -> tuple[Matrix, ...]:
     wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(model).origin
     if wanted and found and Path(wanted).name != Path(found).name:
         raise RankriseError(
-            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own base, or "
-            f"if they are the same, change base_model_name_or_path in {ADAPTER_CONFIG}."
+            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own base, or, "
+            f"if it is that, change base_model_name_or_path in {ADAPTER_CONFIG}."
         )
     matrices = tuple(matrix for matrix in linear_layers(model) if matrix.name in stored.factors)
     missing = stored.factors.keys() - {matrix.name for matrix in matrices}
@@ -111,19 +104,15 @@ def _matrices_in(model: nn.Module, stored: StoredAdapter) -> tuple[Matrix, ...]:
 
 def _rest(stored: StoredAdapter) -> Rest:
     """The adapter's biases and whole modules."""
-    endings, tensors, whole = (
-        tuple(stored.config.get("modules_to_save") or ()),
-        dict[str, Tensor](),
-        set[str](),
-    )
+    endings = tuple(stored.config.get("modules_to_save") or ())
+    tensors, whole = dict[str, Tensor](), set[str]()
     for key, tensor in stored.others.items():
         name = key.removeprefix(PREFIX).replace(".base_layer.", ".")
         owners = [name[: dot.start()] for dot in re.finditer(r"\.", name)]
-        owner = next((owner for owner in owners if endings and owner.endswith(endings)), None)
-        if owner is not None:
-            whole.add(owner)
-        elif not name.endswith(".bias"):
+        kept = [owner for owner in owners if owner.endswith(endings)] if endings else []
+        if not kept and not name.endswith(".bias"):
             raise RankriseError(f"{stored.folder} is not a plain LoRA adapter (it holds {key}): merge it.")
+        whole.update(kept[:1])
         tensors[name] = tensor
     return Rest(tuple(tensors), True, tensors, tuple(whole))
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import check_share
 from rankrise.record.names import TRUNCATION
 from rankrise.record.run import read_truncation
-from rankrise.use._adapter import kept_gain, lora_config
+from rankrise.use._adapter import kept_gain, lora_config, no_gain
 from rankrise.use._cut import Cut, cut_change
-from rankrise.use._head_products import HeadProducts, has_head_products, head_products
-from rankrise.use._measure import Bench, Evaluate, refuse_no_gain
+from rankrise.use._head_products import HeadProducts, has_head_products
+from rankrise.use._measure import Bench, Evaluate
 from rankrise.use._moments import DAMPING, Moments
 from rankrise.use._ranks import (
     Spectra,
@@ -31,7 +31,7 @@ from rankrise.use._ranks import (
     parameters_of,
     ranks_within,
 )
-from rankrise.use._weights import Matrix, Pair, Source, is_causal, load_model, pair
+from rankrise.use._weights import Matrix, Source, is_causal, load_model, pair
 from rankrise.watch._heads import heads
 from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 
@@ -103,16 +103,21 @@ class Truncation:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Group:
     """Matrices or products of heads that are cut together."""
 
+    weighted: bool
     spectra: Spectra
-    ranks: Callable[[int], dict[str, int]]
-    """The rank of each for one number."""
     scores: Callable[[int], dict[str, float]]
-    """The model's scores with the group cut to these ranks."""
+    """The model's scores with the group cut to a rank."""
     matrices: Sequence[Matrix] = ()
+
+    def ranks(self, rank: int) -> dict[str, int]:
+        """One rank for all, or the parameters of that rank spent by the weighted squares."""
+        if self.weighted:
+            return ranks_within(self.spectra, rank * cost_of_one(self.spectra))
+        return one_rank(self.spectra, rank)
 
 
 def truncate(
@@ -159,35 +164,36 @@ def truncate(
     both = pair(base, trained)
     bench = Bench(both, both.tuned.model, evaluate)
     whole, initial = bench.scores(), bench.of_base()
-    refuse_no_gain(initial, whole)
-    matrices, cuts = grouped(trained, both.matrices), dict[tuple[Matrix, str], Cut]()
-    products = cache(partial(head_products, base, trained))
+    if nothing := no_gain(initial, whole):
+        raise RankriseError(nothing)
+    matrices = grouped(trained, both.matrices)
     if groups is None:
         asked = [name for name in GROUPS if matrices[name]] + list(PRODUCTS) * has_head_products(trained)
     else:
-        asked = group_names(groups)
+        asked = sorted(group_names(groups), key=lambda name: name in PRODUCTS)
+
+    @cache
+    def cut(matrix: Matrix, method: str) -> Cut:
+        before, after = bench.both.read(matrix)
+        roots = moments.roots(matrix, damping, after.device) if moments and method == "weighted" else None
+        return cut_change(before.to(after.device), after, min(after.shape), roots)
+
+    @cache
+    def products() -> HeadProducts:
+        return HeadProducts(base, trained)
 
     def group(name: str, method: str) -> _Group:
         if name in PRODUCTS:
             return _of_heads(products(), PRODUCTS[name], bench)
         if not matrices[name]:
             raise RankriseError(f"The model has no matrices of the group {name!r}: pass others.")
-        for matrix in matrices[name]:
-            if (matrix, method) not in cuts:
-                before, after = bench.both.read(matrix)
-                roots = None
-                if method == "weighted" and moments is not None:
-                    roots = moments.roots(matrix, damping, after.device)
-                cuts[matrix, method] = cut_change(before.to(after.device), after, min(after.shape), roots)
-        return _of_matrices({matrix: cuts[matrix, method] for matrix in matrices[name]}, method, bench)
+        return _of_matrices({matrix: cut(matrix, method) for matrix in matrices[name]}, method, bench)
 
     ways = [
         (name, method)
         for name in asked
-        for method in ("plain", "weighted")
-        if method == "plain" or (moments is not None and name in GROUPS)
+        for method in (["plain", "weighted"] if moments is not None and name in GROUPS else ["plain"])
     ]
-    ways.sort(key=lambda way: way[0] in PRODUCTS)
     earlier = {(curve.group, curve.method): curve for curve in known}
     curves: list[GainCurve] = []
     for place, way in enumerate(ways):
@@ -196,8 +202,12 @@ def truncate(
             measured(curves)
         if progress is not None:
             progress((place + 1) / len(ways))
-    found = [curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())]
-    return Truncation(whole, initial, tuple(curves), _config(both, found[-1]) if found else None)
+    config = None
+    for chosen in (curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())):
+        config = lora_config(chosen, [name for name, _ in both.tuned.model.named_modules()])
+        config["fan_in_fan_out"] = any(each.transposed for each in both.matrices if chosen.get(each.name))
+        config |= {"task_type": "CAUSAL_LM"} if is_causal(trained) else {}
+    return Truncation(whole, initial, tuple(curves), config)
 
 
 def group_names(names: Iterable[str]) -> list[str]:
@@ -244,16 +254,9 @@ def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matr
 
 
 def _of_matrices(cuts: Mapping[Matrix, Cut], method: str, bench: Bench) -> _Group:
-    spectra = {str(place): made.spectrum for place, made in enumerate(cuts.values())}
-
-    def ranks(rank: int) -> dict[str, int]:
-        if method == "plain":
-            return one_rank(spectra, rank)
-        return ranks_within(spectra, rank * cost_of_one(spectra))
-
     def scores(rank: int) -> dict[str, float]:
         tensors: dict[str, Tensor] = {}
-        for (matrix, made), kept in zip(cuts.items(), ranks(rank).values(), strict=True):
+        for (matrix, made), kept in zip(cuts.items(), group.ranks(rank).values(), strict=True):
             if matrix.stored not in tensors:  # parts of a matrix share it
                 tensors[matrix.stored] = bench.both.tuned.read(matrix.stored).float().clone()
             weight = matrix.view(tensors[matrix.stored])
@@ -261,18 +264,18 @@ def _of_matrices(cuts: Mapping[Matrix, Cut], method: str, bench: Bench) -> _Grou
             weight.copy_(bench.both.read(matrix)[0].to(weight) + left @ right)
         return bench.scores(tensors)
 
-    return _Group(spectra, ranks, scores, tuple(cuts))
+    spectra = {str(place): made.spectrum for place, made in enumerate(cuts.values())}
+    group = _Group(method == "weighted", spectra, scores, tuple(cuts))
+    return group
 
 
 def _of_heads(found: HeadProducts, products: Sequence[str], bench: Bench) -> _Group:
-    cuts = found.all_cuts(products)
-    spectra = {str(place): made.spectrum for place, made in enumerate(cuts)}
-
     def scores(rank: int) -> dict[str, float]:
         with found.cut_to(bench.model, rank, products):
             return bench.scores()
 
-    return _Group(spectra, partial(one_rank, spectra), scores)
+    cuts = [cut for product in products for layer in found.cuts[product] for cut in layer]
+    return _Group(False, {str(place): cut.spectrum for place, cut in enumerate(cuts)}, scores)
 
 
 def _curve(
@@ -280,44 +283,29 @@ def _curve(
 ) -> GainCurve:
     """Measure a group at some ranks, or at powers of 2 and where the search for its functional rank leads."""
     initial, most = group.scores(0), highest(group.spectra)
-    scores = cache(group.scores)
-    measured = {rank for rank in ranks or [1 << place for place in range(most.bit_length())] if rank <= most}
+    wanted = {rank for rank in ranks or [1 << place for place in range(most.bit_length())] if rank <= most}
 
-    def share(rank: int) -> float | None:
-        measured.add(rank)
-        return kept_gain(initial["loss"], whole, scores(rank)["loss"])
+    @cache
+    def point(rank: int) -> Point:
+        wanted.add(rank)
+        scores, chosen = group.scores(rank), group.ranks(rank)
+        kept, parameters = kept_share(group.spectra, chosen), parameters_of(group.spectra, chosen)
+        return Point(*way, rank, parameters, kept, scores, kept_gain(initial["loss"], whole, scores["loss"]))
 
     def enough(rank: int) -> bool:
-        return (share(rank) or 0.0) >= gain
+        return (point(rank).gain or 0.0) >= gain
 
     if ranks is None:
         functional = at_most = least(enough, most) if whole < initial["loss"] else None
     else:
-        at_most = next(filter(enough, sorted(measured)), None)
-        functional = at_most if at_most == 1 or (at_most or 0) - 1 in measured else None
-    points = tuple(
-        Point(
-            *way,
-            rank=rank,
-            parameters=parameters_of(group.spectra, group.ranks(rank)),
-            kept=kept_share(group.spectra, group.ranks(rank)),
-            scores=scores(rank),
-            gain=share(rank),
-        )
-        for rank in sorted(measured)
-    )
+        at_most = next(filter(enough, sorted(wanted)), None)
+        functional = at_most if at_most == 1 or (at_most or 0) - 1 in wanted else None
+    points = tuple(point(rank) for rank in sorted(wanted))
     by_module: Counter[str] = Counter()
     if at_most is not None and group.matrices:
         for matrix, rank in zip(group.matrices, group.ranks(at_most).values(), strict=True):
             by_module[matrix.name] += rank  # the parts of a matrix together
     return GainCurve(*way, points, initial, most, functional, at_most, dict(by_module))
-
-
-def _config(both: Pair, ranks: Mapping[str, int]) -> dict[str, Any]:
-    """A LoraConfig's arguments."""
-    found = lora_config(ranks, [name for name, _ in both.tuned.model.named_modules()])
-    found["fan_in_fan_out"] = any(each.transposed for each in both.matrices if ranks.get(each.name))
-    return found | ({"task_type": "CAUSAL_LM"} if is_causal(both.tuned.model) else {})
 
 
 def write_curves(folder: Path, about: Mapping[str, Any], curves: Sequence[GainCurve], **scores: Any) -> Path:

@@ -2,9 +2,10 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rankrise.record.names import CONFIG
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._heads import unwrap
+from rankrise.watch._linear import is_conv1d
 from rankrise.watch._lora import ADAPTER_CONFIG
 from rankrise.watch._pretrained import offline, open_weights
 
@@ -82,10 +84,6 @@ class Pair:
     matrices: tuple[Matrix, ...]
     others: tuple[str, ...]
     """Biases, norms, embeddings, tied weights, a new head."""
-
-    def cached(self) -> "Pair":
-        """Keep each tensor of the base in memory once it has been read."""
-        return replace(self, base=replace(self.base, load=cache(self.base.load)))
 
     def read(self, matrix: Matrix) -> tuple[Tensor, Tensor]:
         """The matrix before and after, each in its own dtype."""
@@ -155,16 +153,15 @@ def load_model(source: str | Path) -> nn.Module:
     bars = transformers.utils.logging
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
+    options = {"config": empty.config, "local_files_only": True, "output_loading_info": True}
     with offline():
-        loaded, about = type(empty).from_pretrained(
-            folder, config=empty.config, local_files_only=True, output_loading_info=True
-        )
+        model, about = type(empty).from_pretrained(folder, **options)
     if shown:
         bars.enable_progress_bar()
     if about["missing_keys"]:  # transformers initialises them at random
         raise RankriseError(f"{str(source)!r} has no tensor for {min(about['missing_keys'])}: restore it.")
-    model: nn.Module = loaded.to("cuda") if torch.cuda.is_available() else loaded
-    return model
+    found: nn.Module = model.to("cuda") if torch.cuda.is_available() else model
+    return found
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
@@ -173,26 +170,16 @@ def linear_layers(model: nn.Module) -> list[Matrix]:
     >>> linear_layers(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))
     [Matrix(name='0', out=3, into=2, transposed=False, first=0)]
     """
-    owners: dict[int, int] = {}
-    for module in model.modules():
-        for parameter in set(module.parameters(recurse=False)):
-            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    owners = Counter(
+        id(parameter) for module in model.modules() for parameter in set(module.parameters(recurse=False))
+    )
     found = []
     for name, module in model.named_modules():
-        transposed = is_transposed(module)
-        if transposed is not None and owners[id(module.weight)] == 1:
+        transposed = is_conv1d(module)
+        if (transposed or type(module) is nn.Linear) and owners[id(module.weight)] == 1:
             out, into = module.weight.shape[::-1] if transposed else module.weight.shape
             found.append(Matrix(name, int(out), int(into), transposed))
     return found
-
-
-def is_transposed(module: nn.Module | None) -> bool | None:
-    """Whether a linear layer stores its weight as [in, out]; None for other modules."""
-    if type(module) is nn.Linear:
-        return False
-    if type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int):
-        return True  # the transformers class, without importing transformers
-    return None
 
 
 def is_causal(model: Any) -> bool:
@@ -214,18 +201,16 @@ def fingerprint(model: Source) -> str:
 
 def _equal(before: Tensor, after: Tensor) -> bool:
     """Whether two tensors are the same up to the rounding of the coarser dtype."""
-    if not (before.is_floating_point() and after.is_floating_point()):
-        return torch.equal(before.to(after), after)
-    coarser = max((before.dtype, after.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    coarser = after.dtype
+    if before.is_floating_point() and after.is_floating_point():
+        coarser = max((before.dtype, after.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     return torch.equal(before.to(after.device, coarser), after.to(coarser))
 
 
 def _is_new_head(matrix: Matrix, found: tuple[int, ...] | None) -> bool:
     """Whether the base lacks a layer outside the repeated ones, or has it with another number of outputs."""
-    if re.search(r"(^|\.)\d+\.", matrix.name):
-        return False
-    there = (found[::-1] if matrix.transposed else found) if found else (0, matrix.into)
-    return there[1:] == (matrix.into,) and there[0] != matrix.out
+    out, *into = (found[::-1] if matrix.transposed else found) if found else (0, matrix.into)
+    return not re.search(r"(^|\.)\d+\.", matrix.name) and into == [matrix.into] and out != matrix.out
 
 
 def _path_of(model: Any) -> str:

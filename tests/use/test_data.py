@@ -13,8 +13,7 @@ from torch import nn
 
 from rankrise import RankriseError, use
 from rankrise.recipes.use_settings import Measuring
-from rankrise.use._examples import batched, read_examples
-from rankrise.use.data import read_data
+from rankrise.use.data import batched, read_data, read_examples
 
 
 def examples(model: Any, path: Path, rows: list[Any], at_most: int = 100) -> Any:

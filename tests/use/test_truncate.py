@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankrise import RankriseError, use, watch
 from rankrise.show.truncation import notes
-from rankrise.use._head_products import head_products
+from rankrise.use._head_products import HeadProducts
 from rankrise.use._truncate import grouped
 from rankrise.use._weights import linear_layers
 from rankrise.use.types import GainCurve, Point, Truncation
@@ -25,7 +25,7 @@ def test_widened_heads_with_all_directions_are_the_trained_model(
 ) -> None:
     base = made(name)
     tuned, batch = changed(base, 0.3), inputs(base)
-    found = head_products(base, tuned)
+    found = HeadProducts(base, tuned)
     with torch.no_grad():
         want = tuned(**batch).logits
         with found.cut_to(tuned, 16, products):
@@ -41,7 +41,7 @@ def test_widened_heads_compute_the_cut_products(name: str, rank: int) -> None:
     """One attention layer by hand, from the products as [d, d] matrices."""
     base = made(name)
     tuned = changed(base, 0.3)
-    found = head_products(base, tuned)
+    found = HeadProducts(base, tuned)
     old, new = watch.heads(base)[1], watch.heads(tuned)[1]
     x = torch.randn(5, 16)
 
