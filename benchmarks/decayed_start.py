@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.record.names import INITIAL, latest_checkpoint
+from rankrise.record.folder import INITIAL, latest_checkpoint
 from rankrise.train._times import decayed
 
 FACTORS = {"KQ": ("key", "query"), "VO": ("value", "output")}

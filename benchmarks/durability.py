@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from rankrise.foundations.files import sync, to_json
-from rankrise.record.tensors import save, sha256
+from rankrise.record.folder import save, sha256
 
 BETWEEN_CHECKPOINTS = 494 / 10
 """Seconds of vit-cifar10 on one H200: see the recipe."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise import watch
-from rankrise.record.lines import Lines, read_lines
+from rankrise.record.folder import Lines, read_lines
 
 LENGTH, WIDTH, HEADS, EPOCH, RATE = 7, 40, 2, 10, 1e-3
 

@@ -57,8 +57,7 @@ def history(
     """
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
-    from rankrise.record.lines import read_lines
-    from rankrise.record.names import RANKS
+    from rankrise.record.folder import RANKS, read_lines
     from rankrise.show.console import safe_console
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history

@@ -36,7 +36,7 @@ def toy(
     from rankrise.foundations.files import to_json
     from rankrise.foundations.provenance import command_line
     from rankrise.recipes.toy_settings import QUICK, read_recipe
-    from rankrise.record.run_file import has_run
+    from rankrise.record.folder import has_run
     from rankrise.runs import open_toy
     from rankrise.runs.toy.pieces import pieces_of
     from rankrise.show.progress import bar

@@ -33,7 +33,7 @@ def train(
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place, read_recipe
-    from rankrise.record.names import latest_checkpoint
+    from rankrise.record.folder import latest_checkpoint
     from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training

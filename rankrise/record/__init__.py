@@ -1,1 +1,1 @@
-"""The folder of a run on disk: file names, run.json, rows of JSON, tensors, the lock, and reading it back."""
+"""A run's folder on disk, its lock, and the opened tracked run."""

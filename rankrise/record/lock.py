@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import make_folder
-from rankrise.record.names import LOCK
 
 try:
     import fcntl
 except ImportError:  # Windows: a second writer is not noticed
     fcntl = None  # type: ignore[assignment]
 
+LOCK = ".lock"
 _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
@@ -75,10 +75,5 @@ def _machine() -> bytes:
     return platform.node().encode()
 
 
-def _let_go_in_a_fork() -> None:
-    for lock in list(_held):
-        lock.release()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_a_fork)
+    os.register_at_fork(after_in_child=lambda: [lock.release() for lock in list(_held)])

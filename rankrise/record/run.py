@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -13,12 +13,20 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from rankrise.foundations.errors import NotRecorded, RankriseError
-from rankrise.foundations.files import read_json
-from rankrise.record.lines import LEFT_OUT, RESERVED, read_lines
+from rankrise.foundations.optional import require
+from rankrise.record.folder import (
+    LEFT_OUT,
+    RANKS,
+    RESERVED,
+    STEPS,
+    read_lines,
+    read_run,
+    read_truncation,
+    spectra_path,
+    spectra_steps,
+    tensor_name,
+)
 from rankrise.record.lock import is_held
-from rankrise.record.names import RANKS, STEPS, TRUNCATION, spectra_path, spectra_steps, tensor_name
-from rankrise.record.run_file import read_run
-from rankrise.record.tables import ranks_table, spectra_table, steps_table
 
 Array = NDArray[Any]
 Kind = Literal["stable_rank", "norm", "top", "energy_rank", "entropy_rank", "noise_share", "noise_rank"]
@@ -46,8 +54,6 @@ class TrackedRun:
     [measured steps, layers, heads], with nan where a layer has fewer heads; of a matrix, [measured steps].
     """
 
-    kinds: ClassVar[tuple[Kind, ...]] = get_args(Kind)
-    """What `curve` reads."""
     energy_shares: ClassVar[tuple[float, ...]] = ENERGY_SHARES
     """The shares of a change's energy whose directions `energy_rank` counts."""
 
@@ -104,10 +110,8 @@ class TrackedRun:
 
     @property
     def ceilings(self) -> dict[str, int]:
-        """The highest rank that an adapter's change can have: of a "matrix", and of a head's products.
-
-        Both factors of a product may change: without a recorded ceiling it is twice that of a matrix.
-        """
+        """The highest rank that an adapter's change can have: of a "matrix", and of a head's products, where
+        both factors may change."""
         most: int = self.extra.get("change_rank") or self.adapter_rank or 0
         found = {"matrix": most} if most else {}
         for product in self.products:
@@ -215,13 +219,9 @@ class TrackedRun:
         """The stable rank that rounding alone would give; nan where `noise_share` is."""
         return self.curve(which, "noise_rank")
 
-    def mean_noise_share(self, product: str) -> Array:
-        """The mean of `noise_share` over the heads of each layer, [measured steps, layers]."""
-        return _mean_over_heads(self.noise_share(product))
-
-    def mean_noise_rank(self, product: str) -> Array:
-        """The mean of `noise_rank` over the heads of each layer, [measured steps, layers]."""
-        return _mean_over_heads(self.noise_rank(product))
+    def mean_noise(self, product: str) -> tuple[Array, Array]:
+        """Means of `noise_share` and `noise_rank` over the heads of each layer, [measured steps, layers]."""
+        return _mean_over_heads(self.noise_share(product)), _mean_over_heads(self.noise_rank(product))
 
     def below_noise(self, which: str) -> NDArray[numpy.bool_]:
         """Where rounding explains at least half of the change's square: its ranks are those of noise."""
@@ -231,19 +231,18 @@ class TrackedRun:
         """One kind of number at every measured step; nan where there is none."""
         if (which, kind) not in self._curves:
             self._refuse_unknown(which)
-            with self._naming_damage(RANKS):
-                heads = which in self.products
-                rows = self._rank_rows if heads else [row["matrices"] for row in self._rank_rows]
-                values = [row[which].get(kind) for row in rows]
-                shape = [len(values)]
-                if heads:
-                    heads_of = [len(layer["tracked_heads"]) for layer in self.layers]
-                    shape += [len(self.layers), max(heads_of, default=0)]
-                if kind == "energy_rank":
-                    shape.append(len(ENERGY_SHARES))
-                elif kind == "top":
-                    shape.append(max(1, min(self.info["settings"]["top"], _longest(values))))
-                self._curves[which, kind] = _array(values, shape)
+            heads = which in self.products
+            rows = self._rank_rows if heads else [row["matrices"] for row in self._rank_rows]
+            values = [row[which].get(kind) for row in rows]
+            shape = [len(values)]
+            if heads:
+                heads_of = [len(layer["tracked_heads"]) for layer in self.layers]
+                shape += [len(self.layers), max(heads_of, default=0)]
+            if kind == "energy_rank":
+                shape.append(len(ENERGY_SHARES))
+            elif kind == "top":
+                shape.append(max(1, min(self.info["settings"]["top"], _longest(values))))
+            self._curves[which, kind] = _array(values, shape)
         return self._curves[which, kind].copy()
 
     def spectrum(self, which: str, step: int | None = None) -> Any:
@@ -281,24 +280,72 @@ class TrackedRun:
     def table(self) -> Any:
         """A pandas table of all recorded ranks, with a row per measured step, layer, product and head. For
         another matrix the product is "matrix" and the head -1."""
-        return ranks_table(self)
+        pandas, steps, tables = _pandas(), self.measured, []
+        names = {"top": [f"top_{place + 1}" for place in range(self.info["settings"]["top"])]}
+        names["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in ENERGY_SHARES]
+        for place, layer, which, product, heads in self._parts():
+            columns = {"layer": layer, "product": product, "head": numpy.tile(heads, len(steps))}
+            for kind in get_args(Kind):
+                curve = self.curve(which, kind)
+                curve = curve[:, None] if place is None else curve[:, place, : len(heads)]
+                columns |= zip(
+                    names.get(kind, [kind]), curve.reshape(len(steps) * len(heads), -1).T, strict=False
+                )
+            tables.append(pandas.DataFrame({"step": numpy.repeat(steps, len(heads))} | columns))
+        table = pandas.concat(tables, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
+        empty = [name for name in table if name not in ("stable_rank", "norm") and table[name].isna().all()]
+        return table.drop(columns=empty)
 
     def steps_table(self) -> Any:
         """A pandas table of loss and metrics with a row per step."""
-        return steps_table(self)
+        return _pandas().DataFrame(self.steps())
 
     def spectra_table(self) -> Any:
-        """A pandas table with a row per singular value of each full spectrum."""
-        return spectra_table(self)
+        """A pandas table with a row per singular value of each full spectrum; `index` counts from 1, the
+        largest."""
+        pandas = _pandas()
+        tables = [pandas.DataFrame(columns=["step", "layer", "product", "head", "index", "singular_value"])]
+        for step in self.spectra_steps.tolist():
+            for place, layer, which, product, heads in self._parts():
+                spectrum = self.spectrum(which, step)
+                values = spectrum[None] if place is None else spectrum[place]
+                columns = {
+                    "step": step,
+                    "layer": layer,
+                    "product": product,
+                    "head": numpy.repeat(heads, values.shape[-1]),
+                    "index": numpy.tile(numpy.arange(1, values.shape[-1] + 1), len(heads)),
+                    "singular_value": values.reshape(-1).astype(float),
+                }
+                tables.append(pandas.DataFrame(columns))
+        return pandas.concat(tables[1:] or tables, ignore_index=True)
+
+    def _parts(self) -> Iterator[tuple[int | None, str, str, str, list[int]]]:
+        """Place and name of each layer with each product, then the other matrices; and the heads."""
+        for product in self.products:
+            for place, layer in enumerate(self.layers):
+                yield place, layer["name"], product, product, layer["tracked_heads"]
+        for name in self.matrices:
+            yield None, name, name, "matrix", [-1]
 
     # Notes.
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know: missing or noisy numbers, notes of the run's maker, and how layers were
-        read, each once with the layers it concerns."""
+        """Missing or noisy numbers, notes of the run's maker, and how layers were read."""
+        missing: dict[str, list[int]] = {}
+        reasons: dict[str, str] = {}
+        for row in self._step_rows:
+            for name, why in row.get(LEFT_OUT, {}).items():
+                if name in RESERVED or name not in row:  # it may have been given again
+                    missing.setdefault(name, []).append(row["step"])
+                    reasons.setdefault(name, why)
+        notes = [f"{name} was left out {_at(missing[name])} ({why})" for name, why in reasons.items()]
+        losses = [(row["step"], float(row["loss"])) for row in self._step_rows if "loss" in row]
+        if diverged := [step for step, loss in losses if not math.isfinite(loss)]:
+            notes.append(f"loss is not finite {_at(diverged)}")
         left = self.extra.get("notes") or []
-        notes = [*self._missing_numbers, *self.missing_ranks, *([left] if isinstance(left, str) else left)]
+        notes += [*self.missing_ranks, *([left] if isinstance(left, str) else left)]
         if len(noisy := self.noisy_steps):
             where = f"{len(noisy)} of {len(self.finite_steps)} measured steps, up to step {noisy[-1]}"
             which = "heads" if self.products else "matrices"
@@ -323,21 +370,6 @@ class TrackedRun:
         where = f"from step {steps[0]} on" if to_the_end else _at(steps)
         return [f"ranks are nan {where}, since weights are not finite"]
 
-    @property
-    def _missing_numbers(self) -> list[str]:
-        """Metrics that were left out, with the first reason, and steps at which the loss is not finite."""
-        steps: dict[str, list[int]] = {}
-        reasons: dict[str, str] = {}
-        for row in self._step_rows:
-            for name, why in row.get(LEFT_OUT, {}).items():
-                if name in RESERVED or name not in row:  # it may have been given again
-                    steps.setdefault(name, []).append(row["step"])
-                    reasons.setdefault(name, why)
-        notes = [f"{name} was left out {_at(steps[name])} ({why})" for name, why in reasons.items()]
-        losses = [(row["step"], float(row["loss"])) for row in self._step_rows if "loss" in row]
-        diverged = [step for step, loss in losses if not math.isfinite(loss)]
-        return notes + ([f"loss is not finite {_at(diverged)}"] if diverged else [])
-
     # Reading.
 
     @cached_property
@@ -360,17 +392,8 @@ class TrackedRun:
     def _steps(self) -> dict[str, Array]:
         rows = self._step_rows
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row if name != LEFT_OUT)])
-        with self._naming_damage(STEPS):
-            found = {name: numpy.array([row.get(name) for row in rows], float) for name in names}
+        found = {name: numpy.array([row.get(name) for row in rows], float) for name in names}
         return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
-
-    @contextmanager
-    def _naming_damage(self, file: str) -> Iterator[None]:
-        """Name the file whose rows lack something, or hold something else in its place."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise RankriseError(f"{self.folder / file} is damaged ({error!r}): restore it.") from error
 
     def _refuse_unknown(self, which: str) -> None:
         known = (*self.products, *self.matrices)
@@ -378,11 +401,8 @@ class TrackedRun:
             raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
 
 
-def read_truncation(folder: Path) -> dict[str, Any] | None:
-    """The curves of truncation.json; None if nothing was measured."""
-    path = folder / TRUNCATION
-    advice = "delete it, and measure again with 'rankrise truncate'"
-    return read_json(path, advice) if path.exists() else None
+def _pandas() -> Any:
+    return require("pandas", extra="tables", purpose="A table of a run")
 
 
 def _one_per_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -395,23 +415,17 @@ def _one_per_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _array(values: list[Any], shape: list[int]) -> Array:
     """Nested lists as an array, with nan where they are shorter than `shape` or None."""
-    try:
+    with suppress(TypeError, ValueError):  # of several lengths
         found = numpy.array(values, float)
         if list(found.shape) == shape:
             return found
-    except (TypeError, ValueError):  # of several lengths
-        pass
     filled = numpy.full(shape, numpy.nan)
-    _fill(filled, values)
-    return filled
-
-
-def _fill(target: Array, values: list[Any]) -> None:
-    for index, value in enumerate(values[: len(target)]):
+    for index, value in enumerate(values[: shape[0]]):
         if isinstance(value, list):
-            _fill(target[index], value)
+            filled[index] = _array(value, shape[1:])
         elif value is not None:
-            target[index] = float(value)
+            filled[index] = float(value)
+    return filled
 
 
 def _longest(values: Any) -> int:

@@ -5,9 +5,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.names import RUN
-from rankrise.record.run_file import has_run, read_run
-from rankrise.record.weight_folders import checkpoints_below, named
+from rankrise.record.folder import RUN, checkpoints_below, has_run, named, read_run
 from rankrise.runs.toy.run import ToyRun, toy_run
 from rankrise.watch import TrackedRun, find_stages
 from rankrise.watch.types import StagesFound

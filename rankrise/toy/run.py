@@ -15,7 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.record.run_file import has_run, write_run
+from rankrise.record.folder import has_run, write_run
 from rankrise.runs.toy.pieces import Piece, needs, pieces_of
 from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.toy.experiments import compute

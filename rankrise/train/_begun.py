@@ -12,10 +12,18 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
-from rankrise.record.checkpoint import verified_step
-from rankrise.record.names import BEGUN, CONFIG, INITIAL, WEIGHTS, latest_checkpoint, tensor_name
-from rankrise.record.run_file import has_run, read_run
-from rankrise.record.tensors import read_tensors
+from rankrise.record.folder import (
+    BEGUN,
+    CONFIG,
+    INITIAL,
+    WEIGHTS,
+    has_run,
+    latest_checkpoint,
+    read_run,
+    read_tensors,
+    tensor_name,
+    verified_step,
+)
 from rankrise.train._networks import language_model, vision_transformer
 from rankrise.train._regression import regression_model
 

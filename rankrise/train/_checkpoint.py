@@ -21,17 +21,21 @@ from torch.distributed.checkpoint.state_dict import (
 
 from rankrise.foundations.files import whole_folder, write_json
 from rankrise.recipes.train_settings import Precision
-from rankrise.record.checkpoint import REMEDY, unusable, verified_step, write_about
-from rankrise.record.names import (
+from rankrise.record.folder import (
     CONFIG,
     MOMENTS,
+    REMEDY,
     SERIES,
     STATE,
     WEIGHTS,
     checkpoint_path,
     latest_checkpoint,
+    read_tensors,
+    save,
+    unusable,
+    verified_step,
+    write_about,
 )
-from rankrise.record.tensors import read_tensors, save
 
 WHOLE = StateDictOptions(full_state_dict=True)
 ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
-from rankrise.record.tensors import save
+from rankrise.record.folder import save
 from rankrise.use._cut import Cut
 from rankrise.use._ranks import Spectrum, cost_of_one, highest, kept_share, parameters_of
 from rankrise.use._weights import Matrix

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.tensors import read_tensors, write_tensors
+from rankrise.record.folder import read_tensors, write_tensors
 from rankrise.use._weights import Matrix
 
 FORMAT = "rankrise-moments/2"

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import check_share
-from rankrise.record.names import TRUNCATION
-from rankrise.record.run import read_truncation
+from rankrise.record.folder import TRUNCATION, read_truncation
 from rankrise.use._adapter import kept_gain, lora_config, no_gain
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._head_products import HeadProducts, has_head_products

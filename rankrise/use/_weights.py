@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.record.names import CONFIG
+from rankrise.record.folder import CONFIG
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._heads import unwrap

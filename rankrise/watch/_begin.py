@@ -11,10 +11,22 @@ import torch
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.provenance import command_line, machine, now, versions
-from rankrise.record.lines import read_lines
-from rankrise.record.names import INITIAL, RANKS, RUN, STEPS, spectra_path, spectra_steps
-from rankrise.record.run_file import has_run, read_run, write_run
-from rankrise.record.tensors import checksum, read_tensors, sha256, write_tensors
+from rankrise.record.folder import (
+    INITIAL,
+    RANKS,
+    RUN,
+    STEPS,
+    checksum,
+    has_run,
+    read_lines,
+    read_run,
+    read_tensors,
+    sha256,
+    spectra_path,
+    spectra_steps,
+    write_run,
+    write_tensors,
+)
 from rankrise.watch._units import Tensors, Unit, named
 
 

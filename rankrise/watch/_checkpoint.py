@@ -17,7 +17,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
-from rankrise.record.weight_folders import PICKLES, SUFFIXES, WHOLE, advice_below
+from rankrise.record.folder import PICKLES, SUFFIXES, WHOLE, advice_below
 from rankrise.watch._lora import ADAPTER_CONFIG
 
 

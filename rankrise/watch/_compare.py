@@ -14,10 +14,16 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
-from rankrise.record.checkpoint import verified_step
-from rankrise.record.names import INITIAL, WEIGHTS, latest_checkpoint, tensor_name
-from rankrise.record.run_file import has_run, read_run
-from rankrise.record.tensors import read_tensors
+from rankrise.record.folder import (
+    INITIAL,
+    WEIGHTS,
+    has_run,
+    latest_checkpoint,
+    read_run,
+    read_tensors,
+    tensor_name,
+    verified_step,
+)
 from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.record.names import CONFIG
+from rankrise.record.folder import CONFIG
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._linear import is_conv1d
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import read_json, write_json
 from rankrise.foundations.optional import require
-from rankrise.record.names import CONFIG
-from rankrise.record.weight_folders import advice_below, by_numbers
+from rankrise.record.folder import CONFIG, advice_below, by_numbers
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._lora import StoredAdapter
 

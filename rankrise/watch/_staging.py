@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.lines import RESERVED
+from rankrise.record.folder import RESERVED
 from rankrise.watch._batches import without_autocast
 from rankrise.watch._units import Tensors, Unit
 

@@ -22,11 +22,8 @@ from torch import distributed, nn
 from rankrise.foundations.device import allowed_cores
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
-from rankrise.record.lines import LEFT_OUT
+from rankrise.record.folder import LEFT_OUT, RUN, Record, checksum, spectra_path
 from rankrise.record.lock import Lock
-from rankrise.record.names import RUN, spectra_path
-from rankrise.record.tensors import checksum
-from rankrise.record.writer import Record
 from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin
 from rankrise.watch._ceilings import PRODUCTS, adapter_of
@@ -301,7 +298,7 @@ class RankTracker:
         self._worker.wait()
         begun = self._beginning
         try:
-            kept = self._record.has_before(step)
+            kept = self._record.steps.before(step)[0] + self._record.ranks.before(step)[0] > 0
             if last is None and begun.resumed:
                 if not begun.may_start_over and not kept:
                     what = "this run, finished," if begun.finished else "a run with other initial weights"

@@ -17,10 +17,7 @@ from scipy import stats
 
 from rankrise.claims import Claim, check_claims
 from rankrise.foundations.files import write_json
-from rankrise.record.lines import Lines
-from rankrise.record.names import RANKS, STEPS, TRUNCATION, spectra_path
-from rankrise.record.run_file import write_run
-from rankrise.record.tensors import write_tensors
+from rankrise.record.folder import RANKS, STEPS, TRUNCATION, Lines, spectra_path, write_run, write_tensors
 from rankrise.runs import open
 
 LAYERS, SIZE, EPOCH = 3, 20, 2

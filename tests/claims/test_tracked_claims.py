@@ -10,8 +10,7 @@ from tracked_runs import changed, freeze, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.claims import Claim, check_claims
-from rankrise.record.lines import read_lines
-from rankrise.record.tensors import read_tensors, write_tensors
+from rankrise.record.folder import read_lines, read_tensors, write_tensors
 from rankrise.runs import open
 
 

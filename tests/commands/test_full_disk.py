@@ -9,8 +9,7 @@ from made_runs import tracked
 from tiny_training import TINY, recipe_file
 
 from rankrise.commands import main
-from rankrise.record.names import spectra_path
-from rankrise.record.tensors import write_tensors
+from rankrise.record.folder import spectra_path, write_tensors
 
 
 @pytest.fixture(scope="module")

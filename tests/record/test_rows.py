@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rankrise import RankriseError
-from rankrise.record.lines import Lines, last_step, read_lines
+from rankrise.record.folder import Lines, last_step, read_lines
 
 NUMBERS = some.dictionaries(
     some.text(max_size=5).filter(lambda name: name not in ("step", "crc32")),

@@ -11,13 +11,22 @@ import pytest
 import torch
 
 from rankrise import RankriseError
-from rankrise.record.checkpoint import verified_step, write_about
+from rankrise.record.folder import (
+    MOMENTS,
+    STATE,
+    WEIGHTS,
+    Record,
+    checkpoint_path,
+    latest_checkpoint,
+    read_run,
+    read_tensors,
+    verified_step,
+    write_about,
+    write_run,
+    write_tensors,
+)
 from rankrise.record.lock import Lock, is_held
-from rankrise.record.names import MOMENTS, STATE, WEIGHTS, checkpoint_path, latest_checkpoint
 from rankrise.record.run import load
-from rankrise.record.run_file import read_run, write_run
-from rankrise.record.tensors import read_tensors, write_tensors
-from rankrise.record.writer import Record
 
 ABOUT = {
     "id": "one",

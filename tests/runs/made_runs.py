@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.record.lines import Lines
-from rankrise.record.names import RANKS, STEPS
-from rankrise.record.run_file import write_run
+from rankrise.record.folder import RANKS, STEPS, Lines, write_run
 
 HEADS = 2
 

@@ -11,7 +11,7 @@ from made_runs import tracked
 
 from rankrise import runs, watch
 from rankrise.claims import check_claims, effects, learned
-from rankrise.record.names import RUN
+from rankrise.record.folder import RUN
 from rankrise.show.figures import draw_figures
 
 RECIPES = {

@@ -12,7 +12,7 @@ from tracked_runs import changed, train, write_rows
 from rankrise import RankriseError, watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
-from rankrise.record.lines import read_lines
+from rankrise.record.folder import read_lines
 from rankrise.runs import NotRecorded, ToyRun, _open, open, studies
 from rankrise.show.figures import FIGURES, draw_figures
 from rankrise.show.terminal import snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.run_file import write_run
+from rankrise.record.folder import write_run
 
 
 def quick(settings: dict[str, Any], folder: str) -> None:

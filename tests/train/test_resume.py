@@ -17,7 +17,7 @@ import transformers
 from tiny_training import TINY, TINY_TEXT, recipe_file, same_run, stop_at, write_stories
 
 from rankrise import RankriseError, watch
-from rankrise.record.names import checkpoint_path, latest_checkpoint
+from rankrise.record.folder import checkpoint_path, latest_checkpoint
 from rankrise.train import Interrupted, train
 from rankrise.train._begun import initial_model, last_checkpoint, settings_of
 from rankrise.train._images import DeviceImages

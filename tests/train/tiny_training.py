@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
 
-from rankrise.record.lines import read_lines
+from rankrise.record.folder import read_lines
 from rankrise.train import Reached, TrainSettings
 from rankrise.train._data.images import FILES, FOLDERS
 from rankrise.train._data.text import made_text

@@ -16,7 +16,7 @@ from tracked_runs import write_rows
 
 from rankrise import runs, watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.lines import read_lines
+from rankrise.record.folder import read_lines
 from rankrise.watch._history import history as module
 from rankrise.watch._stages.find import curves_of
 

@@ -14,9 +14,7 @@ from rankrise.foundations.errors import NotRecorded
 from rankrise.foundations.files import read_json, write_json
 from rankrise.predict.types import AttentionEntry, Coordinates, DiagonalPath
 from rankrise.recipes.toy_settings import ToySettings
-from rankrise.record.names import RUN
-from rankrise.record.run_file import read_run
-from rankrise.record.tensors import read_tensors, write_tensors
+from rankrise.record.folder import RUN, read_run, read_tensors, write_tensors
 from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece, pieces_of
 

@@ -98,7 +98,7 @@ def _stable_rank_rows(study: Study) -> Rows:
     rows: Rows = []
     for run, name in pairs(study.main, study.main[0].products):
         means, stds = mean_and_std(run.ranks[name])
-        noise = [run.mean_noise_share(name)[run.finite], run.mean_noise_rank(name)[run.finite]]
+        noise = [mean[run.finite] for mean in run.mean_noise(name)]
         for layer in range(means.shape[1]):
             noises = [["" if np.isnan(one) else float(one) for one in curve[:, layer]] for curve in noise]
             where = (study.label, run.scale, run.seed, name, layer + 1)

@@ -113,11 +113,8 @@ def _noise(run: TrackedRun, moments: np.ndarray) -> dict[str, dict[str, Any]] | 
     `share` of the change, the stable `rank` that it alone would have, means over heads, and how many heads
     are `below` the noise. None for a run that was tracked while it trained."""
     found = {
-        name: {
-            "share": run.mean_noise_share(name),
-            "rank": run.mean_noise_rank(name),
-            "below": run.below_noise(name).sum(axis=2),
-        }
+        name: dict(zip(("share", "rank"), run.mean_noise(name), strict=True))
+        | {"below": run.below_noise(name).sum(axis=2)}
         for name in run.products
     }
     if run.matrices:

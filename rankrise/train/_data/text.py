@@ -18,7 +18,7 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import replacing
 from rankrise.foundations.optional import require
 from rankrise.foundations.progress import Meter, unseen
-from rankrise.record.tensors import save
+from rankrise.record.folder import save
 from rankrise.train._data.photographs import cache_folder, load_hub
 from rankrise.train._data.wikitext import RULES, detokenised, is_wikitext, words_in
 

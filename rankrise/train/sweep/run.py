@@ -17,9 +17,7 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import is_taken, read_json, write_json
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.record.lines import last_step
-from rankrise.record.names import RUN, STEPS, SWEEP
-from rankrise.record.run_file import has_run, read_run
+from rankrise.record.folder import RUN, STEPS, SWEEP, has_run, last_step, read_run
 from rankrise.train._begun import run_in
 from rankrise.train._loop import Interrupted, train
 from rankrise.train.sweep.plan import PlannedRun, SweepPlan

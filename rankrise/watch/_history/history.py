@@ -12,12 +12,9 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_text
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
-from rankrise.record.lines import read_lines
+from rankrise.record.folder import RANKS, Record, has_run, read_lines, read_run, spectra_path
 from rankrise.record.lock import Lock
-from rankrise.record.names import RANKS, spectra_path
 from rankrise.record.run import TrackedRun, load
-from rankrise.record.run_file import has_run, read_run
-from rankrise.record.writer import Record
 from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin, read_initial
 from rankrise.watch._checkpoint import Checkpoint

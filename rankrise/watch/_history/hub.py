@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
-from rankrise.record.names import CONFIG
-from rankrise.record.weight_folders import WHOLE
+from rankrise.record.folder import CONFIG, WHOLE
 from rankrise.watch._checkpoint import Checkpoint, StoredTensor, Wanted, without_wrappers
 
 # Bytes of the first request for a file: enough for most tables.

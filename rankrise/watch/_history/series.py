@@ -11,9 +11,15 @@ from pathlib import Path
 import numpy
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.names import CHECKPOINTS, CONFIG, SERIES
-from rankrise.record.run_file import has_run
-from rankrise.record.weight_folders import WHOLE, folders_with_weights, weights_in
+from rankrise.record.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    SERIES,
+    WHOLE,
+    folders_with_weights,
+    has_run,
+    weights_in,
+)
 from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
 from rankrise.watch._history.hub import HubRevision, hub_revisions
 

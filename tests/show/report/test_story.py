@@ -13,7 +13,7 @@ from tracked_runs import changed, write_rows
 from rankrise import RankriseError, watch
 from rankrise.claims import Claim, Verdict, check_claims
 from rankrise.commands import main
-from rankrise.record.lines import read_lines
+from rankrise.record.folder import read_lines
 from rankrise.runs import ToyRun, open
 from rankrise.runs.toy.curves import ACTIVE
 from rankrise.show.report import tracked_story, write_report

@@ -12,7 +12,7 @@ from tiny_model import tiny, train
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.lines import read_lines
+from rankrise.record.folder import read_lines
 
 EVERY = watch.Schedule(often=1, seldom=2)
 SCRIPT = Path(__file__).with_name("training_run.py")

@@ -1,0 +1,428 @@
+"""The folder of a run on disk: file names, run.json, rows of JSON, tensors, checkpoints, folders of weights.
+
+Every file name is defined here and nowhere else.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.files import finite, is_at, read_json, replacing, sync, write_json
+
+RUN = "run.json"
+INITIAL = "initial.safetensors"
+STEPS = "steps.jsonl"
+"""Loss and metrics, one row per step."""
+RANKS = "ranks.jsonl"
+"""Measured ranks, norms and leading singular values, one row per step."""
+TRUNCATION = "truncation.json"
+"""Loss and gain against rank, from `rankrise truncate RUN --out RUN`."""
+SWEEP = "sweep.json"
+"""In a sweep's folder, beside the folders of its runs."""
+CHECKPOINTS = "checkpoint"
+WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
+"""A checkpoint's tensors: the model, its optimiser, and everything else needed to resume."""
+ABOUT = "state.json"
+"""A checkpoint's step, run id and checksums; written last."""
+CONFIG = "config.json"
+"""The model's configuration beside its weights, as transformers writes it."""
+SERIES = "series"
+"""Checkpoints of weights alone, from `rankrise train --keep_series`."""
+
+BEGUN = {INITIAL, STEPS, RANKS}
+"""What a folder holds when a tracked run was killed before its run.json was written."""
+
+
+def spectra_path(folder: Path, step: int | None) -> Path:
+    """The file with the full spectra of a step; None for those of the initial weights."""
+    return folder / "spectra" / f"{'initial' if step is None else f'step-{step:010d}'}.safetensors"
+
+
+def spectra_steps(folder: Path) -> list[int]:
+    """The steps that have full spectra, in order; other files in that folder are ignored."""
+    names = (re.fullmatch(r"step-(\d{10,18})\.safetensors", path.name) for path in folder.glob("spectra/*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def tensor_name(layer: str, part: str) -> str:
+    """The name of a layer's role or product in a file of tensors. A model that is one layer has no name.
+
+    >>> tensor_name("h.0.attn", "query"), tensor_name("", "KQ")
+    ('h.0.attn.query', 'KQ')
+    """
+    return f"{layer}.{part}" if layer else part
+
+
+# run.json: what a run is.
+
+FORMAT = "rankrise-run/2"
+MAKERS = {"toy": "'rankrise toy'", "tracked": "'rankrise train', 'rankrise history' or watch.RankTracker"}
+
+
+def has_run(folder: str | Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (Path(folder) / RUN).is_file()
+
+
+def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
+    """Read run.json of a run of one of these kinds, "toy" or "tracked"; of either if none is named.
+
+    >>> read_run("no/such/folder", "toy")
+    Traceback (most recent call last):
+    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by 'rankrise toy'.
+    """
+    path, kinds = Path(folder) / RUN, kinds or tuple(MAKERS)
+    advice = f"pass a folder written by {' or '.join(MAKERS[kind] for kind in kinds)}"
+    if not path.is_file():
+        why = "is a file" if Path(folder).is_file() else f"is not a run: it has no {RUN}"
+        raise RankriseError(f"{folder} {why if Path(folder).exists() else 'does not exist'}: {advice}.")
+    info = read_json(path)
+    if info.get("format") != FORMAT or info.get("kind") not in MAKERS:
+        raise RankriseError(
+            f"{path} has format {info.get('format')!r} and kind {info.get('kind')!r}, which this version "
+            f"does not read: {advice}."
+        )
+    if info["kind"] not in kinds:
+        raise RankriseError(f"{folder} is a {info['kind']} run, not a {kinds[0]} one: pass another folder.")
+    return info
+
+
+def write_run(folder: Path, kind: str, about: dict[str, Any]) -> None:
+    """Replace run.json atomically."""
+    write_json(folder / RUN, {"format": FORMAT, "kind": kind} | about)
+
+
+def read_truncation(folder: Path) -> dict[str, Any] | None:
+    """The curves of truncation.json; None if nothing was measured."""
+    path = folder / TRUNCATION
+    advice = "delete it, and measure again with 'rankrise truncate'"
+    return read_json(path, advice) if path.exists() else None
+
+
+# Rows of JSON, one line each, in the order of their steps: readable at any moment, even after a kill.
+
+LEFT_OUT = "left out"
+"""In a row of loss and metrics: the numbers that could not be recorded, by name, each with the reason."""
+_CHECKSUM = "crc32"  # ended the rows of earlier versions
+RESERVED = ("step", "time", LEFT_OUT, _CHECKSUM)
+"""Names that no metric can have."""
+
+
+class Lines:
+    """A file of rows, open for writing. A torn last line is removed at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last: int | None = None
+        """The step of the row that was appended last."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self.handle = os.open(path, flags, 0o666)
+        whole = sum(map(len, _whole_lines(path)))
+        if whole < os.fstat(self.handle).st_size:
+            os.ftruncate(self.handle, whole)
+
+    def append(self, step: int, row: dict[str, Any]) -> None:
+        """Write a row with one call; if it does not fit on the disk, none of it stays."""
+        text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)
+        data = f"{text}\n".encode()
+        before = os.fstat(self.handle).st_size
+        try:
+            written = os.write(self.handle, data)
+            if written < len(data):
+                raise OSError(f"only {written} of {len(data)} bytes fit into {self.path}: is the disk full?")
+        except OSError:
+            os.ftruncate(self.handle, before)
+            raise
+        self.last = step
+
+    def before(self, step: int) -> tuple[int, int]:
+        """Number and bytes of the rows before the first one of `step` or later."""
+        count = size = 0
+        for line, row in _rows(self.path):
+            if row["step"] >= step:
+                break
+            count, size = count + 1, size + len(line)
+        return count, size
+
+    def cut(self, step: int) -> int:
+        """Drop the rows from the first one of `step` or later on. Returns how many."""
+        rows = sum(1 for _ in _whole_lines(self.path))
+        count, size = self.before(step)
+        os.ftruncate(self.handle, size)
+        self.last = None
+        return rows - count
+
+    def close(self) -> None:
+        os.close(self.handle)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, without a torn last line; none if there is no file."""
+    return [row for _, row in _rows(path)] if path.exists() else []
+
+
+def last_step(path: Path) -> int:
+    """The step of the last whole line, found without reading the others; 0 if there is none."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        *lines, _ = file.read().split(b"\n")  # the last is empty, or being written
+    return int(json.loads(lines[-1])["step"]) if lines else 0
+
+
+def _rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Each whole line with its row."""
+    for number, line in enumerate(_whole_lines(path), start=1):
+        try:
+            row = json.loads(line)
+            row["step"] = int(row["step"])
+            row.pop(_CHECKSUM, None)
+        except (ValueError, TypeError, KeyError) as error:
+            raise RankriseError(
+                f"{path} is damaged in line {number}: delete that line, or restore the file."
+            ) from error
+        yield line, row
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from (line for line in file if line.endswith(b"\n"))
+
+
+class Record:
+    """The rows and spectra of one run, open for writing.
+
+    Before each write it checks that the folder and the files are still at their paths. If not, somebody
+    moved, removed or replaced them, and nothing more is recorded: see `lost`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()  # the process may change its working directory
+        ours = (".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", "seed-*/.*")
+        for pattern in (*ours, ".tmp??????", "spectra/.tmp??????"):  # a killed process left these
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
+        self._opened = {lines.path: lines.handle for lines in (self.steps, self.ranks)}
+        if os.name != "nt":  # held open, so that the system gives its number to no other folder
+            self._opened = {self.folder: os.open(self.folder, os.O_RDONLY)} | self._opened
+
+    @property
+    def lost(self) -> str:
+        """Why nothing more can be recorded; empty while everything is in its place."""
+        moved = (path for path, handle in self._opened.items() if not is_at(path, handle))
+        return next((f"{path} was moved, removed or replaced" for path in moved), "")
+
+    def add_step(self, step: int, row: dict[str, Any]) -> None:
+        """Append a row of loss and metrics."""
+        self._refuse_lost()
+        self.steps.append(step, row)
+
+    def add_ranks(self, step: int, row: dict[str, Any]) -> None:
+        """Append a row of ranks."""
+        self._refuse_lost()
+        self.ranks.append(step, row)
+
+    def add_spectra(self, step: int | None, spectra: Mapping[str, Tensor]) -> None:
+        """Write a file of full spectra; None for those of the initial weights."""
+        self._refuse_lost()
+        write_tensors(spectra_path(self.folder, step), spectra)
+
+    def cut(self, step: int) -> int:
+        """Drop everything from `step` on, because it is run again. Returns how many rows."""
+        self._refuse_lost()
+        for later in spectra_steps(self.folder):
+            if later >= step:
+                spectra_path(self.folder, later).unlink()
+        return self.steps.cut(step) + self.ranks.cut(step)
+
+    def sync(self) -> None:
+        """Put everything that was written on the disk."""
+        self._refuse_lost()
+        os.fsync(self.steps.handle)
+        os.fsync(self.ranks.handle)
+        sync(self.folder)
+
+    def write_about(self, info: dict[str, Any]) -> None:
+        """Replace run.json, unless the folder is lost."""
+        handle = self._opened.get(self.folder)
+        if handle is not None and not is_at(self.folder, handle):
+            raise RankriseError(self.lost)
+        write_run(self.folder, "tracked", info)
+
+    def close(self) -> None:
+        for handle in self._opened.values():
+            os.close(handle)
+
+    def _refuse_lost(self) -> None:
+        if why := self.lost:
+            raise RankriseError(why)
+
+
+# Tensors in safetensors files, each whole or absent.
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], texts: dict[str, str] | None = None) -> None:
+    """Write a safetensors file aside, with `texts` as its metadata, and rename it."""
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        save(temporary, plain, texts)
+
+
+def save(path: Path, tensors: dict[str, Tensor], texts: dict[str, str] | None = None) -> None:
+    """safetensors' `save_file` with the usual permissions (its own are private) and the system's OSError."""
+    path.touch()
+    rights = path.stat().st_mode
+    try:
+        save_file(tensors, path, metadata=texts)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    path.chmod(rights)
+
+
+def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a file and its metadata; `advice` says what to do if it is damaged.
+
+    The tensors are copies: safetensors maps its own from the file, and they would change with it.
+    """
+    try:
+        with safe_open(path, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+            return tensors, dict(opened.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over all tensors by name: a line "name type sizes", then the values.
+
+    >>> checksum({"a": torch.zeros(2)})[:8], checksum({"a": torch.zeros(2, 1)})[:8]
+    ('d783eb36', '2711e314')
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name} {kind} {list(tensor.shape)}\n".encode())
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Checkpoints of training: state.json has the run, the step, and the SHA-256 of the other files.
+
+CHECKPOINT_FORMAT = "rankrise-checkpoint/2"
+REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
+
+
+def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
+    """The folder of one checkpoint, among `CHECKPOINTS` or `SERIES`."""
+    return folder / kind / f"step-{step:010d}"
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest checkpoint of a run, even if a file in it is damaged. Half-removed ones do not count."""
+    found = (Path(folder) / CHECKPOINTS).glob(f"step-*/{ABOUT}")
+    return max((path.parent for path in found if path.parent.name[5:].isdecimal()), default=None)
+
+
+def write_about(path: Path, folder: Path, step: int) -> None:
+    """Write state.json of a checkpoint of the run in `folder`, after its other files."""
+    sums = {name: sha256(path / name) for name in (WEIGHTS, MOMENTS, STATE)}
+    run = read_run(folder, "tracked").get("id")
+    write_json(path / ABOUT, {"format": CHECKPOINT_FORMAT, "step": step, "run": run, "sha256": sums})
+
+
+def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) -> int:
+    """The step of a checkpoint. Refuse one of another run or step, or whose named files have changed."""
+    about = read_json(path / ABOUT, REMEDY)
+    step, sums = about.get("step"), about.get("sha256")
+    if about.get("format") != CHECKPOINT_FORMAT or not isinstance(step, int) or not isinstance(sums, dict):
+        raise unusable(path, f"has a damaged {ABOUT}")
+    if path.name != checkpoint_path(path.parent, step).name:
+        raise unusable(path, f"is of step {step} by its {ABOUT}")
+    if about.get("run") != read_run(path.parent.parent, "tracked").get("id"):
+        raise unusable(path, "is of another run")
+    for name in names:
+        try:
+            same = sha256(path / name) == sums.get(name)
+        except OSError as error:
+            raise unusable(path, f"cannot be read ({error})") from error
+        if not same:
+            raise unusable(path, f"has another {name} than was written")
+    return step
+
+
+def unusable(path: Path, why: str) -> RankriseError:
+    """The error for a checkpoint that cannot be used."""
+    return RankriseError(f"the checkpoint {path} {why}: {REMEDY}.")
+
+
+# Folders of weights that others have written.
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+SUFFIXES = (".safetensors", *PICKLES)
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+"""Names that transformers gives to a model's weights; it prefers the first."""
+SHOWN = 4
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """The files with weights in a folder, without the initial weights of a run."""
+    own = {INITIAL} if has_run(folder) else set()
+    files = (path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    return sorted(path for path in files if not path.name.startswith(".") and path.name not in own)
+
+
+def folders_with_weights(folder: Path) -> list[Path]:
+    """The folders in a folder that have weights, in the order of the numbers in their names."""
+    inside = (path for path in folder.iterdir() if path.is_dir() and path.name != "spectra")
+    found = (path for path in inside if not path.name.startswith(".") and weights_in(path))
+    return sorted(found, key=lambda path: by_numbers(path.name))
+
+
+def checkpoints_below(folder: Path) -> list[Path]:
+    """The folders with weights one level below a folder, or else two levels below it."""
+    if not folder.is_dir():
+        return []
+    found = folders_with_weights(folder)
+    return found or [path for one in sorted(folder.glob("*/")) for path in folders_with_weights(one)]
+
+
+def advice_below(folder: Path) -> str:
+    """Name the checkpoints in a folder that was passed in place of one of them."""
+    found = checkpoints_below(folder)
+    return f"; pass one that is in it ({named(folder, found)}), such as {str(found[-1])!r}" if found else ""
+
+
+def named(folder: Path, found: Sequence[Path]) -> str:
+    """List paths relative to a folder, the first few by name.
+
+    >>> named(Path("all"), [Path(f"all/step-{step}") for step in range(6)])
+    'step-0, step-1, step-2, step-3 and 2 more'
+    """
+    shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:SHOWN])
+    return shown + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def by_numbers(name: str) -> list[tuple[int, int, str]]:
+    """A sort key that puts step-9 before step-10."""
+    parts = re.findall(r"(\d+)|(\D+)", name)
+    return [(0, int(number), "") if number else (1, 0, text) for number, text in parts]
