@@ -75,5 +75,10 @@ def _machine() -> bytes:
     return platform.node().encode()
 
 
+def _release_all() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: [lock.release() for lock in list(_held)])
+    os.register_at_fork(after_in_child=_release_all)
