@@ -6,14 +6,20 @@ To add a claim, write a subclass of `Statement` in the module of its subject, an
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.claims.choices import Effect, Learned, effects, learned
 from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict
-from rankrise.claims.compared import DataSets, ImageNet, InitialisationScale
+from rankrise.claims.compared import (
+    DataSets,
+    Effect,
+    ImageNet,
+    InitialisationScale,
+    Learned,
+    effects,
+    learned,
+)
 from rankrise.claims.full_weights import FullWeights
-from rankrise.claims.functional import FunctionalRank
 from rankrise.claims.statistics import Estimate
 from rankrise.claims.toy import Convergence, NoiseRobustness, Nondegeneracy, StrictMinima, Support
-from rankrise.claims.tracked import LowRank, Products, RankGrows, SpectraDecay
+from rankrise.claims.tracked import FunctionalRank, LowRank, Products, RankGrows, SpectraDecay
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json, write_json
 from rankrise.runs import Run, ToyRun

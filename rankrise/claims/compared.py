@@ -1,12 +1,13 @@
-"""Claims that compare settings: initialisation scales, and data sets."""
+"""Settings compared: claims on initialisation scales and data sets, and the effects of single choices."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from rankrise.claims.claim import OWN, How, Measure, Number, Statement, by_layer, noted
-from rankrise.claims.heads import OTHER_RANKS, at_equal_loss, at_the_end, growth, losses, shared_layers
+from rankrise.claims.heads import OTHER_RANKS, at_equal_loss, at_the_end, growth, shared_layers
 from rankrise.claims.statistics import Estimate, Heads, contrast, extreme, in_order
 from rankrise.claims.tracked import (
     FROM_STEP_1,
@@ -16,7 +17,7 @@ from rankrise.claims.tracked import (
     at_chance,
     not_trained_for_it,
 )
-from rankrise.runs import NotRecorded, Run, Study, TrackedRun, studies
+from rankrise.runs import Choice, NotRecorded, Run, Study, TrackedRun, studies
 
 PAIRS_WHY = "half of them would by chance; three of four is half-way to all"
 EQUAL_LOSS = {"equal training losses": How(window="equal training losses")}
@@ -68,23 +69,13 @@ class InitialisationScale(OnStudy):
         return [in_order(samples, in_every_layer=worst), extreme(min, slopes.values()) if worst else mean]
 
     def beside(self, product: str) -> list[Measure]:
-        both = zip(pairwise(self.scales), pairwise(self.ends(product)), strict=True)
-        neighbours = {f"{larger:g} and {smaller:g}": in_order(pair) for (larger, smaller), pair in both}
-        least = min(neighbours, key=lambda scales: neighbours[scales].value)
+        shares = map(in_order, pairwise(self.ends(product)))
+        least, (larger, smaller) = min(
+            zip(shares, pairwise(self.scales), strict=True), key=lambda pair: pair[0].value
+        )
         name = "share of such pairs for the two neighbouring scales where it is lowest"
-        why = f"between {least}: an average may hide a step without an order"
-        return [noted(name, neighbours[least], why)]
-
-    def overall(self) -> list[Measure]:
-        """The training losses of the scales: a network that learned less had less cause to grow in rank."""
-        known = {scale: losses(runs)[:, 1] for scale, runs in self.scales.items()}
-        reached = {scale: float(ends.mean()) for scale, ends in known.items() if len(ends)}
-        if len(reached) < len(self.scales):
-            return []
-        each = ", ".join(f"{loss:.3g} at {scale:g}" for scale, loss in reached.items())
-        largest = max(reached.values()) / max(min(reached.values()), np.finfo(float).tiny)
-        why = f"{each}; what has learned less may be of lower rank for that"
-        return [noted("largest training loss of a scale, over the smallest", largest, why)]
+        why = f"between {larger:g} and {smaller:g}: an average may hide a step without an order"
+        return [noted(name, least, why)]
 
 
 class OnTwoDataSets(Statement):
@@ -99,8 +90,7 @@ class OnTwoDataSets(Statement):
 
     @classmethod
     def on(cls, opened: Sequence[Run]) -> list[Statement]:
-        tracked = [run for run in opened if isinstance(run, TrackedRun)]
-        found = {study.family: study for study in studies(tracked)}
+        found = {study.family: study for study in studies(opened)}
         return [cls(found["cifar10"], found[cls.other])] if found.keys() >= {"cifar10", cls.other} else []
 
     def parts(self) -> Sequence[str]:
@@ -116,8 +106,7 @@ class ImageNet(OnTwoDataSets):
         Number(
             f"{RankGrows.effect} on ImageNet, over that on CIFAR-10",
             ">= 1.0",
-            "from the end of the first epoch to the end of training, geometric means over heads; the "
-            "networks and their training differ as well as the data",
+            "geometric means over heads; the networks and their training differ as well as the data",
         ),
     )
     choices = FROM_STEP_1 | OTHER_RANKS
@@ -125,15 +114,6 @@ class ImageNet(OnTwoDataSets):
     def decide(self, product: str, how: How) -> list[Estimate]:
         large, small = (growth(study.main, product, how) for study in (self.hard, self.easy))
         return [contrast([large, small], [1, -1])[1].mapped(np.exp)]
-
-    def beside(self, product: str) -> list[Measure]:
-        return [
-            noted(
-                f"{RankGrows.effect} on {study.label}",
-                growth(study.main, product).over_layers("mean").mapped(np.exp),
-            )
-            for study in (self.easy, self.hard)
-        ]
 
 
 class DataSets(OnTwoDataSets):
@@ -177,3 +157,70 @@ class DataSets(OnTwoDataSets):
     def beside(self, product: str) -> list[Measure]:
         whole = self.log_ratio(product)[1].mapped(np.exp)
         return [noted(f"{self.effect}, geometric mean over heads", whole)]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a choice does to the rank of a product's change, in one layer or over all (None)."""
+
+    product: str
+    layer: int | None
+    growth: Estimate
+    """The factor from the end of the first epoch to the end of training, geometric mean over heads."""
+    final: Estimate
+    """The stable rank after training, mean over heads."""
+    against_base: Estimate
+    """The ratio of that to the base's, geometric mean over heads."""
+
+
+def effects(choice: Choice, base: Choice) -> list[Effect]:
+    """The effects of a choice on each product, first over all layers, then by layer."""
+    found: list[Effect] = []
+    for product in base.runs[0].products:
+        factors, ends = growth(choice.runs, product), at_the_end(choice.runs, product)
+        pair = shared_layers([ends.mapped(np.log), at_the_end(base.runs, product).mapped(np.log)])
+        ratios, ratio = contrast(pair, (1.0, -1.0))
+        if not choice.changes:  # the base against itself, not against another draw of its heads
+            ratio = Estimate(0.0, 0.0, 0.0)
+            ratios = dict.fromkeys(ratios, ratio)
+        whole = (factors.over_layers("mean"), ends.over_layers("mean"), ratio)
+        grown, final = factors.by_layer(), ends.by_layer()
+        layers = {layer: (grown[layer], final[layer], one) for layer, one in ratios.items() if layer in grown}
+        found += [
+            Effect(product, layer, growing.mapped(np.exp), end, other.mapped(np.exp))
+            for layer, (growing, end, other) in [(None, whole), *layers.items()]
+        ]
+    return found
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How well runs ended, means over seeds; nan if it was not recorded."""
+
+    loss: float
+    """The training loss over the last 5 % of the steps."""
+    validation_loss: float
+    accuracy: float
+
+    @property
+    def score(self) -> float:
+        """The number by which learning rates are compared: accuracy, else the validation loss."""
+        known = [self.accuracy, -self.validation_loss, -self.loss]
+        return next((one for one in known if np.isfinite(one)), -np.inf)
+
+
+def learned(runs: Sequence[TrackedRun]) -> Learned:
+    """The final training loss, validation loss and accuracy."""
+
+    def mean(name: str, last_part: float) -> float:
+        found = []
+        for run in runs:
+            recorded = run.steps()
+            values = recorded.get(name, np.full(len(recorded["step"]), np.nan))
+            known = np.isfinite(values)
+            steps = recorded["step"][known]
+            late = steps >= (1 - last_part) * steps.max(initial=0.0)
+            found.append(float(values[known][late].mean()) if len(steps) else np.nan)
+        return float(np.mean(found))
+
+    return Learned(mean("loss", 0.05), mean("validation_loss", 0.0), mean("accuracy", 0.0))

@@ -62,23 +62,28 @@ class FullWeights(OnToyRun):
     def curves(self) -> list[Curve]:
         """The curves of all seeds, which must be long and smooth enough to tell."""
         curves = [self.run.full(seed) for seed in self.seeds]
-        if min(len(curve.times) for curve in curves) < 2:
-            raise NotRecorded("training stopped before its second record: run with a smaller step.")
-        fewest = min(int(learned(values_of(curve)).sum()) for curve in curves)
-        if fewest < 3:
-            raise NotRecorded(
-                f"only {fewest} singular values were learned, too few for an order; raise full_until."
-            )
-        if max(map(late_fall, curves)) > 0.1:
-            raise NotRecorded("the loss is still falling fast at the end: raise full_until.")
-        if max(map(rise, curves)) > 0.05:  # the step exceeds 2 over the curvature
-            raise NotRecorded(
-                "the loss goes up and down, so its plateaus and drops mean nothing: run with a smaller step."
-            )
+        for curve in curves:
+            if len(curve.times) < 2:
+                raise NotRecorded("training stopped before its second record: run with a smaller step.")
+            found = int(learned(values_of(curve)).sum())
+            if found < 3:
+                raise NotRecorded(
+                    f"only {found} singular values were learned, too few for an order; raise full_until."
+                )
+            losses, times = curve.losses.numpy(), curve.times.numpy()
+            late = losses[np.searchsorted(times, 0.9 * times[-1])]
+            if late - losses[-1] > 0.1 * (losses[0] - losses[-1]):
+                raise NotRecorded("the loss is still falling fast at the end: raise full_until.")
+            if np.diff(losses).clip(0).sum() > 0.05 * (losses[0] - losses.min()):
+                # the step exceeds 2 over the curvature
+                raise NotRecorded(
+                    "the loss goes up and down, so its plateaus and drops mean nothing: run with a smaller "
+                    "step."
+                )
         return curves
 
     def parts(self) -> list[str]:
-        predicted = any(map(prediction_errors, self.curves))
+        predicted = any(prediction_errors(curve, LEARNED) for curve in self.curves)
         return [ORDER, RANK, PLATEAUS, *([TIMES] if predicted else [])]
 
     def thresholds(self, how: How) -> list[float]:
@@ -88,12 +93,11 @@ class FullWeights(OnToyRun):
         return [*own[:-1], own[-1] / (-self.curves[0].log10_scale * math.log(10))]
 
     def decide(self, part: str, how: How) -> list[float]:
-        least = LEARNED if how.rank in ("", "stable") else float(how.rank)
-        if part == RANK:
-            early = early_stable_rank if how.rank == "stable" else early_rank
-            return [max(early(curve, least) for curve in self.curves)]
         if how.rank == "stable":
-            return []
+            return [max(map(early_stable_rank, self.curves))] if part == RANK else []
+        least = float(how.rank or LEARNED)
+        if part == RANK:
+            return [max(early_rank(curve, least) for curve in self.curves)]
         if part == PLATEAUS:
             return [float(min(map(drops, self.curves)))]
         if part == TIMES:
@@ -102,18 +106,9 @@ class FullWeights(OnToyRun):
         return [float(together), max(overlap(curve, least) for curve in self.curves)]
 
     def beside(self, part: str) -> list[Measure]:
-        if part == TIMES:
-            errors = [error for curve in self.curves for error in prediction_errors(curve)]
-            name = "median error of a predicted stage time, as a fraction of that time"
-            return [noted(name, float(np.median(errors)))]
+        """For comparison: how many entries of diagonal weights the flow and Algorithm 1 learn at once."""
         if part != ORDER:
             return []
-        together, count = max(in_transition(values_of(curve)) for curve in self.curves)
-        name = "most singular values being learned at the same time, as a fraction of all that are learned"
-        return [noted(name, together / count, "1: all at once"), *self.diagonal_weights()]
-
-    def diagonal_weights(self) -> list[Measure]:
-        """For comparison: how many entries of diagonal weights the flow and Algorithm 1 learn at once."""
         alpha = self.run.settings.alphas[-1]
         try:
             flows = [self.run.flow(seed, alpha).values for seed in self.seeds]
@@ -128,8 +123,9 @@ class FullWeights(OnToyRun):
         ):
             together, count = max(in_transition(curve.abs().numpy()) for curve in curves)
             name = f"most entries of diagonal weights that are being learned at the same time, by {what}"
-            why = f"for comparison, of {count} that were learned{more}"
-            measures.append(noted(name, float(together), why))
+            measures.append(
+                noted(name, float(together), f"for comparison, of {count} that were learned{more}")
+            )
         return measures
 
     def overall(self) -> list[Measure]:
@@ -149,7 +145,7 @@ def learned(values: np.ndarray, least: float = LEARNED) -> np.ndarray:
     return np.asarray((last > 0) & (last >= least * last.max()))
 
 
-def prediction_errors(curve: Curve, least: float = LEARNED) -> list[float]:
+def prediction_errors(curve: Curve, least: float) -> list[float]:
     """The relative error of each predicted time, against when the value rises above 1e-3."""
     times = curve.rescaled_times.numpy()
     found = []
@@ -183,27 +179,28 @@ def overlap(curve: Curve, least: float) -> float:
     return float((done - begun).mean() / whole) if whole > 0 else 1.0
 
 
+def half_way(curve: Curve) -> int:
+    """The place at which half of the loss's fall is over."""
+    losses = curve.losses.numpy()
+    return int((losses <= (losses[0] + losses[-1]) / 2).argmax())
+
+
 def early_rank(curve: Curve, least: float) -> float:
-    """The rank when half of the loss's fall is over, as a fraction of the final rank."""
+    """The rank half-way, as a fraction of the final rank."""
     values = values_of(curve)
     rank = (values >= least * values[-1].max()).sum(1)
-    return float(rank[_half_way(curve)] / rank[-1])
+    return float(rank[half_way(curve)] / rank[-1])
 
 
-def early_stable_rank(curve: Curve, _: float) -> float:
+def early_stable_rank(curve: Curve) -> float:
     """`early_rank` by the stable rank, of the product that has more of it by then."""
 
     def stable_rank(values: np.ndarray) -> float:
         return float(np.square(values / values.max()).sum()) if values.any() else 0.0
 
-    half = _half_way(curve)
+    half = half_way(curve)
     products = (curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy())
     return max(stable_rank(one[half]) / stable_rank(one[-1]) for one in products if one[-1].any())
-
-
-def _half_way(curve: Curve) -> int:
-    losses = curve.losses.numpy()
-    return int((losses <= (losses[0] + losses[-1]) / 2).argmax())
 
 
 def drops(curve: Curve) -> int:
@@ -220,16 +217,3 @@ def drops(curve: Curve) -> int:
             if value > least and value > 2 * low:
                 dropping, peak, count = True, value, count + 1
     return count
-
-
-def rise(curve: Curve) -> float:
-    """How much the loss rises in all, as a fraction of its fall."""
-    losses = curve.losses
-    return float(losses.diff().clamp(min=0).sum() / (losses[0] - losses.min()).clamp(min=1e-300))
-
-
-def late_fall(curve: Curve) -> float:
-    """The fraction of the loss's fall that happens in the last tenth of the time."""
-    losses, times = curve.losses.numpy(), curve.times.numpy()
-    late = losses[np.searchsorted(times, 0.9 * times[-1])]
-    return float((late - losses[-1]) / max(losses[0] - losses[-1], 1e-300))

@@ -1,6 +1,6 @@
 """Numbers per head that claims on tracked runs are made of: ranks, their growth, and how much was learned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ LOSS_WINDOW = 0.05
 
 
 def heads_of(
-    runs: Sequence[TrackedRun], values: Callable[[TrackedRun], Sequence[np.ndarray]], what: str
+    runs: Sequence[TrackedRun], values: Callable[[TrackedRun], Iterable[np.ndarray]], what: str
 ) -> Heads:
     """One value per head of some runs, one run per seed.
 
@@ -66,19 +66,16 @@ def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray,
         ranks = run.energy_rank(product)[run.finite][..., list(ENERGY).index(rank)]
     if not np.isfinite(ranks).any():  # an older record, but its full spectra may tell
         ranks = np.full(ranks.shape, np.nan)
-        for place, step in enumerate(run.finite_steps):
-            if step in run.finite_spectra_steps:
-                for layer, values in enumerate(run.spectrum(product, int(step))):
-                    ranks[place, layer, : len(values)] = (
-                        watch.effective_rank(values)
-                        if rank == ENTROPY
-                        else watch.energy_rank(values, ENERGY[rank])
-                    )
+        for step in np.intersect1d(run.finite_steps, run.finite_spectra_steps):
+            for layer, values in enumerate(run.spectrum(product, int(step))):
+                entropy = rank == ENTROPY
+                found = watch.effective_rank(values) if entropy else watch.energy_rank(values, ENERGY[rank])
+                ranks[run.finite_steps == step, layer, : len(values)] = found
     known = np.isfinite(ranks).any(axis=(1, 2))
     if not known.any():
         raise NotRecorded(f"{run.folder} has neither {rank} nor full spectra.")
     steps = run.finite_steps[known]
-    _require_end(int(steps[-1]), run.last_finite_step)
+    require_end(steps, run.last_finite_step)
     return steps, ranks[known]
 
 
@@ -89,17 +86,10 @@ def last_ranks(run: TrackedRun, product: str, rank: str = "") -> np.ndarray:
     return ranks_of(run, product, rank)[1][-1]
 
 
-def last_spectrum(run: TrackedRun) -> int:
-    """The last step with full spectra, which must be near the end of training."""
-    if not len(run.finite_spectra_steps):
-        raise NotRecorded(f"{run.folder} has no full spectra yet.")
-    last = int(run.finite_spectra_steps[-1])
-    _require_end(last, run.last_step)
-    return last
-
-
-def _require_end(last: int, end: int) -> None:
-    if last < END * end:
+def require_end(spectra_steps: np.ndarray, end: int) -> None:
+    """Refuse spectra of which the last is far from the end of training."""
+    if spectra_steps[-1] < END * end:
+        last = spectra_steps[-1]
         raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end.")
 
 
@@ -129,9 +119,9 @@ def _above_noise(ranks: np.ndarray, run: TrackedRun, product: str, place: int) -
 def growth(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
     """log(rank at the end / early) of each head."""
 
-    def factors(run: TrackedRun) -> list[np.ndarray]:
+    def factors(run: TrackedRun) -> np.ndarray:
         _, ranks = _from_early_on(run, product, how)
-        return list(np.log(ranks[-1] / ranks[0]))
+        return np.asarray(np.log(ranks[-1] / ranks[0]))
 
     return heads_of(runs, factors, product)
 
@@ -155,33 +145,13 @@ def trends(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
     return heads_of(runs, trend, product)
 
 
-def course(run: TrackedRun, product: str) -> str:
-    """The mean stable rank over heads in words: first, early, lowest, last."""
-    steps, ranks = _above_rounding(run, product, "")
-    means = np.nanmean(ranks, axis=(1, 2))
-    early, lowest = _early(run, steps, ""), int(means.argmin())
-    return (
-        f"mean over heads: {means[0]:.2f} at step {steps[0]}, {means[early]:.2f} early, "
-        f"{means[lowest]:.2f} at its lowest (step {steps[lowest]}), {means[-1]:.2f} at the end"
-    )
-
-
-def _above_rounding(run: TrackedRun, product: str, rank: str) -> tuple[np.ndarray, np.ndarray]:
-    steps, ranks = ranks_of(run, product, rank)
-    clear = ~np.isin(steps, run.noisy_steps)
-    return steps[clear], ranks[clear]
-
-
-def _early(run: TrackedRun, steps: np.ndarray, window: str) -> int:
-    first_epoch = run.epoch_steps or EARLY * run.last_finite_step
-    return int(np.searchsorted(steps, {STEP_1: 0, WARM_UP: run.warm_up_steps}.get(window, first_epoch)))
-
-
 def _from_early_on(run: TrackedRun, product: str, how: How) -> tuple[np.ndarray, np.ndarray]:
     """The steps from early on, and the ranks; nan throughout for a head that is unchanged at any of them."""
-    steps, ranks = _above_rounding(run, product, how.rank)
-    early = _early(run, steps, how.window)
-    steps, ranks = steps[early:], ranks[early:]
+    steps, ranks = ranks_of(run, product, how.rank)
+    first_epoch = run.epoch_steps or EARLY * run.last_finite_step
+    early = {STEP_1: 0, WARM_UP: run.warm_up_steps}.get(how.window, first_epoch)
+    clear = ~np.isin(steps, run.noisy_steps) & (steps >= early)
+    steps, ranks = steps[clear], ranks[clear]
     if len(ranks) < FEWEST_STEPS:
         raise NotRecorded(
             f"{run.folder} measured {how.rank or 'the stable rank'} {len(ranks)} times above rounding noise "

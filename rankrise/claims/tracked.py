@@ -1,7 +1,7 @@
 """Claims on the tracked runs of one data set: a number per head, over layers, against a threshold."""
 
 from collections.abc import Sequence
-from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +21,14 @@ from rankrise.claims.heads import (
     STEP_1,
     WARM_UP,
     at_the_end,
-    course,
     growth,
     heads_of,
     last_ranks,
-    last_spectrum,
     losses,
+    require_end,
     trends,
 )
-from rankrise.claims.statistics import Estimate, Heads
+from rankrise.claims.statistics import Estimate, Heads, extreme
 from rankrise.runs import NotRecorded, Run, Study, TrackedRun, studies
 
 FAR_BELOW = ("<= 0.1", "far below is an order of magnitude")
@@ -38,6 +37,13 @@ SMALLEST_HEAD = 20
 HARDLY = 0.5
 """Runs whose training loss stays above this fraction of its first value have hardly learned."""
 JUDGE = "Pass --judge for a verdict."
+FIRST_LOSS = "the first recorded loss"
+SCORES = {
+    "validation_loss": "the validation loss",
+    "accuracy": "the validation accuracy",
+    "perplexity": "the perplexity",
+}
+"""Other scores than the loss that a gain may be counted in."""
 
 WORST_LAYER = {"the worst layer": How(aggregate="smallest")}
 LESS_STRICT = {"the mean over layers": How(aggregate="mean"), "the median layer": How(aggregate="median")}
@@ -89,20 +95,10 @@ class OnStudy(Statement):
 
     @classmethod
     def on(cls, opened: Sequence[Run]) -> list[Statement]:
-        return [cls(study) for study in studies([run for run in opened if isinstance(run, TrackedRun)])]
+        return [cls(study) for study in studies(opened)]
 
     def parts(self) -> Sequence[str]:
         return self.study.main[0].products
-
-    def judged_at(self) -> list[Measure]:
-        """How many heads and seeds were judged, and at which step if a run is not finished."""
-        heads = sum(len(layer["tracked_heads"]) for run in self.runs for layer in run.layers)
-        why = f"layers: {len(self.runs[0].layers)}, seeds: {len(self.runs)}"
-        measures = [noted("heads judged", float(heads), why)]
-        if not all(run.finished for run in self.runs):
-            last = float(min(run.last_finite_step for run in self.runs))
-            measures.append(noted("judged at step", last, "a run is not finished; the verdict is of now"))
-        return measures
 
 
 class LowRank(OnStudy):
@@ -133,35 +129,92 @@ class LowRank(OnStudy):
             )
         return [self.over_size(product, how.rank).over_layers(how.aggregate or "largest")]
 
-    def beside(self, product: str) -> list[Measure]:
-        """The rank of the initial product, and how many directions hold most of the change's energy."""
-        run, measures = self.runs[0], []
-        with suppress(NotRecorded):
-            initial = [np.asarray(values, float) for values in run.spectrum(product)]
-            normalised = [values / np.where(values[:, :1] > 0, values[:, :1], 1.0) for values in initial]
-            sizes = [layer["d_head"] for layer in run.layers]
-            each = [(one**2).sum(-1).mean() / size for one, size in zip(normalised, sizes, strict=True)]
-            name = "stable rank of the initial product, as a fraction of the head size, mean over heads"
-            measures.append(noted(name, float(np.mean(each)), "what random weights have"))
-        counts: list[float] = []
-        for step in run.finite_spectra_steps[-1:]:
-            for values in run.spectrum(product, int(step)):
-                totals = np.cumsum(np.asarray(values, float) ** 2, axis=1)
-                counts += [float((total < 0.9 * total[-1]).sum() + 1) for total in totals if total[-1] > 0]
-        if counts:
-            name = "directions that hold 90 % of the change's energy, mean over heads"
-            why = f"from {min(counts):g} to {max(counts):g}; a low stable rank may have a long tail beneath"
-            measures.append(noted(name, float(np.mean(counts)), why))
-        return measures
 
-    def overall(self) -> list[Measure]:
-        known = losses(self.runs)
-        if not len(known) or (known[:, 0] <= 0).any():
-            return self.judged_at()
-        first, last = known.mean(axis=0)
-        little = "near 1 little is learned, and the change may be of low rank for that"
-        name = "training loss at the end over the first one"
-        return [noted(name, float(last / first), f"{first:.3g} to {last:.3g}; {little}"), *self.judged_at()]
+class FunctionalRank(OnStudy):
+    """The learned change of an attention product is of low rank in what it does: cut to directions far fewer
+    than the head size, every head's product keeps 99 % of what its change gained.
+    """
+
+    name = "functional rank"
+    source = "the project"
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study, [run for run in study.main if run.truncation])
+        records = [run.truncation or {} for run in self.runs]
+        on_training = {"training" in record.get("measured_on", "") for record in records}
+        loss = " or ".join(["validation loss", "training loss"][one] for one in sorted(on_training)[::-1])
+        name = f"rank that keeps 99 % of the gain in the {loss}, as a fraction of the head size"
+        self.numbers = [Number(name, *FAR_BELOW)]
+        self.choices = {
+            **NOT_SO_FAR,
+            **{f"{100 * share:g} % of the gain": How(rank=str(share)) for share in (0.95, 0.999)},
+            f"the gain from {FIRST_LOSS}": How(window=FIRST_LOSS),
+        }
+        for score, text in SCORES.items():
+            if any(score in record.get("trained", {}) for record in records):
+                self.choices[text] = How(aggregate=score)
+        if True not in on_training:
+            self.choices["the training loss"] = How(aggregate="training_loss")  # which no such record has
+
+    @classmethod
+    def on(cls, opened: Sequence[Run]) -> list[Statement]:
+        return [cls(study) for study in studies(opened) if any(run.truncation for run in study.main)]
+
+    def parts(self) -> Sequence[str]:
+        return ["KQ", "VO"]
+
+    def decide(self, product: str, how: How) -> list[Estimate | float]:
+        """The smallest rank of every head's change that keeps enough of the gain, of the worst seed."""
+        if how.rank or how.aggregate or how.window:
+            return [extreme(max, [first_enough(run, product, how) for run in self.runs])]
+        shares = []
+        for run in self.runs:
+            record, rank = truncated(run, product)
+            if rank["functional_rank"] is None or record.get("gain", 0.99) != 0.99:
+                raise NotRecorded(
+                    f"{run.name} has no rank of {product} that keeps 99 % of the gain: there was no gain, or "
+                    "'rankrise truncate' was asked for other ranks or another --gain."
+                )
+            shares.append(float(rank["functional_rank"]) / run.layers[0]["d_head"])
+        return [max(shares)]
+
+    def beside(self, product: str) -> list[Measure]:
+        gains = {point["rank"]: point["gain"] for point in truncated(self.runs[0], product)[1]["points"]}
+        return [
+            noted(f"share of the gain at rank {rank}", gains[rank], "all heads cut alike")
+            for rank in (1, 2, 4)
+            if gains.get(rank) is not None
+        ]
+
+
+def truncated(run: TrackedRun, product: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record of `rankrise truncate`, and its curve of loss and gain against the rank of a product."""
+    record = run.truncation or {}
+    for curve in record.get("curves", []):
+        if curve["group"] == product and curve["method"] == "plain":
+            return record, curve
+    raise NotRecorded(f"{run.name} was truncated without {product}: run 'rankrise truncate' on it again.")
+
+
+def first_enough(run: TrackedRun, product: str, how: How) -> Estimate:
+    """The first of the tried ranks that keeps enough of what a score gains, over the head size.
+
+    Its interval goes from above the last rank that is not enough to the first that is.
+    """
+    score, share = how.aggregate or "loss", float(how.rank or 0.99)
+    (record, curve), size = truncated(run, product), run.layers[0]["d_head"]
+    try:
+        start = float(losses([run])[0, 0]) if how.window else curve["initial"][score]
+        gain = record["trained"][score] - start
+        tried = sorted((point["rank"], point["scores"][score]) for point in curve["points"])
+    except (KeyError, IndexError):
+        raise NotRecorded(f"{run.name} was truncated without the {score.replace('_', ' ')}.") from None
+    below = 0
+    for rank, now in tried if (gain > 0 if score == "accuracy" else gain < 0) else ():
+        if (now - start) / gain >= share:
+            return Estimate(rank / size, (below + 1) / size, rank / size)
+        below = rank
+    raise NotRecorded(f"no rank of {run.name} that was tried keeps {100 * share:g} % of the gain.")
 
 
 class RankGrows(OnStudy):
@@ -200,13 +253,7 @@ class RankGrows(OnStudy):
 
     def beside(self, product: str) -> list[Measure]:
         mean = growth(self.runs, product).over_layers("mean").mapped(np.exp)
-        return [noted(f"{self.effect}, geometric mean over heads", mean, course(self.runs[0], product))]
-
-    def overall(self) -> list[Measure]:
-        noisy = sum(len(run.noisy_steps) for run in self.runs)
-        why = "there the change of most heads is the rounding of the stored weights"
-        left_out = [noted("measured steps left out as noise", float(noisy), why)] if noisy else []
-        return [*left_out, *self.judged_at()]
+        return [noted(f"{self.effect}, geometric mean over heads", mean)]
 
 
 class SpectraDecay(OnStudy):
@@ -241,7 +288,11 @@ class SpectraDecay(OnStudy):
             return np.divide(values.sum(-1), largest, out=np.zeros_like(largest), where=largest > 0)
 
         def of(run: TrackedRun) -> list[np.ndarray]:
-            pairs = zip(run.spectrum(product), run.spectrum(product, last_spectrum(run)), strict=True)
+            initial, steps = run.spectrum(product), run.finite_spectra_steps
+            if not len(steps):
+                raise NotRecorded(f"{run.folder} has no full spectra yet.")
+            require_end(steps, run.last_step)
+            pairs = zip(initial, run.spectrum(product, int(steps[-1])), strict=True)
             return [np.where(after[:, 0] > 0, size(after) / size(before), np.nan) for before, after in pairs]
 
         return heads_of(self.runs, of, product)
@@ -252,13 +303,6 @@ class SpectraDecay(OnStudy):
     def decide(self, product: str, how: How) -> list[Estimate]:
         heads = (self.ratios(product, float(how.rank or 0.1)), self.ratios(product, None))
         return [one.over_layers(how.aggregate or "largest") for one in heads]
-
-    def beside(self, product: str) -> list[Measure]:
-        why = f"at step {last_spectrum(self.runs[0])}, the last with full spectra"
-        mean = self.ratios(product, None).over_layers("mean")
-        return [noted(f"{self.area}, mean over heads", mean, why)]
-
-    overall = OnStudy.judged_at
 
 
 class Products(OnStudy):
@@ -301,5 +345,3 @@ class Products(OnStudy):
     def decide(self, part: str, how: How) -> list[Estimate]:
         ratios, aggregate = self.log_ratios(how.rank), how.aggregate or "mean"
         return [shares(ratios).over_layers(aggregate), ratios.over_layers(aggregate).mapped(np.exp)]
-
-    overall = OnStudy.judged_at

@@ -2,15 +2,14 @@
 
 import json
 import shutil
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 from tracked_runs import changed, freeze, write_rows
 
-from rankrise import RankriseError, watch
+from rankrise import RankriseError
 from rankrise.claims import Claim, check_claims
-from rankrise.record.folder import read_lines, read_tensors, write_tensors
+from rankrise.record.folder import read_lines
 from rankrise.runs import open
 
 
@@ -61,9 +60,6 @@ def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(
     pairs, neighbours = holds.deciding[0], holds.beside[0]
     assert neighbours.value == pairs.value  # there are but two scales
     assert neighbours.why.startswith("between 1 and 0.")
-    ends = [watch.load(tracked[name]).steps()["loss"][-1] for name in ("unit", "small")]
-    assert holds.beside[-1].value == pytest.approx(max(ends) / min(ends))
-    assert holds.beside[-1].why.startswith(f"{ends[0]:.3g} at 1, {ends[1]:.3g} at 0.1; ")
     called_small = changed(tracked["again"], tmp_path / "called", {"initialisation_scale": 0.1, "seed": 0})
     assert verdict("initialisation scale", tracked["unit"], called_small).verdict == "not decided"
     called_large = changed(tracked["small"], tmp_path / "large", {"initialisation_scale": 1.0})
@@ -94,8 +90,6 @@ def test_growth_on_two_data_sets_is_compared_by_its_factor(tracked: dict[str, Pa
     grown = changed(tracked["small"], tmp_path / "grown", {"data": "imagenet", "initialisation_scale": 1.0})
     claim = verdict("imagenet", tracked["unit"], grown, part="VO")
     assert claim.verdict == "holds"
-    ratio, first, second = (claim.deciding[0].value, *(one.value for one in claim.beside))
-    assert ratio == pytest.approx(second / first)
     other_way = changed(tracked["small"], tmp_path / "small", {"initialisation_scale": 1.0})
     level = changed(tracked["unit"], tmp_path / "level", {"data": "imagenet"})
     assert verdict("imagenet", other_way, level, part="VO").verdict == "does not hold"
@@ -103,9 +97,6 @@ def test_growth_on_two_data_sets_is_compared_by_its_factor(tracked: dict[str, Pa
 
 def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: dict[str, Path]) -> None:
     claim = verdict("products", tracked["unit"], tracked["again"], tracked["small"])
-    heads = next(measure for measure in claim.measures if measure.name == "heads judged")
-    assert heads.value == 2 * 3 * 2
-    assert heads.why == "layers: 3, seeds: 2"
     assert claim.runs == ("unit", "again")
     assert claim.left_out == {"small": "initialisation_scale 0.1 instead of 1.0"}
 
@@ -147,9 +138,7 @@ def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp
     assert {claim.verdict for claim in check_claims(open(run))} == {"not decided"}
 
 
-def test_steps_that_are_rounding_noise_are_left_out_and_told(
-    tracked: dict[str, Path], tmp_path: Path
-) -> None:
+def test_steps_that_are_rounding_noise_are_left_out(tracked: dict[str, Path], tmp_path: Path) -> None:
     """Noise is of high rank, so that a history would seem to fall where the run's rank grows."""
     run = changed(tracked["unit"], tmp_path / "run")
     lines = read_lines(run / "ranks.jsonl")
@@ -163,11 +152,7 @@ def test_steps_that_are_rounding_noise_are_left_out_and_told(
     write_rows(run / "ranks.jsonl", lines)
     alone = changed(tracked["unit"], tmp_path / "alone")
     write_rows(alone / "ranks.jsonl", lines[noisy:])
-    left_out = "measured steps left out as noise"
-    found, expected = verdict("rank grows", run), verdict("rank grows", alone)
-    assert [one.value for one in found.measures if one.name == left_out] == [noisy]
-    rest = [astuple(one) for one in found.measures if one.name != left_out]
-    assert rest == [astuple(one) for one in expected.measures]
+    assert verdict("rank grows", run).measures == verdict("rank grows", alone).measures
     for line in lines:
         line["KQ"]["noise_share"] = [[0.9] * len(heads) for heads in line["KQ"]["stable_rank"]]
     write_rows(run / "ranks.jsonl", lines)
@@ -188,18 +173,3 @@ def test_a_layer_that_is_frozen_in_one_run_is_compared_in_none(
     for layer in range(1, len(open(elsewhere)[0].layers)):
         freeze(elsewhere, layer)
     assert "no layer in common" in verdict("initialisation scale", frozen, elsewhere).reason
-
-
-@pytest.mark.parametrize("factor", [1e20, 1e-25, 0.0])
-def test_the_initial_product_may_be_of_any_size(
-    tracked: dict[str, Path], tmp_path: Path, factor: float
-) -> None:
-    run = changed(tracked["unit"], tmp_path / "run")
-    path = run / "spectra" / "initial.safetensors"
-    tensors, texts = read_tensors(path, "restore it")
-    write_tensors(path, {name: factor * tensor for name, tensor in tensors.items()}, texts)
-    before, after = (
-        next(one for one in verdict("low rank", folder).measures if "initial product" in one.name)
-        for folder in (tracked["unit"], run)
-    )
-    assert after.value == pytest.approx(before.value if factor else 0.0)
