@@ -11,7 +11,8 @@ from rankrise.watch._heads import Layer, Layers
 from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._linear import Projection
 from rankrise.watch._spectra import SingularVectors
-from rankrise.watch._stages import Curve, FoundStage, FoundStep, StagesFound
+from rankrise.watch._stages import Curve, FoundStage, StagesFound
+from rankrise.watch._steps import FoundStep
 
 __all__ = [
     "Change",

@@ -18,7 +18,7 @@ from rankrise import runs, watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import read_lines
 from rankrise.watch._history import history as module
-from rankrise.watch._stages.find import curves_of
+from rankrise.watch._stages import curves_of
 
 STEPS = [0, 1, 3, 10, 19]
 
@@ -297,7 +297,7 @@ def test_other_weights_at_a_measured_step_and_other_runs_are_refused(series, tmp
 @pytest.mark.parametrize("place", ["/no/pythia", "~/no-pythia", "a/b/c", "runs/pythai", "pythia"])
 def test_a_mistyped_path_does_not_ask_the_hub(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rankrise.watch._history.series.hub_revisions", lambda name: pytest.fail(name))
+    monkeypatch.setattr("rankrise.watch._history.plan.hub_revisions", lambda name: pytest.fail(name))
     (tmp_path / "runs" / "pythia").mkdir(parents=True)
     for series in (place, [place, place]):
         with pytest.raises(RankriseError, match=re.escape(place.lstrip("./~"))):

@@ -18,8 +18,7 @@ from rankrise.record.run import TrackedRun, load
 from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin, read_initial
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.plan import HistoryPlan, history_plan
-from rankrise.watch._history.series import Entry, LocalCheckpoint
+from rankrise.watch._history.plan import Entry, HistoryPlan, LocalCheckpoint, history_plan
 from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
 from rankrise.watch._rounding import variances
 from rankrise.watch._units import Tensors, Unit
@@ -75,35 +74,41 @@ def history(
         plan = series
     else:
         plan = history_plan(series, **choices)
-    folder = Path(run)
+    folder, about = Path(run), _about_run(plan, note)
     sources = [entry.source for entry in plan.checkpoints]
     paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
     if any(folder.resolve() in (path, path.parent) for path in paths):
         raise RankriseError(f"{folder} holds the checkpoints: pass a folder for the history alone.")
     if has_run(folder):
-        _refuse_other_settings(plan, folder)  # before anything is written into another run
+        _refuse_other_settings(plan, about, folder)  # before anything is written into another run
     lock = Lock(folder)
     try:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
-        _carry_out(plan, folder, note, meter)
+        _carry_out(plan, folder, about, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
     return load(folder)
 
 
-def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None:
+def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Meter) -> None:
     """Measure the checkpoints that have no row yet, and write their rows."""
     units, entries, begun = plan.model.units, plan.checkpoints, plan.begun
     # The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
     rows = [entry for entry in entries if entry != begun or entry.step == 0]
-    held = _steps_held(plan, folder, rows)
+    held = {row["step"]: row for row in read_lines(folder / RANKS)}
+    for entry in rows:
+        if entry.step in held and not _keys(plan, entry).items() <= held[entry.step].items():
+            raise RankriseError(
+                f"{folder} has step {entry.step} from other weights, or since another checkpoint, than "
+                f"{entry.name} has now: choose checkpoints as before, or pass another folder."
+            )
     missing = [entry for entry in rows if entry.step not in held]
     # For a change since the checkpoint before, that one is read as well.
     pairs = [[entry] if plan.base else [plan.before(entry), entry] for entry in missing]
     needed = dict.fromkeys(one for pair in pairs for one in pair if one != begun)
 
-    info, before = _begin(plan, folder, note)
+    info, before = _begin(plan, folder, about)
     record = Record(folder)
     info |= {"finished": None}
     record.write_about(info)
@@ -120,11 +125,18 @@ def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None
                 if plan.base is None:
                     after |= part
                 if entry in missing:
-                    changes, full = _changes(units, before, part), entry == entries[-1]
+                    changes = [
+                        UnitChange(unit, *weights, variances)
+                        for unit in units
+                        if unit.name in part
+                        for weights, variances in [zip(before[unit.name], part[unit.name], strict=True)]
+                    ]
+                    full = entry == entries[-1]
                     results |= measure(changes, plan.top, full, accelerator_bytes=ACCELERATOR_BYTES)
                     if is_last:
                         record.add_spectra(entry.step, spectra_of(units, results))
-                        record.add_ranks(entry.step, _about(plan, entry) | row_of(units, results))
+                        row = {"checkpoint": entry.name} | _keys(plan, entry) | row_of(units, results)
+                        record.add_ranks(entry.step, row)
                         results = {}
                         missing.remove(entry)
                         move_to(len(entries) - len(missing))
@@ -138,14 +150,18 @@ def _carry_out(plan: HistoryPlan, folder: Path, note: str, meter: Meter) -> None
         try:
             if not record.lost:
                 record.sync()
-                _put_in_order(folder)
+                steps = [row["step"] for row in read_lines(folder / RANKS)]
+                if steps != sorted(steps):  # this command filled gaps
+                    lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
+                    in_order = sorted(zip(steps, lines, strict=True))
+                    write_text(folder / RANKS, "".join(line for _, line in in_order))
                 record.write_about(info)
         finally:
             record.close()
 
 
-def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], Part]:
-    """What run.json says from now on, and the weights that the first changes are since."""
+def _begin(plan: HistoryPlan, folder: Path, about: dict[str, Any]) -> tuple[dict[str, Any], Part]:
+    """The content of run.json, and the weights that the first changes are since."""
     units, begun = plan.model.units, plan.begun
     if has_run(folder):
         weights = read_initial(folder, units)
@@ -158,21 +174,6 @@ def _begin(plan: HistoryPlan, folder: Path, note: str) -> tuple[dict[str, Any], 
                 for unit, found in plan.model.read(checkpoint, begun.name, "cpu")
             }
         shutil.rmtree(scratch, ignore_errors=True)
-    about = {
-        "model": plan.model.name,
-        "settings": _settings(plan),
-        "device": plan.device,
-        "note": note,
-        "extra": {
-            "history": {
-                "series": plan.series,
-                "base": _base(plan),
-                "since": plan.since,
-                "left_out": list(plan.left_out),
-            },
-            "notes": list(plan.notes),
-        },
-    }
     info = begin(folder, units, weights, about).info
     part: Part = {}
     for unit in units:
@@ -240,73 +241,41 @@ def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
     return weights, {role: variances(factor) for role, factor in weights.items()} if unit.is_layer else {}
 
 
-def _changes(units: Sequence[Unit], before: Part, after: Part) -> list[UnitChange]:
-    """The changes of the units that `after` has."""
-    return [
-        UnitChange(unit, *weights, noises)
-        for unit in units
-        if unit.name in after
-        for weights, noises in [zip(before[unit.name], after[unit.name], strict=True)]
-    ]
-
-
 # ----------------------------------------------------------------------------------------------------------
-# What a record holds, and what it is of.
+# A record belongs to one series, base and choice of weights.
 
 
-def _about(plan: HistoryPlan, entry: Entry) -> dict[str, str]:
-    """What a row says about its checkpoint, and about the one before if its change is since that."""
-    about = {"checkpoint": entry.name, "key": entry.source.key()}
+def _about_run(plan: HistoryPlan, note: str) -> dict[str, Any]:
+    """The parts of run.json that the plan decides."""
+    base = {"name": plan.begun.name if plan.base else "previous", "key": plan.begun.source.key()}
+    history = {"series": plan.series, "base": base, "since": plan.since, "left_out": list(plan.left_out)}
+    return {
+        "model": plan.model.name,
+        "settings": {"products": plan.model.products, "top": plan.top},
+        "device": plan.device,
+        "note": note,
+        "extra": {"history": history, "notes": list(plan.notes)},
+    }
+
+
+def _keys(plan: HistoryPlan, entry: Entry) -> dict[str, str]:
+    """The key of a row's checkpoint, and of the one before if the change is since that."""
+    keys = {"key": entry.source.key()}
     if plan.base is None and entry != plan.begun:
-        about["since"] = plan.before(entry).source.key()
-    return about
+        keys["since"] = plan.before(entry).source.key()
+    return keys
 
 
-def _steps_held(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> set[int]:
-    """The steps that the record has already; an error if they are of other weights than the entries' now."""
-    rows = {row["step"]: row for row in read_lines(folder / RANKS)}
-    for entry in entries:
-        row = rows.get(entry.step)
-        if row and any(
-            row[name] != value for name, value in _about(plan, entry).items() if name != "checkpoint"
-        ):
-            raise RankriseError(
-                f"{folder} has step {entry.step} from other weights, or since another checkpoint, than "
-                f"{entry.name} has now: choose checkpoints as before, or pass another folder."
-            )
-    return set(rows)
-
-
-def _refuse_other_settings(plan: HistoryPlan, folder: Path) -> None:
+def _refuse_other_settings(plan: HistoryPlan, about: dict[str, Any], folder: Path) -> None:
     info = read_run(folder, "tracked")
     if "history" not in info.get("extra", {}):
         raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
-    held = info["settings"] | {
-        "base": info["extra"]["history"]["base"],
-        "layers, heads or matrices": [[layer["name"], layer["tracked_heads"]] for layer in info["layers"]]
-        + [[matrix["name"], []] for matrix in info["matrices"]],
-    }
-    asked = _settings(plan) | {
-        "base": _base(plan),
-        "layers, heads or matrices": [[unit.name, list(unit.heads)] for unit in plan.model.units],
-    }
-    for what, value in asked.items():
-        if value != held[what]:
-            raise RankriseError(f"{folder} was measured with other {what}: pass the same, or another folder.")
-
-
-def _settings(plan: HistoryPlan) -> dict[str, Any]:
-    return {"products": plan.model.products, "top": plan.top}
-
-
-def _base(plan: HistoryPlan) -> dict[str, str]:
-    begun = plan.begun
-    return {"name": begun.name if plan.base else "previous", "key": begun.source.key()}
-
-
-def _put_in_order(folder: Path) -> None:
-    """Sort the rows by their steps: a later command may have filled gaps."""
-    steps = [row["step"] for row in read_lines(folder / RANKS)]
-    if steps != sorted(steps):
-        lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
-        write_text(folder / RANKS, "".join(line for _, line in sorted(zip(steps, lines, strict=True))))
+    measured = [[layer["name"], layer["tracked_heads"]] for layer in info["layers"]]
+    measured += [[matrix["name"], []] for matrix in info["matrices"]]
+    wanted = [[unit.name, list(unit.heads)] for unit in plan.model.units]
+    asked = about["settings"] | {"base": about["extra"]["history"]["base"]}
+    held = info["settings"] | {"base": info["extra"]["history"]["base"]}
+    other = [what for what in asked if asked[what] != held[what]]
+    other += ["layers, heads or matrices"] if measured != wanted else []
+    if other:
+        raise RankriseError(f"{folder} was measured with other {other[0]}: pass the same, or another folder.")

@@ -1,22 +1,94 @@
-"""Plan a history: which checkpoints it reads, what it measures, since when, and how many bytes that takes."""
+"""Plan a history: find a series of checkpoints, choose from it, and say what is read and how many bytes."""
 
 import copy
+import csv
+import hashlib
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
 from rankrise.foundations.device import usable
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.series import Entry, choose, find_series, source_of
+from rankrise.record.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    SERIES,
+    WHOLE,
+    folders_with_weights,
+    has_run,
+    weights_in,
+)
+from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
+from rankrise.watch._history.hub import HubRevision, hub_revisions
 from rankrise.watch._pretrained import Opened, architecture_of
 from rankrise.watch._units import Choice, Tensors, Unit, find_units
+
+# A fingerprint reads a piece at the beginning of each file, where safetensors keep names and places, and
+# pieces that are spread over the rest.
+PIECE = 2**16
+PIECES = 15
+NUMBER = r"(\d+(?:\.\d+)?)(?:([kmb])(?![a-z\d]))?"
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+@dataclass(frozen=True)
+class LocalCheckpoint:
+    """A folder or file with weights, which are mapped into memory from where they are."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        path = self.path.resolve()
+        if path.is_dir():
+            return path.name
+        return path.parent.name if path.name in WHOLE else path.stem
+
+    def key(self) -> str:
+        """A checksum of names, sizes and pieces of the files, which takes milliseconds for any size."""
+        digest, files = hashlib.sha256(), weight_files(self.path)
+        for file in files:
+            size = file.stat().st_size
+            digest.update(f"{file.name if len(files) > 1 else file.suffix}:{size};".encode())
+            with file.open("rb") as opened:
+                for piece in range(PIECES + 1):
+                    opened.seek(max(0, (size - PIECE) * piece // PIECES))
+                    digest.update(opened.read(PIECE))
+        return f"sha256-pieces:{digest.hexdigest()}"
+
+    def config(self, into: Path) -> Path | None:
+        path = (self.path if self.path.is_dir() else self.path.parent) / CONFIG
+        return path if path.is_file() else None
+
+    def header(self) -> Checkpoint:
+        return Checkpoint.open(self.path)
+
+    def size(self, wanted: Wanted) -> int:
+        header = self.header()
+        return sum(header.tensors[name].size for name in wanted(header))
+
+    def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
+        return self.header()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint of a series."""
+
+    step: int
+    source: LocalCheckpoint | HubRevision
+
+    @property
+    def name(self) -> str:
+        return self.source.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,3 +265,155 @@ def _model(entry: Entry, choice: Choice, model: nn.Module | None, scratch: Path)
             "model=... in Python, or measure plain matrices with --matrices '*'."
         )
     return Model(architecture, find_units(architecture.model, choice), name)
+
+
+def step_of(name: str) -> int | None:
+    """The number after the last "step" in a name; or after "checkpoint", "iteration" or "epoch"; or the only
+    number.
+
+    Numbers written as 1e3 or 1,000 and names without a whole number give None.
+
+    >>> names = ["step512", "checkpoint-500", "stage1-step1000-tokens5B", "ckpt_12", "step-0000000010"]
+    >>> [step_of(name) for name in names]
+    [512, 500, 1000, 12, 10]
+    >>> step_of("epoch=3-step=750"), step_of("0042"), step_of("main"), step_of("seed1-size2")
+    (750, 42, None, None)
+    >>> step_of("step1k"), step_of("step2.5k"), step_of("epoch_1.5"), step_of("model-7b")
+    (1000, 2500, None, None)
+    >>> step_of("step=1e3"), step_of("step1,000"), step_of("step10,lr1")
+    (None, None, 10)
+    """
+    for word in ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch"):
+        if found := re.findall(rf"(?:{word})[-_=.]?{NUMBER}(?:([e,])\d)?", name, re.IGNORECASE):
+            digits, suffix, more = found[-1]
+            step = float(digits) * SUFFIXES[suffix.lower()]
+            return int(step) if not more and step.is_integer() else None
+    numbers = ["".join(found) for found in re.findall(NUMBER, name, re.IGNORECASE)]
+    return int(numbers[0]) if len(numbers) == 1 and numbers[0].isdecimal() else None
+
+
+def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], int | None]:
+    """Turn `steps` into a function: a mapping, a CSV file with lines `name,step`, a pattern, or the rule."""
+    if steps is None:
+        return step_of
+    if isinstance(steps, Mapping):
+        return steps.get
+    if Path(steps).is_file():
+        with Path(steps).open(encoding="utf-8-sig", newline="") as file:
+            lines = [line for line in csv.reader(file) if len(line) == 2 and line[1].strip().isdecimal()]
+        return {name.strip(): int(step) for name, step in lines}.get
+    pattern = str(steps)
+    try:
+        groups = re.compile(pattern).groups
+    except re.error:
+        groups = 0
+    if groups != 1:
+        raise RankriseError(
+            f"steps is {pattern!r}: pass a pattern with one group around the step's digits, such as "
+            r"'stage1-step(\d+)', or the path of a CSV file with lines name,step."
+        )
+    return lambda name: int(found[1]) if (found := re.search(pattern, name)) else None
+
+
+def find_series(
+    series: str | Path | Sequence[str | Path], steps: str | Path | Mapping[str, int] | None
+) -> tuple[list[Entry], list[str]]:
+    """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub, in
+    the order of their steps; then the names that tell no step."""
+    found: Sequence[LocalCheckpoint | HubRevision]
+    if not isinstance(series, str | Path):
+        found = [source_of(one) for one in series]
+    elif _is_on_hub(series):
+        found = hub_revisions(str(series))
+    else:
+        folder = Path(series).expanduser()
+        if not folder.is_dir():
+            raise RankriseError(
+                f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or "
+                "OWNER/NAME of a model on the Hugging Face Hub (where OWNER is not a folder)."
+            )
+        if has_run(folder):
+            inside = (folder / name for name in (SERIES, CHECKPOINTS))
+            folder = next((one for one in inside if one.is_dir()), folder)
+        found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
+    step_of_name = reader_of(steps)
+    numbered = [(step_of_name(source.name), source) for source in found]
+    left_out = [source.name for step, source in numbered if step is None]
+    entries = [Entry(step, source) for step, source in numbered if step is not None]
+    entries.sort(key=lambda entry: entry.step)
+    for one, other in pairwise(entries):
+        if one.step == other.step:
+            raise RankriseError(
+                f"{one.name!r} and {other.name!r} are both step {one.step} by their names: choose with a "
+                r"pattern for the steps, such as --steps 'stage1-step(\d+)', or with a table."
+            )
+    if len(entries) < 2:
+        names = ", ".join(source.name for source in found[:5]) or "none"
+        raise RankriseError(
+            f"{series} has fewer than two checkpoints with a step in the name (found: {names}): pass a "
+            "longer series, and --steps with a pattern or a table if the names tell steps in another way."
+        )
+    return entries, left_out
+
+
+def source_of(place: str | Path) -> LocalCheckpoint | HubRevision:
+    """One checkpoint: a folder, a file, or NAME or NAME@REVISION on the Hub."""
+    path = Path(place).expanduser()
+    if path.exists():
+        return LocalCheckpoint(path)
+    repository, _, revision = str(place).partition("@")
+    for source in hub_revisions(repository) if _is_on_hub(repository) else []:
+        if source.name == (revision or "main"):
+            return source
+    raise RankriseError(
+        f"There is no checkpoint {str(place)!r}: pass a folder or file with weights, or OWNER/NAME@REVISION "
+        "with a branch or tag of a model on the Hugging Face Hub."
+    )
+
+
+def _is_on_hub(place: str | Path) -> bool:
+    """Whether a place is OWNER/NAME, and no folder OWNER is here, in which it may be mistyped."""
+    path = Path(place).expanduser()
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(place)) is not None
+    return is_name and not path.exists() and not path.parent.is_dir()
+
+
+def choose(
+    entries: Sequence[Entry],
+    every: int = 1,
+    first: int | None = None,
+    last: int | None = None,
+    log_spaced: int | None = None,
+) -> tuple[Entry, ...]:
+    """Keep steps from `first` to `last`, then one in `every`, then `log_spaced` ones that are about evenly
+    spaced on a logarithmic scale. The first and the last always stay.
+
+    >>> from types import SimpleNamespace
+    >>> entries = [Entry(step, SimpleNamespace(name="")) for step in (0, 1, 2, 4, 8, 16, 32, 64, 128)]
+    >>> [entry.step for entry in choose(entries, every=3)], [e.step for e in choose(entries, first=2, last=8)]
+    ([0, 4, 32, 128], [2, 4, 8])
+    >>> [entry.step for entry in choose(entries, log_spaced=4)]
+    [0, 1, 8, 128]
+    >>> [len(choose(entries, log_spaced=number)) for number in range(2, 10)]
+    [2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    if every < 1 or (log_spaced is not None and log_spaced < 2):
+        raise RankriseError(f"every is {every} and log_spaced {log_spaced}: pass at least 1 and 2.")
+    low, high = entries[0].step if first is None else first, entries[-1].step if last is None else last
+    within = [entry for entry in entries if low <= entry.step <= high]
+    if not within:
+        raise RankriseError(f"No checkpoint has a step from first={low} to last={high}.")
+    kept = within[::every]
+    if kept[-1] is not within[-1]:
+        kept.append(within[-1])
+    if log_spaced is not None and log_spaced < len(kept):
+        start = [entry for entry in kept if entry.step == 0]
+        later = [entry for entry in kept if entry.step > 0]
+        steps = numpy.array([entry.step for entry in later])
+        wanted = numpy.geomspace(steps[-1], steps[0], log_spaced - len(start))  # a single one is the last
+        taken = {int(numpy.abs(numpy.log(steps / aim)).argmin()) for aim in wanted}
+        while len(taken) < len(wanted):  # several aims share their nearest step: add the most distant others
+            apart = numpy.abs(numpy.log(steps[:, None] / steps[sorted(taken)])).min(1)
+            taken.add(int(apart.argmax()))
+        kept = start + [later[place] for place in sorted(taken)]
+    return tuple(kept)

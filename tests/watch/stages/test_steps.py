@@ -10,8 +10,8 @@ from scipy.stats import multivariate_normal
 from smooth_curves import smooth_curve
 
 from rankrise import watch
-from rankrise.watch._stages import Curve, find_steps
-from rankrise.watch._stages.draws import PIECES, draw_curves
+from rankrise.watch._stages import Curve
+from rankrise.watch._steps import PIECES, draw_curves, find_steps
 
 STEPS = np.arange(1, 1501)
 SMOOTH = 55

@@ -8,7 +8,8 @@ import torch
 from agreement import Agreement, Passage, agreement, passages
 
 from rankrise import predict, runs, watch
-from rankrise.watch._stages import Curve, find_steps
+from rankrise.watch._stages import Curve
+from rankrise.watch._steps import find_steps
 
 PAPER = Path(__file__).parents[3] / "results" / "toy-paper"
 

@@ -11,7 +11,7 @@ import numpy as np
 from rankrise.foundations.optional import require
 from rankrise.foundations.text_tables import text_table
 from rankrise.record.run import TrackedRun, load
-from rankrise.watch._stages.steps import Direction, FoundStep, Scale, find_steps
+from rankrise.watch._steps import Direction, FoundStep, Scale, find_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,32 +121,34 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     if isinstance(run, str | Path):
         run = load(run)
     curves = list(curves_of(run) if isinstance(run, TrackedRun) else run)
-    searched: list[str] = []
-    named_steps: list[tuple[str, FoundStep]] = []
-    for curve in curves:
-        steps = find_steps(
+    found = {
+        curve.name: find_steps(
             curve.steps,
             curve.values,
             direction=curve.direction,
             scale=curve.scale,
             probability=probability,
         )
-        if steps is not None:
-            searched.append(curve.name)
-            named_steps += [(curve.name, step) for step in steps]
+        for curve in curves
+    }
+    named_steps = [(name, step) for name, steps in found.items() for step in steps or ()]
 
     # Steps of different curves that happen at once make a group, which begins with its clearest step.
-    groups: list[dict[str, FoundStep]] = []
+    groups: list[tuple[FoundStep, dict[str, FoundStep]]] = []
     for name, step in sorted(named_steps, key=lambda named: _ratio(_span(named[1]))):
-        near = [group for group in groups if name not in group and _meet(step, _first(group))]
+        near = [
+            (abs(math.log(step.time / first.time)), place)
+            for place, (first, group) in enumerate(groups)
+            if name not in group and (_holds(step, first.time) or _holds(first, step.time))
+        ]
         if near:
-            min(near, key=lambda group: abs(math.log(step.time / _first(group).time)))[name] = step
+            groups[min(near)[1]][1][name] = step
         else:
-            groups.append({name: step})
+            groups.append((step, {name: step}))
 
     alone = {curve.name for curve in curves if curve.alone}
     stages = []
-    for group in groups:
+    for _, group in groups:
         if len(group) > 1 or alone & group.keys():
             clearest = min(group.values(), key=lambda step: _ratio(step.interval))
             low, high = clearest.interval
@@ -154,7 +156,7 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
             stages.append(FoundStage(round(clearest.time), (math.floor(low), math.ceil(high)), surest, group))
     return StagesFound(
         stages=tuple(sorted(stages, key=lambda stage: stage.step)),
-        searched=tuple(searched),
+        searched=tuple(name for name, steps in found.items() if steps is not None),
         until=int(max((curve.steps.max() for curve in curves if len(curve.steps)), default=0)),
     )
 
@@ -184,14 +186,9 @@ def curves_of(run: TrackedRun) -> Iterator[Curve]:
             yield Curve(f"all {product} stable rank", run.measured[clear], total, alone=False)
 
 
-def _first(group: dict[str, FoundStep]) -> FoundStep:
-    return next(iter(group.values()))
-
-
-def _meet(one: FoundStep, other: FoundStep) -> bool:
-    """Whether the middle of one lies within the other."""
-    pairs = ((_span(one), other.time), (_span(other), one.time))
-    return any(low <= middle <= high for (low, high), middle in pairs)
+def _holds(step: FoundStep, time: float) -> bool:
+    low, high = _span(step)
+    return low <= time <= high
 
 
 def _span(step: FoundStep) -> tuple[float, float]:
