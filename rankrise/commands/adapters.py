@@ -1,7 +1,7 @@
 """What `extract`, `shrink` and `truncate` share."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,41 +31,42 @@ def measured_moments(model: Any, data: "Data | None", measuring: Measuring) -> "
 
 
 def new_folder(out: Path | None) -> Path:
-    """The folder for an adapter, refused before anything is computed."""
+    """Refuse a missing or taken folder before anything is computed."""
     if out is None or is_taken(out):
         raise RankriseError(f"--out is {out or 'missing'}: pass a new folder for the adapter.")
     return out
 
 
-def device_or_gpu(device: str | None) -> str | None:
-    """The device that was asked for, or a GPU if there is one."""
-    import torch
-
-    from rankrise.foundations.device import usable
-
-    if device is not None:
-        return usable(device)
-    return "cuda" if torch.cuda.is_available() else None
-
-
 def write(
-    adapter: "Adapter",
-    place: Path,
-    budget: Mapping[str, Any],
-    data: "Data | None",
+    cut: "Callable[..., Adapter]",
     what: str,
-    padded: bool,
+    place: Path,
+    data: "Data | None",
+    budget: Mapping[str, Any],
+    uniform: bool,
+    device: str | None,
     dtype: str | None,
+    padded: bool,
     json: bool,
 ) -> None:
-    """Save an adapter and print what it holds of `what`, a change or an adapter."""
+    """Cut `what` (a change or an adapter) to a budget, save the adapter and print what it holds."""
     from dataclasses import replace
 
     import torch
 
+    from rankrise.foundations.device import usable
     from rankrise.show.adapter import print_adapter
+    from rankrise.show.progress import bar
 
-    if dtype is not None:
-        adapter = replace(adapter, dtype=getattr(torch, dtype))
+    gpu = "cuda" if torch.cuda.is_available() else None
+    with bar("cutting", total=1.0) as move_to:
+        adapter = cut(
+            **budget,
+            uniform=uniform or None,
+            evaluate=data and data.evaluate,
+            device=gpu if device is None else usable(device),
+            progress=move_to,
+        )
+    adapter = adapter if dtype is None else replace(adapter, dtype=getattr(torch, dtype))
     adapter.save(place, padded=padded)
-    print_adapter(adapter, place, budget, data.measured_on if data else "", json, what)
+    print_adapter(adapter, place, budget.get("rank"), data.measured_on if data else "", json, what)

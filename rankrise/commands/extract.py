@@ -39,28 +39,17 @@ def extract(
         device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
+    from functools import partial
+
     from rankrise import use
-    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder, write
-    from rankrise.show.progress import bar
+    from rankrise.commands.adapters import measured_moments, new_folder, write
     from rankrise.use.data import open_models
 
-    place, asked = new_folder(out), Measuring(**measuring)
-    budget = budget or {"rank": 8}
+    place, asked, budget = new_folder(out), Measuring(**measuring), budget or {"rank": 8}
     base, tuned, data = open_models(models, asked)
     if "gain" in budget and data is None:
         raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
+    rest: Literal["leave", "keep"] = "leave" if leave_rest else "keep"
     moments = measured_moments(tuned, data, asked)
-    with bar("extracting", total=1.0) as move_to:
-        adapter = use.extract(
-            base,
-            tuned,
-            **budget,
-            uniform=True if uniform else None,
-            moments=moments,
-            evaluate=None if data is None else data.evaluate,
-            largest=largest,
-            rest="leave" if leave_rest else "keep",
-            device=device_or_gpu(device),
-            progress=move_to,
-        )
-    write(adapter, place, budget, data, "change", padded, dtype, json)
+    cut = partial(use.extract, base, tuned, moments=moments, largest=largest, rest=rest)
+    write(cut, "change", place, data, budget, uniform, device, dtype, padded, json)

@@ -34,32 +34,22 @@ def shrink(
         device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
+    from functools import partial
+
     from rankrise import use
-    from rankrise.commands.adapters import device_or_gpu, measured_moments, new_folder, write
-    from rankrise.show.progress import bar
+    from rankrise.commands.adapters import measured_moments, new_folder, write
     from rankrise.use._shrink import merged
     from rankrise.use._weights import load_model
     from rankrise.use.data import read_data
 
-    place, asked = new_folder(out), Measuring(**measuring)
-    budget = budget or {"keep": 0.99}
+    place, asked, budget = new_folder(out), Measuring(**measuring), budget or {"keep": 0.99}
     if (base is None) != (asked.data is None) or ("gain" in budget and base is None):
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
-    model, data, moments = None, None, None
+    model = tuned = data = moments = None
     if base is not None:
         model = load_model(base)
-        data = read_data(model, base, asked)
+        data, tuned = read_data(model, base, asked), merged(adapter, model)
     if data is not None or asked.moments is not None:
-        moments = measured_moments(None if model is None else merged(adapter, model), data, asked)
-    with bar("shrinking", total=1.0) as move_to:
-        smaller = use.shrink(
-            adapter,
-            **budget,
-            uniform=True if uniform else None,
-            base=model,
-            moments=moments,
-            evaluate=None if data is None else data.evaluate,
-            device=device_or_gpu(device),
-            progress=move_to,
-        )
-    write(smaller, place, budget, data, "adapter", padded, dtype, json)
+        moments = measured_moments(tuned, data, asked)
+    cut = partial(use.shrink, adapter, base=model, moments=moments)
+    write(cut, "adapter", place, data, budget, uniform, device, dtype, padded, json)

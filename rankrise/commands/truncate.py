@@ -67,13 +67,10 @@ def truncate(
     }
     if out is not None:
         read_curves(out, about)  # refuses another command's curves before moments are measured
-    moments = None
-    if not plain and not (named and set(named) <= set(PRODUCTS)):
-        moments = measured_moments(tuned, data, asked)
-    how = {"labels": asked.labels, "seed": asked.seed, "block": asked.block}
-    if moments is not None:  # a file may have other moments than were asked for
-        how |= {name: value for name, value in moments.about.items() if name in how}
-    about |= how
+    by_moments = not plain and not (named and set(named) <= set(PRODUCTS))
+    moments = measured_moments(tuned, data, asked) if by_moments else None
+    for name in ("labels", "seed", "block"):  # a file may have other moments than were asked for
+        about[name] = (moments.about if moments else {}).get(name, getattr(asked, name))
     with bar("truncating", total=1.0) as move_to:
         found = use.truncate(
             base,
@@ -90,11 +87,11 @@ def truncate(
     written = []
     if out is not None:
         written = [write_curves(out, about, found.curves, trained=found.trained), *draw_curves(found, out)]
-    if config is not None and found.config is None:
-        print(f"Warning: no rank of all keeps the gain, so {config} is not written.", file=sys.stderr)
-    elif config is not None:
+    if config is not None and found.config is not None:
         write_json(config, found.config)
         written.append(config)
+    elif config is not None:
+        print(f"Warning: no rank of all keeps the gain, so {config} is not written.", file=sys.stderr)
     if json:
         print(to_json({**about, "moments": moments and moments.to_dict(), **found.to_dict()}))
     else:

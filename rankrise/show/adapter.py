@@ -14,25 +14,20 @@ if TYPE_CHECKING:
     from rankrise.use import Adapter
 
 NAMES_SHOWN = 4
-
 MUCH = 0.1
 """Warn if more than this share of the change is left out."""
 
 
 def print_adapter(
-    adapter: "Adapter", place: Path, budget: Mapping[str, Any], measured_on: str, json: bool, what: str
+    adapter: "Adapter", place: Path, rank: int | None, measured_on: str, json: bool, what: str
 ) -> None:
-    """Print an adapter that was written to `place`; `what` was cut, a change or an adapter."""
-    numbers, rank = adapter.to_dict(), budget.get("rank")
-    if (measured := adapter.measured) is not None and measured.no_gain is not None:
-        print(f"Warning: {measured.no_gain}", file=sys.stderr)
+    """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
+    numbers = adapter.to_dict()
+    if adapter.measured is not None and adapter.measured.no_gain is not None:
+        print(f"Warning: {adapter.measured.no_gain}", file=sys.stderr)
     if json:
-        asked = {
-            "adapter": str(place),
-            "rank": rank,
-            "budget": None if rank is None else adapter.parameters_at(rank),
-            "measured_on": measured_on or None,
-        }
+        budget = None if rank is None else adapter.parameters_at(rank)
+        asked = {"adapter": str(place), "rank": rank, "budget": budget, "measured_on": measured_on or None}
         print(to_json({**asked, **numbers}))
         return
     console = safe_console()
@@ -41,13 +36,13 @@ def print_adapter(
         f"The adapter holds {adapter.held:.1%} of {whole}, by the square of all parameters' change."
     )
     console.print(_table(numbers["matrices"]))
-    for line in described(adapter, rank, what, measured_on):
+    for line in _described(adapter, rank, what, measured_on):
         console.print(line, markup=False, highlight=False)
     load = f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})"
     console.print(f"Written: {place}\n{load}", markup=False, soft_wrap=True)
 
 
-def described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
+def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
     ranks, rest = list(adapter.ranks.values()), adapter.rest
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
@@ -73,11 +68,10 @@ def described(adapter: "Adapter", rank: int | None, what: str, measured_on: str)
         )
     elif rest.changed:
         left = adapter.holds.left_out
-        shares = dict.fromkeys(map(_kind, [*left, *rest.changed]), 0.0)  # those that are new have none
-        for name, share in left.items():
-            shares[_kind(name)] += share
+        kinds = dict.fromkeys(map(_kind, [*left, *rest.changed]))  # what is new has no share
+        shares = {kind: sum(left[name] for name in left if _kind(name) == kind) for kind in kinds}
         names = _some(f"{kind} {share:.1%}" if share > 5e-4 else kind for kind, share in shares.items())
-        left_out = sum(shares.values())
+        left_out = sum(left.values())
         warning = "Warning: left out" if left_out > MUCH else "Left out"
         yield f"{warning}, {left_out:.1%} of the change: {names}."
     if (measured := adapter.measured) is not None:
@@ -100,7 +94,7 @@ def _table(matrices: Sequence[Mapping[str, Any]]) -> Fitting:
         noise = max(row["noise"] for row in rows)
         lines.append((kind, str(len(rows)), shape, ranks, f"{kept:.1%}", f"{noise:.1e}"))
     titles = ("matrix", "number", "shape", "rank", "kept", "noise")
-    columns = {title: list(cells) for title, cells in zip(titles, zip(*lines, strict=True), strict=True)}
+    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
     table = table_of(columns, left=("matrix",), box=None, padding=(0, 1, 0, 0))
     for column in table.columns[1:]:
         column.no_wrap = True
