@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import Fitting, safe_console, table_of
+from rankrise.show.console import Fitting, plain_table, safe_console
 
 if TYPE_CHECKING:
     from rankrise.use import Adapter
@@ -93,12 +93,7 @@ def _table(matrices: Sequence[Mapping[str, Any]]) -> Fitting:
         shape, ranks = "x".join(map(str, rows[0]["shape"])), f"{low}-{high}" if low < high else str(low)
         noise = max(row["noise"] for row in rows)
         lines.append((kind, str(len(rows)), shape, ranks, f"{kept:.1%}", f"{noise:.1e}"))
-    titles = ("matrix", "number", "shape", "rank", "kept", "noise")
-    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
-    table = table_of(columns, left=("matrix",), box=None, padding=(0, 1, 0, 0))
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    return Fitting(table)
+    return plain_table(("matrix", "number", "shape", "rank", "kept", "noise"), lines, left=("matrix",))
 
 
 def _kind(name: str) -> str:

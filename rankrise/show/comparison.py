@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from rankrise.foundations.files import write_json, write_text
-from rankrise.show.console import Fitting, safe_console, table_of
+from rankrise.show.console import Fitting, plain_table, safe_console
 from rankrise.show.pictures import csv_text, save_picture
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 ROWS_SHOWN = 48
 """With more heads than this, the terminal shows one line for each layer."""
-PLAIN: dict[str, Any] = {"box": None, "padding": (0, 1, 0, 0), "title_justify": "left"}
 LEFT = ("layer", "matrix")
 LEGEND = (
     "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
@@ -39,10 +37,6 @@ def as_dict(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[s
     return comparison.to_dict() | ({} if overlap is None else {"overlap": overlap.to_dict()})
 
 
-# ----------------------------------------------------------------------------------------------------------
-# On the terminal.
-
-
 def print_comparison(
     comparison: ModelComparison, overlap: ModelOverlap | None = None, saved: Sequence[Path] = ()
 ) -> None:
@@ -50,12 +44,12 @@ def print_comparison(
     console = safe_console()
     each = sum(row.head is not None for row in comparison.rows) <= ROWS_SHOWN
     for table in _tables(comparison, each):
-        console.print(Fitting(table))
+        console.print(table)
     if not any(row.largest for row in comparison.rows):
         console.print("Nothing changed: these weights are the same in both.")
     console.print(LEGEND if each else f"{LEGEND} {MEANS}", style="dim")
     if overlap is not None:
-        console.print(Fitting(_overlap_table(overlap)))
+        console.print(_overlap_table(overlap))
         console.print(OVERLAP_LEGEND, style="dim")
     layers: dict[str, list[str]] = {}
     for note in comparison.notes:
@@ -68,7 +62,7 @@ def print_comparison(
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
 
 
-def _tables(comparison: ModelComparison, each: bool) -> list[Table]:
+def _tables(comparison: ModelComparison, each: bool) -> list[Fitting]:
     """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
     numbers = _layer_numbers(row.layer for row in comparison.rows if row.head is not None)
     kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
@@ -76,51 +70,40 @@ def _tables(comparison: ModelComparison, each: bool) -> list[Table]:
         number = _own_numbers(row.layer) if row.head is None else numbers[row.layer]
         line = number, row.matrix, row.head if each else None
         kinds.setdefault(re.sub(r"\d+", "*", row.layer), {}).setdefault(line, []).append(row)
+    above = f">{comparison.threshold:g}"
+    titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", above, "of")
     tables = []
     for kind, lines in kinds.items():
-        cells = [
-            {"layer": number, "matrix": matrix} | _cells(rows, comparison.threshold)
-            for (number, matrix, _), rows in lines.items()
-        ]
-        columns = {title: [line[title] for line in cells] for title in cells[0]}
-        tables.append(table_of(columns, LEFT, title=kind, **PLAIN))
+        cells = [(number, matrix, *_cells(rows)) for (number, matrix, _), rows in lines.items()]
+        tables.append(plain_table(titles, cells, LEFT, kind))
     return tables
 
 
-def _cells(rows: list[MatrixChange], threshold: float) -> dict[str, str]:
-    def mean(name: str, spelling: str) -> str:
-        return format(fmean(getattr(row, name) for row in rows), spelling)
-
+def _cells(rows: list[MatrixChange]) -> list[str]:
+    """The means of one line, from its heads and the size of the change to the full rank."""
     heads = sorted({row.head + 1 for row in rows if row.head is not None})
-    return {
-        "head": "-".join(map(str, heads[:1] + heads[1:][-1:])),
-        "change": mean("relative_change", ".1e"),
-        "stable": mean("stable_rank", ".2f"),
-        "±": f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else "",
-        "effective": mean("effective_rank", ".2f"),
-        "90%": mean("energy_rank_90", ".3g"),
-        "95%": mean("energy_rank_95", ".3g"),
-        "99%": mean("energy_rank_99", ".3g"),
-        f">{threshold:g}": mean("rank_above", ".3g"),
-        "of": str(rows[0].full_rank),
-    }
+    spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
+    spellings = {"relative_change": ".1e", "stable_rank": ".2f", "effective_rank": ".2f"}
+    spellings |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99", "rank_above"), ".3g")
+    means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in spellings.items()]
+    first_and_last = "-".join(map(str, heads[:1] + heads[1:][-1:]))
+    return [first_and_last, *means[:2], spread, *means[2:], str(rows[0].full_rank)]
 
 
-def _overlap_table(overlap: ModelOverlap) -> Table:
+def _overlap_table(overlap: ModelOverlap) -> Fitting:
     """One line for each layer and product, means over heads."""
-    table = Table(title="overlap of learned directions", **PLAIN)
-    for title in (*LEFT, "heads", "directions", "left", "chance", "right", "chance"):
-        table.add_column(title, justify="left" if title in LEFT else "right")
     numbers = _layer_numbers(row.layer for row in overlap.rows)
     lines: dict[tuple[str, str], list[HeadOverlap]] = {}
     for row in overlap.rows:
         lines.setdefault((numbers[row.layer], row.matrix), []).append(row)
+    table = []
     for line, rows in lines.items():
         changed = [row for row in rows if row.left is not None]
         names = "left", "left_by_chance", "right", "right_by_chance"
         means = [f"{fmean(getattr(row, name) for row in changed):.2f}" if changed else "-" for name in names]
-        table.add_row(*line, str(len(rows)), f"{fmean(row.directions for row in rows):.3g}", *means)
-    return table
+        table.append((*line, str(len(rows)), f"{fmean(row.directions for row in rows):.3g}", *means))
+    titles = (*LEFT, "heads", "directions", "left", "chance", "right", "chance")
+    return plain_table(titles, table, LEFT, "overlap of learned directions")
 
 
 def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
@@ -139,16 +122,8 @@ def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
 
 
 def _own_numbers(name: str) -> str:
-    """The numbers in the name of a weight, counted from 1.
-
-    >>> _own_numbers("layers.0.blocks.3.mlp.weight")
-    '1.4'
-    """
+    """The numbers in the name of a weight, counted from 1, such as 1.4 in layers.0.blocks.3.mlp.weight."""
     return ".".join(str(int(number) + 1) for number in re.findall(r"\d+", name))
-
-
-# ----------------------------------------------------------------------------------------------------------
-# In files.
 
 
 def save_comparison(
@@ -174,8 +149,7 @@ def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
 
 
 def draw_comparison(comparison: ModelComparison) -> Figure:
-    """Stable rank, 95 % energy rank and relative size of the change of KQ and of VO: a square for each layer
-    and head. Each panel has its own colours from 0 on, as KQ and VO may differ by much."""
+    """The ranks and size of the change of KQ and VO, a square for each layer and head; colours begin at 0."""
     measures = {
         "stable_rank": "stable rank of the change",
         "energy_rank_95": "directions with 95 % of its energy",
@@ -183,20 +157,17 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
     }
     layers = list(dict.fromkeys(row.layer for row in comparison.rows if row.head is not None))
     widest = 1 + max((row.head for row in comparison.rows if row.head is not None), default=0)
-    size = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
-    figure = Figure(figsize=(max(size[0], 8.0), max(size[1], 7.5)), layout="constrained")
+    width, height = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
+    figure = Figure(figsize=(max(width, 8.0), max(height, 7.5)), layout="constrained")
+    edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)
     for row, (field, label) in zip(figure.subplots(len(measures), 2), measures.items(), strict=True):
         for axes, matrix in zip(row, ("KQ", "VO"), strict=True):
             grid = np.full((len(layers), widest), np.nan)
             for change in comparison.select(matrix):
                 grid[layers.index(change.layer), change.head] = getattr(change, field)
+            top = float(np.nanmax(grid, initial=0.0)) or 1.0
             image = axes.imshow(
-                grid,
-                vmin=0.0,
-                vmax=float(np.nanmax(grid, initial=0.0)) or 1.0,
-                aspect="auto",
-                interpolation="nearest",
-                extent=(0.5, widest + 0.5, len(layers) + 0.5, 0.5),
+                grid, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest", extent=edges
             )
             axes.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
             axes.set(xlabel="head", ylabel="layer", xticks=_ticks(widest), yticks=_ticks(len(layers)))
@@ -205,9 +176,5 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
 
 
 def _ticks(count: int) -> range:
-    """Numbers from 1 to at most `count`, a dozen or so.
-
-    >>> list(_ticks(3)), list(_ticks(32))
-    ([1, 2, 3], [1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31])
-    """
+    """Numbers from 1 to at most `count`, a dozen or so."""
     return range(1, count + 1, -(-count // 12))

@@ -68,6 +68,21 @@ def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], **option
     return table
 
 
+def plain_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str], title: str = ""
+) -> "Fitting":
+    """A table without lines whose cells do not wrap, without empty columns."""
+    from rich.table import Table
+
+    table = Table(title=title or None, box=None, padding=(0, 1, 0, 0), title_justify="left")
+    shown = [place for place in range(len(titles)) if any(row[place] for row in rows)]
+    for place in shown:
+        table.add_column(titles[place], justify="left" if titles[place] in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
+    return Fitting(table)
+
+
 @dataclass(frozen=True)
 class Fitting:
     """A rich table if the terminal is wide enough; otherwise a paragraph per row.

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.show.ceilings import ceiling_words
 from rankrise.show.console import Fitting, duration
-from rankrise.show.tracked_words import searched, short_names
+from rankrise.show.tracked_words import ceiling_words, searched, short_names
 from rankrise.watch import StagesFound, TrackedRun
 
 if TYPE_CHECKING:

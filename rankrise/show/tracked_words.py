@@ -1,7 +1,7 @@
-"""What terminal, page and figures call a tracked run's layers and ranks, and where stages were searched."""
+"""A tracked run in words: its layers, ranks and moments, and where stages were searched."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -68,3 +68,30 @@ def searched(found: StagesFound, losses: Sequence[float], measured: int, heads: 
     have = {LOSS: LOSS in found.searched, "ranks": bool({*found.searched} - {LOSS})}
     what = " and ".join(name for name, known in have.items() if known)
     return what, ", and ".join(why_not[name] for name, known in have.items() if not known)
+
+
+def moment(run: TrackedRun, step: int) -> str:
+    """A step on the run's clock: "epoch 25", "step 1200"."""
+    epoch = float(run.at(step))
+    return f"epoch {round(epoch, 1 if epoch > 1 else 2):g}" if run.clock == "epoch" else f"step {step}"
+
+
+def length(run: TrackedRun) -> str:
+    """How long a run has trained: "500 epochs", "1200 steps"."""
+    unit, _, count = moment(run, run.last_step).partition(" ")
+    return f"{count} {unit}{'' if count == '1' else 's'}"
+
+
+def when(run: TrackedRun, step: int) -> str:
+    """Whether a step is the end of training: "after training for 500 epochs", "at step 1200"."""
+    return f"after training for {length(run)}" if step >= run.last_step else f"at {moment(run, step)}"
+
+
+def ceiling_words(ceilings: Mapping[str, int]) -> str:
+    """The highest rank of each change: an adapter's rank in a matrix, up to twice that in a head's product.
+
+    >>> ceiling_words({"matrix": 8, "KQ": 16, "VO": 8})
+    'a change has at most rank 8 in a matrix, 16 in KQ, 8 in VO'
+    """
+    places = (f"{rank} in {'a matrix' if what == 'matrix' else what}" for what, rank in ceilings.items())
+    return f"a change has at most rank {', '.join(places)}"

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankrise.show.console import Fitting, safe_console, table_of
+from rankrise.show.console import Fitting, plain_table, safe_console
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.table import Table
 
     from rankrise.use.types import GainCurve, Truncation
+
+LEFT = ("group", "method")
 
 LITTLE = 0.01
 """A group with a smaller share of the whole gain is too small to be cut by ranks."""
@@ -71,8 +72,8 @@ def print_truncation(
 ) -> None:
     console = safe_console()
     if every_rank:
-        console.print(Fitting(_points(truncation)))
-    console.print(Fitting(_summary(truncation)))
+        console.print(_points(truncation))
+    console.print(_summary(truncation))
     for note in notes(truncation, measured_on, gain, every_rank):
         console.print(note, markup=False, highlight=False)
     if written:
@@ -122,7 +123,7 @@ def _falls_again(curve: "GainCurve") -> bool:
     return at in gains and any(gain < gains[at] - FALLS for rank, gain in gains.items() if rank > at)
 
 
-def _summary(truncation: "Truncation") -> "Table":
+def _summary(truncation: "Truncation") -> Fitting:
     """The functional ranks, with a star where they say little."""
     rows = []
     for curve in truncation.curves:
@@ -131,11 +132,11 @@ def _summary(truncation: "Truncation") -> "Table":
         star = "*" if _gains_little(curve, truncation) or _falls_again(curve) else ""
         losses = f"{curve.initial['loss']:.4g}", f"{truncation.trained['loss']:.4g}"
         rows.append((curve.group, curve.method, *losses, found + star, str(curve.full_rank)))
-    titles = ("group", "method", "initial loss", "trained loss", "functional rank", "full rank")
-    return _table("Functional rank", titles, rows)
+    titles = (*LEFT, "initial loss", "trained loss", "functional rank", "full rank")
+    return plain_table(titles, rows, LEFT, "Functional rank")
 
 
-def _points(truncation: "Truncation") -> "Table":
+def _points(truncation: "Truncation") -> Fitting:
     """The scores of every group at each rank."""
     points = [point for curve in truncation.curves for point in curve.points]
     names = list(dict.fromkeys(name for point in points for name in point.scores))
@@ -144,14 +145,4 @@ def _points(truncation: "Truncation") -> "Table":
         gain = "none" if p.gain is None else f"{p.gain:.2%}"
         scores = [f"{p.scores[name]:.5g}" for name in names]
         rows.append((p.group, p.method, str(p.rank), f"{p.parameters:,}", f"{p.kept:.1%}", gain, *scores))
-    return _table("What remains", ("group", "method", "rank", "parameters", "kept", "gain", *names), rows)
-
-
-def _table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(titles)}
-    table = table_of(
-        columns, left=("group", "method"), title=title, box=None, padding=(0, 1, 0, 0), title_justify="left"
-    )
-    for column in table.columns:
-        column.no_wrap = True
-    return table
+    return plain_table((*LEFT, "rank", "parameters", "kept", "gain", *names), rows, LEFT, "What remains")

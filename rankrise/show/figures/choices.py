@@ -12,7 +12,7 @@ from rankrise.runs import Choice, Study, TrackedRun, at_their_best, choices_of
 from rankrise.show.figures import scaffold
 from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, recorded, rows_of
 from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
-from rankrise.show.moments import length
+from rankrise.show.tracked_words import length
 
 HEADER = (
     *("choice", "run", "seeds", "best_rate", "accuracy", "training_loss", "validation_loss"),

@@ -12,8 +12,7 @@ from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures import scaffold, style
 from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, mean_and_std, rows_of
 from rankrise.show.figures.style import DASHES, LOOKS, plain
-from rankrise.show.moments import length
-from rankrise.show.tracked_words import STABLE, rank_kinds
+from rankrise.show.tracked_words import STABLE, length, rank_kinds
 
 STABLE_RANK_HEADER = (
     *("data", "scale", "seed", "product", "layer", "step", "epoch"),

@@ -20,7 +20,7 @@ from rankrise.show.figures.scaffold import (
     rows_of,
 )
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
-from rankrise.show.moments import moment, when
+from rankrise.show.tracked_words import moment, when
 
 INDEX = "singular value $i$"
 HEADER = ("data", "product", "layer", "heads", "step", "index")

@@ -6,11 +6,9 @@ from html import escape
 import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
-from rankrise.show.ceilings import ceiling_words
-from rankrise.show.moments import moment
 from rankrise.show.report.kind import many, paragraph
 from rankrise.show.terminal import PROCESS_ENDED
-from rankrise.show.tracked_words import head_count, rank_kinds, searched
+from rankrise.show.tracked_words import ceiling_words, head_count, moment, rank_kinds, searched
 
 CLEARLY = 1.1
 """A course turns at its peak if that is so many times the higher of its ends, and at its low likewise."""
