@@ -26,7 +26,7 @@ from rankrise.show.report.toy import TOY
 from rankrise.show.report.tracked import TRACKED
 
 KINDS: dict[type, Kind] = {ToyRun: TOY, TrackedRun: TRACKED}
-SCRIPTS = ("dom.js", "data.js", "state.js", "scales.js", "plot.js", "controls.js")
+SCRIPTS = ("dom.js", "data.js", "controls.js", "plot.js")
 """The scripts of every page, each after those that it needs."""
 
 

@@ -233,7 +233,7 @@ TOY = Kind(
         "full": "Full weights",
         "perturbations": "Perturbations",
     },
-    scripts=("run.js", "plots.js", "stages.js", "experiments.js", "main.js"),
+    scripts=("run.js", "stages.js", "experiments.js", "main.js"),
     subjects=lambda runs: [f"toy run {run.name}" for run in runs],
     answers=answers,
     chapters=chapters,

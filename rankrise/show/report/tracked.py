@@ -110,15 +110,14 @@ def _by_layer(run: TrackedRun, values: np.ndarray, merged: bool = False) -> list
 
 def _noise(run: TrackedRun, moments: np.ndarray) -> dict[str, dict[str, Any]] | None:
     """What rounding explains, (layers, moments) of each product, and (matrices, moments) of "matrices": the
-    `share` of the change, the stable `rank` that it alone would have, means over heads, and how many heads
-    are `below` the noise. None for a run that was tracked while it trained."""
+    mean `share` of heads' changes, and how many heads are `below` the noise. None for a run that was tracked
+    while it trained."""
     found = {
-        name: dict(zip(("share", "rank"), run.mean_noise(name), strict=True))
-        | {"below": run.below_noise(name).sum(axis=2)}
+        name: {"share": run.mean_noise(name)[0], "below": run.below_noise(name).sum(axis=2)}
         for name in run.products
     }
     if run.matrices:
-        readers = {"share": run.noise_share, "rank": run.noise_rank, "below": run.below_noise}
+        readers = {"share": run.noise_share, "below": run.below_noise}
         found["matrices"] = {
             what: np.stack([read(name) for name in run.matrices], axis=1) for what, read in readers.items()
         }
@@ -208,8 +207,7 @@ def _leading(run: TrackedRun, numbers: int) -> dict[str, Any]:
 
 
 def _training(run: TrackedRun) -> dict[str, Any]:
-    """Each metric's finite values, as means over windows if they are too many, its first and last value, and
-    its last step, `until`."""
+    """Each metric's finite values, as means over windows if they are too many, and its first and last."""
     recorded = run.steps()
     found = {}
     for name in (*METRICS, *sorted(name for name in recorded if name.startswith(FURTHER))):
@@ -217,7 +215,7 @@ def _training(run: TrackedRun) -> dict[str, Any]:
         if not known.any():
             continue
         steps, values = recorded["step"][known].astype(float), recorded[name][known]
-        ends = {"first": float(values[0]), "last": float(values[-1]), "until": int(steps[-1])}
+        ends = {"first": float(values[0]), "last": float(values[-1])}
         window = -(-len(steps) // METRIC_POINTS)
         starts = np.arange(0, len(steps), window)
         counts = np.diff(np.append(starts, len(steps)))

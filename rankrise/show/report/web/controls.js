@@ -1,7 +1,55 @@
-// Controls that both pages have: ordinary inputs and buttons, so that keys and screen readers work as usual.
+// What the reader has chosen, and the controls that both pages have: ordinary inputs and buttons.
 
 import { h } from "./dom.js";
-import { choose, state, watch } from "./state.js";
+
+export const state = {};
+const listeners = [];
+
+/** Call `update` now and whenever one of the named choices changes. */
+export function watch(names, update) {
+  listeners.push([names, update]);
+  update();
+}
+
+export function choose(changes) {
+  const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
+  Object.assign(state, changes);
+  for (const [names, update] of listeners) {
+    if (names.some((name) => changed.includes(name))) update();
+  }
+}
+
+/** A range of x that several plots share; null is everything. */
+export class Zoom {
+  range = null;
+  full = [0, 1];
+  followers = [];
+
+  set(range) {
+    const [low, high] = this.full;
+    const clipped = range && [Math.max(low, range[0]), Math.min(high, range[1])];
+    if (clipped && clipped[1] - clipped[0] < 1e-6 * (high - low)) return;
+    const whole = !clipped || clipped[1] - clipped[0] >= 0.999 * (high - low);
+    this.range = whole ? null : clipped;
+    this.followers.forEach((follow) => follow());
+  }
+
+  /** Zoom by a factor around x, which stays where it is. */
+  by(factor, x) {
+    const [low, high] = this.range ?? this.full;
+    const centre = Math.min(high, Math.max(low, x ?? (low + high) / 2));
+    this.set([centre - (centre - low) / factor, centre + (high - centre) / factor]);
+  }
+
+  /** Move by a share of the width in view, as far as there is room. */
+  pan(share) {
+    if (!this.range) return;
+    const [low, high] = this.range;
+    const wanted = share * (high - low);
+    const move = Math.min(this.full[1] - high, Math.max(this.full[0] - low, wanted));
+    this.set([low + move, high + move]);
+  }
+}
 
 export function button(id, label, sign, onclick) {
   return h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
@@ -9,16 +57,13 @@ export function button(id, label, sign, onclick) {
 
 export function checkbox(name, label) {
   const onchange = (event) => choose({ [name]: event.target.checked });
-  const input = h("input", { type: "checkbox", id: name, onchange });
-  input.checked = state[name];
-  return h("label", {}, input, " ", label);
+  return h("label", {}, h("input", { type: "checkbox", id: name, checked: state[name], onchange }), " ", label);
 }
 
 /** A list to choose `state[name]` from: `options()` gives [value, text], anew when one of the choices `on` changes. */
-export function select(name, words, options, more) {
+export function select(name, words, options, more = {}) {
   const { on = [], id = name, read = () => state[name], pick = (value) => choose({ [name]: value }) } = more;
-  const list = h("select", { id });
-  list.addEventListener("change", () => pick(options()[list.selectedIndex][0]));
+  const list = h("select", { id, onchange: () => pick(options()[list.selectedIndex][0]) });
   watch(on, () => list.replaceChildren(...options().map(([value, text]) => h("option", { value }, text))));
   watch([name, ...on], () => (list.selectedIndex = options().findIndex(([value]) => value === read())));
   return h("label", {}, words, list);
@@ -29,13 +74,9 @@ export function zoomButtons(zoom, whole, moment, now) {
   const reset = button("zoom-reset", `Show all of ${whole}`, "Show all", () => zoom.set(null));
   zoom.followers.push(() => (reset.disabled = !zoom.range));
   reset.disabled = true;
-  return h(
-    "span",
-    { class: "zooms", role: "group", "aria-label": "Zoom" },
-    button("zoom-in", `Zoom in around the chosen ${moment}`, "+", () => zoom.by(2, now())),
-    button("zoom-out", "Zoom out", "−", () => zoom.by(0.5, now())),
-    reset,
-  );
+  const zoomIn = button("zoom-in", `Zoom in around the chosen ${moment}`, "+", () => zoom.by(2, now()));
+  const zoomOut = button("zoom-out", "Zoom out", "−", () => zoom.by(0.5, now()));
+  return h("span", { class: "zooms", role: "group", "aria-label": "Zoom" }, zoomIn, zoomOut, reset);
 }
 
 /**
@@ -43,9 +84,9 @@ export function zoomButtons(zoom, whole, moment, now) {
  * `on` are the choices that it shows; `read()` gives {value, max, step, text, words}; `pick(value)` chooses.
  */
 export function slider(id, label, seconds, on, read, pick) {
-  const input = h("input", { type: "range", id, min: 0, "aria-label": label });
+  const oninput = () => choose({ ...pick(Number(input.value)), playing: false });
+  const input = h("input", { type: "range", id, min: 0, "aria-label": label, oninput });
   const shown = h("output", { for: id });
-  input.addEventListener("input", () => choose({ ...pick(Number(input.value)), playing: false }));
   watch(on, () => {
     const { value, max, step, text, words } = read();
     Object.assign(input, { max, step, value });
@@ -53,24 +94,24 @@ export function slider(id, label, seconds, on, read, pick) {
     shown.replaceChildren(text);
   });
 
-  const play = h("button", { type: "button", id: "play" });
   let before = null;
   let share = 0;
   const tick = (stamp) => {
     if (!state.playing) return;
-    share += (before === null ? 0 : stamp - before) / 1000 / seconds;
+    share += (stamp - (before ?? stamp)) / 1000 / seconds;
     before = stamp;
     choose({ ...pick(Math.min(share, 1) * read().max), playing: share < 1 });
     requestAnimationFrame(tick);
   };
-  play.addEventListener("click", () => {
+  const onclick = () => {
     const playing = !state.playing;
     const now = read().value / Math.max(read().max, read().step);
     before = null;
     share = playing && now >= 1 ? 0 : now;
     choose({ ...pick(share * read().max), playing });
     requestAnimationFrame(tick);
-  });
+  };
+  const play = h("button", { type: "button", id: "play", onclick });
   watch(["playing"], () => {
     play.replaceChildren(state.playing ? "Pause" : "Play");
     play.setAttribute("aria-pressed", state.playing);
@@ -83,7 +124,7 @@ export function themeButton() {
   const theme = document.getElementById("theme");
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const dark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
   const name = () => theme.replaceChildren(dark() ? "Light page" : "Dark page");
   theme.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";

@@ -1,15 +1,13 @@
 // A line plot in SVG: drag to zoom, hover to read, click to choose a time; keys zoom too; its numbers lie beneath it.
 
-import { countUpTo, highest, lowest, valueAt } from "./data.js";
+import { watch, Zoom } from "./controls.js";
+import { countUpTo, extent, highest, lowest, scale, valueAt } from "./data.js";
 import { h, number, s, scrolling, table } from "./dom.js";
-import { extent, scale } from "./scales.js";
-import { watch, Zoom } from "./state.js";
 
-const HEIGHT = 230;
 const NARROWEST = 200;
 const MOST_LETTERS = 12;
 const LETTER_WIDTH = 6.6;
-const LETTER_HEIGHT = 12;
+const NUDGES = [0, 3, 6, 9, 12, 15, 18].flatMap((away) => [-away, away]); // pixels from a line's end to its label
 const REACH = 36; // pixels from the pointer to the line that it reads
 let plotCount = 0;
 
@@ -29,7 +27,8 @@ export function colourOf({ shade, style = "" }) {
  * - cursor: [choices, function that gives the marked x]
  * - onPick(x) on a click; tip(x, line, y) gives lines of text; someLabels: label the rules for which there is room
  * - lines: {name, label, xs, ys, step, shade, style, direct, weight, quiet, unkeyed, twin, band: {low, high}};
- *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above
+ *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above;
+ *   those without points are left out
  * - rules: thin upright lines {at, label, interval}; greyed: ranges [from, to] that do not set the range of y
  * - summary: the sentences beneath
  */
@@ -39,7 +38,21 @@ export class Plot {
     this.id = `plot-${(plotCount += 1)}`;
     this.cursor = null;
     this.zoom = options.zoom ?? new Zoom();
-    this.build();
+    this.svg = s("svg", {
+      role: "group",
+      "aria-roledescription": "plot",
+      "aria-describedby": `${this.id}-summary`,
+      tabindex: 0,
+    });
+    this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
+    this.reset = h("button", { type: "button", class: "reset", onclick: () => this.zoom.set(null) }, "Show all");
+    this.stage = h("div", { class: "stage" }, this.svg, this.tip);
+    this.summary = h("figcaption", { id: `${this.id}-summary` });
+    this.data = h("details", { class: "data", ontoggle: () => this.fillData() }, h("summary", {}, "Data"));
+    this.heading = h("h4");
+    this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !options.key });
+    const top = h("div", { class: "plot-title" }, this.heading, this.reset);
+    this.figure = h("figure", { class: "plot" }, top, this.legend, this.stage, this.summary, this.data);
     this.listen();
     this.zoom.followers.push(() => this.draw());
     new ResizeObserver(([entry]) => {
@@ -50,45 +63,28 @@ export class Plot {
     if (options.cursor) watch(options.cursor[0], () => this.setCursor(options.cursor[1]()));
   }
 
-  build() {
-    const showAll = () => this.zoom.set(null);
-    this.svg = s("svg", {
-      role: "group",
-      "aria-roledescription": "plot",
-      "aria-describedby": `${this.id}-summary`,
-      tabindex: 0,
-    });
-    this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
-    this.reset = h("button", { type: "button", class: "reset", hidden: true, onclick: showAll }, "Show all");
-    this.stage = h("div", { class: "stage" }, this.svg, this.tip);
-    this.summary = h("figcaption", { id: `${this.id}-summary` });
-    this.data = h("details", { class: "data", ontoggle: () => this.fillData() }, h("summary", {}, "Data"));
-    this.heading = h("h4");
-    this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !this.options.key });
-    const top = h("div", { class: "plot-title" }, this.heading, this.reset);
-    this.figure = h("figure", { class: "plot" }, top, this.legend, this.stage, this.summary, this.data);
-  }
-
   refresh() {
     const found = this.options.content();
     this.figure.hidden = !found;
     if (!found) return;
-    this.content = { height: HEIGHT, rules: [], greyed: [], summary: "", ...this.options, ...found };
-    const { lines, name, title, summary, zoom, still } = this.content;
-    this.svg.setAttribute("aria-label", name);
-    this.heading.replaceChildren(...[title].flat());
-    this.summary.replaceChildren(summary);
-    const keyed = lines.filter((line) => !line.unkeyed);
-    this.legend.replaceChildren(...keyed.map((line) => h("span", {}, this.swatch(line), line.name)));
-    const ends = lines.flatMap(({ xs }) => (xs.length ? [xs[0], xs.at(-1)] : []));
-    if (!zoom && ends.length) this.zoom.full = still ? extent(ends, true) : [lowest(ends), highest(ends)];
+    this.content = { height: 230, rules: [], greyed: [], summary: "", ...this.options, ...found };
+    const lines = found.lines.filter(({ xs }) => xs.length);
+    this.content.lines = lines;
+    this.svg.setAttribute("aria-label", this.content.name);
+    this.heading.replaceChildren(...[this.content.title].flat());
+    this.summary.replaceChildren(this.content.summary);
+    const keyed = lines.filter((line) => !line.unkeyed).map((line) => {
+      const swatch = s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` });
+      return h("span", {}, s("svg", { viewBox: "0 0 24 8" }, swatch), line.name);
+    });
+    this.legend.replaceChildren(...keyed);
+    const ends = lines.flatMap(({ xs }) => [xs[0], xs.at(-1)]);
+    if (!this.options.zoom && ends.length) {
+      this.zoom.full = this.options.still ? extent(ends, true) : [lowest(ends), highest(ends)];
+    }
     this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
     this.fillData();
     this.draw();
-  }
-
-  swatch(line) {
-    return s("svg", { viewBox: "0 0 24 8" }, s("path", { d: "M0 4H24", class: `line ${colourOf(line)}` }));
   }
 
   /** The range of x in view. */
@@ -147,9 +143,8 @@ export class Plot {
       lines.flatMap((line) => {
         const bounds = line.band ? [line.ys, line.band.low, line.band.high] : [line.ys];
         const isIn = (_, at) => this.inView(line.xs[at]) && counts(line.xs[at]);
-        const inside = bounds.flatMap((values) => values.filter(isIn));
         const edges = this.view.filter(counts).map((x) => valueAt(line, x));
-        return [...inside, ...edges.filter((value) => value !== null)];
+        return [...bounds.flatMap((values) => values.filter(isIn)), ...edges.filter((value) => value !== null)];
       });
     const ofClear = found(clear);
     return ofClear.length ? ofClear : found(() => true);
@@ -187,19 +182,19 @@ export class Plot {
   /** Upright lines, with their labels if there is room for all of them, or for `someLabels` if not. */
   ruleMarks() {
     const { top, bottom } = this.box;
-    const { rules, someLabels } = this.content;
+    const rules = this.content.rules.filter(({ at }) => this.inView(at));
     const group = s("g", { class: "rules", "aria-hidden": "true" });
     const labels = [];
     let before = -Infinity;
-    for (const { at, label, interval } of rules.filter((rule) => this.inView(rule.at))) {
+    for (const { at, label, interval } of rules) {
       const x = this.x.pixel(at);
       if (interval) group.append(this.upright(interval, 1));
       group.append(s("line", { x1: x, x2: x, y1: top, y2: bottom }));
-      const roomy = x - before > 6 + 6 * label.length;
-      labels.push(roomy ? s("text", { x, y: top - 6, "text-anchor": "middle" }, label) : null);
-      if (roomy) before = x;
+      if (x - before <= 6 + 6 * label.length) continue;
+      labels.push(s("text", { x, y: top - 6, "text-anchor": "middle" }, label));
+      before = x;
     }
-    if (someLabels || !labels.includes(null)) group.append(...labels.filter(Boolean));
+    if (this.content.someLabels || labels.length === rules.length) group.append(...labels);
     return group;
   }
 
@@ -231,29 +226,21 @@ export class Plot {
 
   /** Labels at the right, the largest values first, each at its line's end or as near to it as there is room. */
   directLabels() {
-    const taken = [];
+    const { top, bottom, right } = this.box;
     const ends = this.content.lines
       .filter((line) => line.direct)
       .map((line) => ({ line, value: valueAt(line, Math.min(this.view[1], line.xs.at(-1))) }))
       .filter(({ value }) => value !== null);
     ends.sort((a, b) => (b.line.weight ?? Math.abs(b.value)) - (a.line.weight ?? Math.abs(a.value)));
+    const taken = [];
     return ends.flatMap(({ line, value }) => {
-      const y = this.freePlace(this.y.pixel(value), taken);
+      const end = Math.min(bottom, Math.max(top, this.y.pixel(value)));
+      const isFree = (y) => y >= top - 4 && y <= bottom + 4 && taken.every((other) => Math.abs(other - y) > 11.5);
+      const y = NUDGES.map((nudge) => end + nudge).find(isFree);
       if (y === undefined) return [];
       taken.push(y);
-      return [s("text", { x: this.box.right + 5, y: y + 3.5, class: colourOf(line) }, line.label)];
+      return [s("text", { x: right + 5, y: y + 3.5, class: colourOf(line) }, line.label)];
     });
-  }
-
-  /** The height nearest to `wanted` at which a label overlaps none of those taken; undefined if that is too far. */
-  freePlace(wanted, taken) {
-    const { top, bottom } = this.box;
-    const inside = Math.min(bottom, Math.max(top, wanted));
-    const away = (y) => Math.abs(y - inside);
-    const fits = (y) => y >= top - 4 && y <= bottom + 4 && away(y) <= 1.5 * LETTER_HEIGHT;
-    const free = (y) => taken.every((other) => Math.abs(other - y) > LETTER_HEIGHT - 0.5);
-    const places = [inside, ...taken.flatMap((other) => [other - LETTER_HEIGHT, other + LETTER_HEIGHT])];
-    return places.filter((y) => fits(y) && free(y)).sort((a, b) => away(a) - away(b))[0];
   }
 
   /** Mark a time with the upright line that the slider moves. */
@@ -276,46 +263,50 @@ export class Plot {
       return [Math.min(this.box.right, Math.max(this.box.left, x)), (event.clientY - bounds.top) * ratio];
     };
     const isDrag = (x) => Math.abs(x - start) >= 6 && !this.options.still;
-    const on = (kind, act) => this.svg.addEventListener(kind, act);
-    on("pointerdown", (event) => {
-      if (event.button) return;
-      start = place(event)[0];
-      this.svg.setPointerCapture(event.pointerId);
-    });
-    on("pointermove", (event) => {
-      const [x, y] = place(event);
-      if (start === null) return this.point(x, y);
-      this.brush.toggleAttribute("hidden", !isDrag(x));
-      this.brush.setAttribute("x", Math.min(x, start));
-      this.brush.setAttribute("width", Math.abs(x - start));
-      this.leave();
-    });
     const stop = () => {
       start = null;
       this.brush.toggleAttribute("hidden", true);
     };
-    on("pointerup", (event) => {
-      if (start === null) return;
-      const [x, y] = place(event);
-      const range = isDrag(x) ? [start, x].sort((a, b) => a - b).map(this.x.value) : null;
-      stop();
-      if (range) return this.zoom.set(range);
-      this.options.onPick?.(this.x.value(x));
-      this.point(x, y);
-    });
-    on("pointercancel", stop);
-    on("pointerleave", () => this.leave());
-    on("keydown", (event) => this.press(event));
+    const handlers = {
+      pointerdown: (event) => {
+        if (event.button) return;
+        start = place(event)[0];
+        this.svg.setPointerCapture(event.pointerId);
+      },
+      pointermove: (event) => {
+        const [x, y] = place(event);
+        if (start === null) return this.point(x, y);
+        this.brush.toggleAttribute("hidden", !isDrag(x));
+        this.brush.setAttribute("x", Math.min(x, start));
+        this.brush.setAttribute("width", Math.abs(x - start));
+        this.leave();
+      },
+      pointerup: (event) => {
+        if (start === null) return;
+        const [x, y] = place(event);
+        const range = isDrag(x) ? [start, x].sort((a, b) => a - b).map(this.x.value) : null;
+        stop();
+        if (range) return this.zoom.set(range);
+        this.options.onPick?.(this.x.value(x));
+        this.point(x, y);
+      },
+      pointercancel: stop,
+      pointerleave: () => this.leave(),
+      keydown: (event) => this.press(event),
+    };
+    for (const [kind, act] of Object.entries(handlers)) this.svg.addEventListener(kind, act);
   }
 
   press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || this.options.still) return;
+    const zoomIn = () => this.zoom.by(2, this.cursor);
+    const showAll = () => this.zoom.set(null);
     const actions = {
-      "+": () => this.zoom.by(2, this.cursor),
-      "=": () => this.zoom.by(2, this.cursor),
+      "+": zoomIn,
+      "=": zoomIn,
       "-": () => this.zoom.by(0.5, this.cursor),
-      0: () => this.zoom.set(null),
-      Escape: () => this.zoom.set(null),
+      0: showAll,
+      Escape: showAll,
       ArrowLeft: () => this.zoom.pan(-0.2),
       ArrowRight: () => this.zoom.pan(0.2),
     };
@@ -353,10 +344,8 @@ export class Plot {
     if (!this.content || !this.data.open || this.data.querySelector("table")) return;
     const { lines, name } = this.content;
     const caption = `${name}: each line in numbers`;
-    const rows = lines.map((line) => {
-      const numbers = [line.ys[0], line.ys.at(-1), lowest(line.ys), highest(line.ys)];
-      return [line.name, ...numbers.map((y) => number(y))];
-    });
+    const numbersOf = (ys) => [ys[0], ys.at(-1), lowest(ys), highest(ys)].map((y) => number(y));
+    const rows = lines.map((line) => [line.name, ...numbersOf(line.ys)]);
     const made = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
     const save = h("button", { type: "button", onclick: () => this.saveData() }, "Save every point as CSV");
     this.data.append(scrolling(caption, made), save);
@@ -366,7 +355,7 @@ export class Plot {
     const { lines, name } = this.content;
     const digits = (value) => Number(value.toPrecision(7)); // what 32 bits hold
     const rows = lines.flatMap((line) => {
-      const quoted = `"${String(line.name).replaceAll('"', '""')}"`;
+      const quoted = `"${line.name.replaceAll('"', '""')}"`;
       return line.xs.map((x, at) => `${quoted},${digits(x)},${digits(line.ys[at])}`);
     });
     const file = new Blob([["line,x,y", ...rows].join("\n") + "\n"], { type: "text/csv" });
@@ -377,6 +366,4 @@ export class Plot {
 }
 
 /** Plots beside one another. */
-export function pair(...plots) {
-  return h("div", { class: "pair" }, plots.map((plot) => plot.figure));
-}
+export const pair = (...plots) => h("div", { class: "pair" }, plots.map((plot) => plot.figure));

@@ -1,54 +1,50 @@
 // The stages: plots of the flow over Algorithm 1, the weights at the chosen time, and every stage in a table.
 
-import { valueAt } from "../data.js";
-import { absent, fixed, h, number, plural, s, scaleText, scrolling, sideBySide, signed, symbol, table } from "../dom.js";
+import { choose, state, watch } from "../controls.js";
+import { extent, scale, valueAt } from "../data.js";
+import { absent, fixed, h, number, plural, s, scaleText, scrolling, signed, symbol, table } from "../dom.js";
 import { colourOf } from "../plot.js";
-import { extent, scale } from "../scales.js";
-import { choose, state, watch } from "../state.js";
-import { plotOfTime } from "./plots.js";
+import { plotOfTime, sideBySide } from "./run.js";
 
 const RECENT = 6;
 const MOST_ROWS = 30; // a longer table scrolls in itself
 
-export function stages(runs) {
-  sideBySide("stages-here", runs, (run) => {
+export function stages() {
+  sideBySide("stages-here", (run) => {
     if (!run.seeds.size) return absent("This run has no curves yet.");
-    const kinds = [...new Set([...run.seeds.values()].flatMap((seed) => seed.kinds))];
-    const plots = [lossPlot(run), ...kinds.map((kind) => entriesPlot(run, kind))];
+    const kinds = new Set([...run.seeds.values()].flatMap((seed) => seed.kinds));
+    const ofLoss = { name: `Loss of ${run.name}`, title: "Loss", height: 200, labelled: run.labelled };
+    const plots = [plotOfWays(run, "loss", false, ofLoss), ...[...kinds].map((kind) => entriesPlot(run, kind))];
     return h("div", { class: "explorer" }, h("div", { class: "plots" }, plots.map((plot) => plot.figure)), panel(run));
   });
 }
 
-function lossPlot(run) {
+/** The "loss" or the "count" of active coordinates, by Algorithm 1, the flow and, if asked for, gradient descents. */
+export function plotOfWays(run, what, withDescents, options) {
+  const unit = what === "loss" ? "loss" : "active:";
   return plotOfTime({
-    name: `Loss of ${run.name}`,
-    title: "Loss",
-    height: 200,
-    labelled: run.labelled,
     key: true,
-    tip: (time, line, y) => [`Loss ${number(y)}`, `${line.name} at ${number(time)}`],
+    floor: what === "loss" ? undefined : 0,
+    tip: (time, line, y) => [line.name, `${unit} ${number(y)} at ${number(time)}`],
     on: ["alpha", "seed", "staircase", "logLoss"],
     content: () => {
-      const { flow, staircase, rules = [] } = run.seed ?? {};
-      const lines = flow ? [{ name: `flow, α = ${scaleText(state.alpha)}`, style: "main", ...flow.loss }] : [];
-      if (staircase && state.staircase) lines.unshift(theoryLine(staircase, "loss"));
-      return { lines, rules, logY: state.logLoss, summary: lossSummary(flow, staircase) };
+      const { seed } = run;
+      if (!seed) return { lines: [], summary: "Not computed yet." };
+      const { flow, rules } = seed;
+      const lines = state.staircase ? [seed.theory(what)] : [];
+      if (flow) lines.push({ name: `flow, ${flow.scale}`, style: "main", ...flow[what] });
+      const descents = withDescents ? seed.descents.filter((path) => path.log10_alpha === state.alpha) : [];
+      descents.forEach((path, index) => {
+        lines.push({ name: `descent, step ${number(path.step)}`, style: `second-${index}`, ...path[what] });
+      });
+      const courses = lines.map(({ name, ys }) => `${number(ys[0])} to ${number(ys.at(-1))} (${name})`);
+      const messages = new Set((withDescents ? descents : flow ? [flow] : []).map((path) => path.message));
+      const none = `No ${withDescents ? "gradient descent" : "flow"} at this α in this run.`;
+      const summary = `From ${courses.join(", ")}. ${[...messages].join(" ") || none}`;
+      return { lines, rules, logY: what === "loss" && state.logLoss, summary };
     },
+    ...options,
   });
-}
-
-/** The "loss" of Algorithm 1, or its "count" of active coordinates. */
-export function theoryLine(staircase, what) {
-  const value = (begun) => (what === "loss" ? staircase.losses[begun] : staircase.points[begun].size);
-  return { name: "Algorithm 1", style: "theory", ...staircase.line(value) };
-}
-
-function lossSummary(flow, staircase) {
-  if (state.alpha === null) return "No flow in this run yet.";
-  if (!flow) return `This run has no flow at α = ${scaleText(state.alpha)}.`;
-  const { ys } = flow.loss;
-  const fall = `At α = ${scaleText(state.alpha)} the loss falls from ${number(ys[0])} to ${number(ys.at(-1))}.`;
-  return `${fall} Algorithm 1 ends at ${number(staircase.losses.at(-1))}. ${flow.message}`;
 }
 
 function entriesPlot(run, kind) {
@@ -57,42 +53,39 @@ function entriesPlot(run, kind) {
     title: ["Entries of ", ...symbol("w", kind[0]), " ⊙ ", ...symbol("w", kind[1])],
     labelled: run.labelled,
     tip: (time, { coordinate }, y) => {
-      const { staircase } = run.seed;
-      const theory = signed(staircase.value(coordinate, staircase.begun(time)));
+      const theory = signed(run.seed.value(coordinate, run.seed.begun(time)));
       const values = [`flow ${signed(y)}`, `Algorithm 1 ${theory}`, `rescaled time ${number(time)}`];
-      return [run.seed.describe(coordinate), ...values];
+      return [describe(run.seed, coordinate), ...values];
     },
     on: ["alpha", "seed", "staircase"],
     content: () => {
       const { seed } = run;
       const { flow, rules = [] } = seed ?? {};
       const coordinates = seed?.groups.get(kind) ?? [];
-      const lines = flow ? coordinates.map((coordinate) => entryLine(seed, coordinate)) : [];
-      if (state.staircase) lines.unshift(...coordinates.flatMap((coordinate) => stairLine(seed, coordinate, lines)));
+      const lines = coordinates.flatMap((coordinate) => entryLines(seed, flow, coordinate));
       const active = coordinates.filter((coordinate) => flow?.isActive(coordinate, flow.end)).length;
       const above = `are active at the end (size above ${number(run.threshold)})`;
-      return { lines, rules, summary: flow ? `${active} of ${coordinates.length} entries ${above}.` : "" };
+      const summary = flow ? `${active} of ${coordinates.length} entries ${above}.` : "";
+      return { lines: lines.sort((a, b) => Boolean(b.quiet) - Boolean(a.quiet)), rules, summary };
     },
   });
 }
 
-function entryLine(seed, coordinate) {
-  return {
-    name: seed.labels[coordinate],
-    label: seed.short[coordinate],
-    coordinate,
-    shade: seed.staircase.shade(coordinate),
-    direct: seed.flow.switches[coordinate].length > 0,
-    ...seed.flow.curves[coordinate],
-  };
+/** "VO 4, stage 1", for tips. */
+export function describe(seed, coordinate) {
+  const stage = seed.order.get(coordinate);
+  return `${seed.labels[coordinate]}, ${stage === undefined ? "not learned" : `stage ${stage + 1}`}`;
 }
 
-/** Algorithm 1 beneath the flow, for a coordinate that it learns. */
-function stairLine({ labels, staircase }, coordinate, lines) {
-  if (!staircase.order.has(coordinate)) return [];
-  const twin = lines.find((line) => line.coordinate === coordinate);
-  const curve = staircase.line((begun) => staircase.value(coordinate, begun));
-  return [{ name: `${labels[coordinate]}, Algorithm 1`, quiet: true, twin, style: "theory", ...curve }];
+/** A coordinate by the flow, and by Algorithm 1 if that learns it. */
+function entryLines(seed, flow, coordinate) {
+  const [name, label] = [seed.labels[coordinate], seed.short[coordinate]];
+  const look = { shade: seed.shade(coordinate), direct: flow?.switches[coordinate].length > 0 };
+  const line = { name, label, coordinate, ...look, ...flow?.curves[coordinate] };
+  const lines = flow ? [line] : [];
+  if (!state.staircase || !seed.order.has(coordinate)) return lines;
+  const stairs = seed.line((begun) => seed.value(coordinate, begun));
+  return [...lines, { name: `${name}, Algorithm 1`, quiet: true, twin: line, style: "theory", ...stairs }];
 }
 
 /** The panel beside the plots: the weights at the chosen time, and what comes next. */
@@ -101,21 +94,20 @@ function panel(run) {
   const next = h("p", { class: "next" });
   const strips = h("div", { class: "strips" });
   const numbers = h("div");
-  const words = h("div", { class: "words", "aria-live": "polite" }, heading, next);
+  const words = h("div", { class: "words" }, heading, next);
   watch(["playing"], () => words.setAttribute("aria-live", state.playing ? "off" : "polite"));
   watch(["time", "alpha", "seed"], () => {
     const { seed } = run;
     if (!seed) {
-      strips.replaceChildren();
+      [next, strips, numbers].forEach((part) => part.replaceChildren());
       return heading.replaceChildren(`This run has no seed ${state.seed}.`);
     }
     const time = Math.min(state.time, seed.until);
-    const begun = seed.staircase.begun(time);
+    const begun = seed.begun(time);
     const where = begun ? `Stage ${begun} of ${seed.stages.length}` : "Before the first stage";
     heading.replaceChildren(where, h("span", {}, ` at rescaled time ${fixed(time, 3)}`));
     next.replaceChildren(...nextWords(seed, time, begun));
-    const groups = [...seed.groups];
-    strips.replaceChildren(...groups.map(([kind, coordinates]) => strip(seed, kind, coordinates, time, begun)));
+    strips.replaceChildren(...[...seed.groups].map(([kind, coordinates]) => strip(seed, kind, coordinates, time, begun)));
     numbers.replaceChildren(panelTable(seed, time, begun));
   });
   const signs = [h("span", { class: "key-bar" }), " flow  ", h("span", { class: "key-tick" }), " Algorithm 1  "];
@@ -126,129 +118,124 @@ function panel(run) {
 function nextWords({ labels, stages, message }, time, begun) {
   const stage = stages[begun];
   if (!stage) return [`Algorithm 1 has ended. ${message}`];
-  const { tied, runner_up } = stage;
+  const { coordinate, sign, tied, runner_up } = stage;
   const then = runner_up === null ? "" : `; the runner-up would come at ${number(runner_up)}`;
-  return [
-    "Algorithm 1: next is ",
-    h("strong", {}, labels[stage.coordinate]),
-    ` (${stage.sign > 0 ? "+" : "−"}) at `,
-    h("strong", {}, number(stage.time)),
-    `, ${number(stage.time - time, 2)} from now`,
-    tied.length ? `, tied with ${tied.map((other) => labels[other]).join(", ")}` : then,
-    ".",
-  ];
+  const rest = tied.length ? `, tied with ${tied.map((other) => labels[other]).join(", ")}` : then;
+  const [name, when] = [labels[coordinate], number(stage.time)].map((text) => h("strong", {}, text));
+  const wait = `, ${number(stage.time - time, 2)} from now${rest}.`;
+  return ["Algorithm 1: next is ", name, ` (${sign > 0 ? "+" : "−"}) at `, when, wait];
 }
 
 /** A bar for each coordinate's value; a tick where Algorithm 1 has it; a triangle at the one that comes next. */
 function strip(seed, kind, coordinates, time, begun) {
-  const { flow, staircase, labels } = seed;
-  const valueOf = (coordinate) => (flow ? (valueAt(flow.curves[coordinate], Math.min(time, flow.end)) ?? 0) : 0);
-  const isActive = (coordinate) => flow?.isActive(coordinate, Math.min(time, flow.end));
-  const height = scale(stripExtent(seed, coordinates), [104, 14], false, 3).pixel;
+  const { flow, labels, stages } = seed;
+  const now = Math.min(time, flow?.end ?? 0);
+  const valueOf = (coordinate) => (flow ? valueAt(flow.curves[coordinate], now) : 0);
+  const isActive = (coordinate) => flow?.isActive(coordinate, now);
+  // The range of all values that the coordinates ever have, so that bars keep their scale as time goes.
+  const inFlow = coordinates.flatMap((coordinate) => flow?.curves[coordinate].ys ?? []);
+  const inTheory = stages.flatMap(({ point }) => point).filter(([coordinate]) => coordinates.includes(coordinate));
+  const range = extent([0, ...inFlow, ...inTheory.map(([, value]) => value)], false);
+  const height = scale(range, [104, 14], false, 3).pixel;
   const [width, zero] = [320, height(0)];
   const slot = width / coordinates.length;
   const active = coordinates.filter(isActive).map((one) => `${labels[one]} ${signed(valueOf(one), 2)}`);
-  const words = `${kind}: ${active.length ? active.join(", ") : "nothing active"}`;
+  const words = `${kind}: ${active.join(", ") || "nothing active"}`;
   const drawing = s("svg", { viewBox: `0 0 ${width} 122`, role: "img", "aria-label": words });
+  let mark = "";
   drawing.append(s("line", { x1: 0, x2: width, y1: zero, y2: zero, class: "axis" }));
   coordinates.forEach((coordinate, index) => {
     const x = index * slot;
+    const middle = x + slot / 2;
     if (isActive(coordinate)) {
       const y = height(valueOf(coordinate));
       const [top, tall] = [Math.min(zero, y), Math.max(1, Math.abs(y - zero))];
-      const colour = colourOf({ shade: staircase.shade(coordinate) });
+      const colour = colourOf({ shade: seed.shade(coordinate) });
       drawing.append(s("rect", { x: x + slot * 0.2, width: slot * 0.6, y: top, height: tall, class: colour }));
-    } else drawing.append(s("circle", { cx: x + slot / 2, cy: zero, r: Math.min(1.8, slot / 4), class: "rest" }));
-    const theory = staircase.value(coordinate, begun);
+    } else drawing.append(s("circle", { cx: middle, cy: zero, r: Math.min(1.8, slot / 4), class: "rest" }));
+    const theory = seed.value(coordinate, begun);
     const level = height(theory);
     if (theory) drawing.append(s("line", { x1: x + 1, x2: x + slot - 1, y1: level, y2: level, class: "tick" }));
     const entry = labels[coordinate].split(" ").pop();
-    if (slot > 7 * entry.length) drawing.append(s("text", { x: x + slot / 2, y: 120, "text-anchor": "middle" }, entry));
+    if (slot > 7 * entry.length) drawing.append(s("text", { x: middle, y: 120, "text-anchor": "middle" }, entry));
+    if (coordinate !== stages[begun]?.coordinate) return;
+    const { sign } = stages[begun];
+    const base = zero - sign * 8;
+    const triangle = s("path", { d: `M${middle - 5} ${base}h10l-5 ${-sign * 8}z` });
+    const anchor = middle < 24 ? "start" : middle > width - 24 ? "end" : "middle";
+    const place = { x: middle, y: sign > 0 ? base - 12 : base + 20, "text-anchor": anchor };
+    mark = s("g", { class: "next-mark" }, triangle, s("text", place, seed.short[coordinate]));
   });
-  const place = coordinates.indexOf(seed.stages[begun]?.coordinate);
-  if (place >= 0) drawing.append(nextMark((place + 0.5) * slot, zero, seed.stages[begun], seed.short, width));
+  drawing.append(mark); // above all bars
   return h("div", { class: "strip" }, h("span", { class: "strip-name" }, kind), drawing);
 }
 
-/** The range of all values that the coordinates ever have, so that bars keep their scale as time goes. */
-function stripExtent({ flow, stages }, coordinates) {
-  const inFlow = coordinates.flatMap((coordinate) => flow?.curves[coordinate].ys ?? []);
-  const inTheory = stages.flatMap((stage) => stage.point).filter(([coordinate]) => coordinates.includes(coordinate));
-  return extent([0, ...inFlow, ...inTheory.map(([, value]) => value)], false);
-}
-
-function nextMark(x, middle, { sign, coordinate }, short, width) {
-  const y = middle - sign * 8;
-  const anchor = x < 24 ? "start" : x > width - 24 ? "end" : "middle";
-  const triangle = s("path", { d: `M${x - 5} ${y}h10l-5 ${-sign * 8}z` });
-  const label = s("text", { x, y: sign > 0 ? y - 12 : y + 20, "text-anchor": anchor }, short[coordinate]);
-  return s("g", { class: "next-mark" }, triangle, label);
-}
-
 /** How many are active, the loss, and the coordinates learned last, by the flow and by Algorithm 1. */
-function panelTable({ flow, staircase, short }, time, begun) {
-  if (state.alpha === null) return absent("No flow yet.");
-  if (!flow) return absent(`No flow at α = ${scaleText(state.alpha)} in this run.`);
-  const shown = Math.min(time, flow.end);
-  const active = flow.active(shown).sort((a, b) => flow.switches[b][0] - flow.switches[a][0]);
+function panelTable(seed, time, begun) {
+  const { flow, points, losses, short } = seed;
+  if (!flow) return absent("No flow at this α in this run.");
+  const now = Math.min(time, flow.end);
+  const active = [...short.keys()].filter((coordinate) => flow.isActive(coordinate, now));
+  active.sort((a, b) => flow.switches[b][0] - flow.switches[a][0]);
   const rows = active.slice(0, RECENT).map((coordinate) => [
     short[coordinate],
-    signed(valueAt(flow.curves[coordinate], shown)),
-    signed(staircase.value(coordinate, begun)),
+    signed(valueAt(flow.curves[coordinate], now)),
+    signed(seed.value(coordinate, begun)),
   ]);
   const totals = [
-    ["active", active.length, staircase.points[begun].size],
-    ["loss", number(valueAt(flow.loss, shown)), number(staircase.losses[begun])],
+    ["active", active.length, points[begun].size],
+    ["loss", number(valueAt(flow.loss, now)), number(losses[begun])],
   ];
   const caption = active.length > RECENT ? `In numbers, with the ${RECENT} entries learned last` : "In numbers";
   return table(caption, ["", `flow, ${scaleText(state.alpha)}`, "Algorithm 1"], [...totals, ...rows]);
 }
 
 /** Every stage in numbers: what Algorithm 1 says, and when the flow does it. */
-export function stageTable(runs) {
-  sideBySide("table-here", runs, (run) => {
-    const holder = scrolling(`Stages of ${run.name}`, null, "stage-list");
+export function stageTable() {
+  sideBySide("table-here", (run) => {
+    const holder = h("div");
     watch(["alpha", "seed"], () => {
       const { seed } = run;
       if (!seed) return holder.replaceChildren(absent("Algorithm 1 has not been run here."));
-      const count = plural(seed.stages.length, "stage");
-      const caption = seed.flow ? `${count}; the flow is the one at α = ${scaleText(state.alpha)}` : count;
-      const ofFlow = seed.flow ? ["flow", "flow − T"] : [];
-      const ofStage = ["loss after", "active", "runner-up", "remarks"];
-      const rows = seed.stages.map((_, index) => stageRow(seed, index));
-      const made = table(caption, ["stage", "T", "coordinate", "sign", ...ofFlow, ...ofStage], rows);
-      made.querySelectorAll("tbody tr").forEach((row, index) => {
-        row.addEventListener("click", () => choose({ time: seed.stages[index].time }));
+      const { flow, stages } = seed;
+      const count = plural(stages.length, "stage");
+      const caption = flow ? `${count}; the flow is the one at ${flow.scale}` : count;
+      const head = ["stage", "T", "coordinate", "sign", ...(flow ? ["flow", "flow − T"] : [])];
+      head.push("loss after", "active", "runner-up", "remarks");
+      const rows = stages.map((_, index) => stageRow(seed, index));
+      const kind = stages.length > MOST_ROWS ? "stage-list tall" : "stage-list";
+      holder.replaceChildren(scrolling(`Stages of ${run.name}`, table(caption, head, rows), kind));
+      holder.querySelectorAll("tbody tr").forEach((row, index) => {
+        row.addEventListener("click", () => choose({ time: stages[index].time }));
       });
-      holder.classList.toggle("tall", seed.stages.length > MOST_ROWS);
-      holder.replaceChildren(made);
     });
     watch(["time", "alpha", "seed"], () => {
-      const begun = run.seed?.staircase.begun(state.time) ?? 0;
+      const begun = run.seed?.begun(state.time);
       holder.querySelectorAll("tbody tr").forEach((row, index) => row.classList.toggle("current", index === begun - 1));
     });
     return holder;
   });
 }
 
-function stageRow({ stages, staircase, flow, labels }, index) {
-  const stage = stages[index];
-  const since = flow?.activeNear(stage.coordinate, stage.time) ?? null;
-  const names = (coordinates) => coordinates.map((coordinate) => labels[coordinate]).join(", ");
+function stageRow(seed, index) {
+  const { stages, flow, labels } = seed;
+  const { time, coordinate, sign, loss, point, runner_up, left, tied } = stages[index];
+  const since = flow?.activeNear(coordinate, time);
+  const names = (coordinates) => coordinates.map((one) => labels[one]).join(", ");
   const remarks = [
-    staircase.order.get(stage.coordinate) === index ? "" : "again",
-    stage.left.length ? `${names(stage.left)} left` : "",
-    stage.tied.length ? `tied with ${names(stage.tied)}` : "",
+    seed.order.get(coordinate) === index ? "" : "again",
+    left.length ? `${names(left)} left` : "",
+    tied.length ? `tied with ${names(tied)}` : "",
   ];
   return [
     index + 1,
-    fixed(stage.time, 4),
-    labels[stage.coordinate],
-    stage.sign > 0 ? "+" : "−",
-    ...(flow ? [fixed(since, 4), since === null ? "–" : signed(since - stage.time, 4)] : []),
-    number(stage.loss),
-    stage.point.length,
-    fixed(stage.runner_up, 4),
+    fixed(time, 4),
+    labels[coordinate],
+    sign > 0 ? "+" : "−",
+    ...(flow ? [fixed(since, 4), signed(since - time, 4)] : []),
+    number(loss),
+    point.length,
+    fixed(runner_up, 4),
     remarks.filter(Boolean).join("; "),
   ];
 }

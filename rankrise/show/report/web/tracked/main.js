@@ -1,42 +1,22 @@
 // The page of tracked runs: its controls, and everything in its place.
 
-import { checkbox, select, slider, themeButton, zoomButtons } from "../controls.js";
-import { payload } from "../data.js";
+import { checkbox, choose, select, slider, state, themeButton, watch, zoomButtons } from "../controls.js";
 import { h } from "../dom.js";
-import { choose, state, watch } from "../state.js";
-import { glance, heads, ranks } from "./ranks.js";
-import { here, present, Run, timeZoom } from "./run.js";
-import { beside, runList } from "./several.js";
+import { heads, ranks } from "./ranks.js";
+import { here, runs, showRun, timeZoom } from "./run.js";
+import { beside, byScale, runList } from "./several.js";
 import { leading, remains, spectra } from "./spectra.js";
 import { stages, training } from "./training.js";
 
 const SECONDS_TO_PLAY = 15;
 
-const { runs: records, first } = payload();
-const runs = records.map((record) => new Run(record));
-present(runs);
 Object.assign(state, { rank: "stable", playing: false });
 Object.assign(state, { logTime: true, logLoss: false, normalised: true, logValues: false });
-Object.assign(state, beginning(first));
 themeButton();
 controls();
-glance();
-ranks();
-heads();
-spectra();
-leading();
-remains(runs);
-training(runs);
-stages();
-runList(runs, beginning);
-beside(runs);
+for (const draw of [ranks, heads, spectra, leading, remains, training, stages, runList, byScale, beside]) draw();
 watch(["run", "logTime"], () => timeZoom.set(null)); // after the plots have taken up their new axes
 document.documentElement.dataset.ready = "yes";
-
-/** What to choose to show a run from its last step on, with every layer. */
-function beginning(run) {
-  return { run, place: Math.max(0, runs[run].steps.length - 1), layer: -1, head: -1 };
-}
 
 function controls() {
   watch(["run", "logTime"], () => {
@@ -44,12 +24,19 @@ function controls() {
     timeZoom.range = null;
     timeZoom.full = [state.logTime ? (times.find((time) => time > 0) ?? 0.1) : 0, times.at(-1) ?? 1];
   });
-  const kinds = select("rank", "Rank ", () => Object.keys(here().kinds).map((kind) => [kind, kind]), {
-    on: ["run"],
-    read: () => here().kind,
-  });
+  const rankKinds = () => Object.keys(here().kinds).map((kind) => [kind, kind]);
+  const kinds = select("rank", "Rank ", rankKinds, { on: ["run"], read: () => here().kind });
   kinds.hidden = runs.every((run) => Object.keys(run.kinds).length < 2);
-  document.getElementById("choices").append(runChoice("run", "Run "), kinds, layerChoice(), headChoice(), stepChoice());
+
+  const layers = () => [[-1, "all layers"], ...here().layers.map(({ title }, layer) => [layer, title])];
+  const ofLayer = select("layer", "Layer ", layers, { on: ["run"], pick: (layer) => choose({ layer, head: -1 }) });
+  const slots = () => here().layers[state.layer]?.heads ?? [];
+  const headsOf = () => [[-1, "mean over heads"], ...slots().map((head, slot) => [slot, `head ${head + 1}`])];
+  const ofHead = select("head", "Head ", headsOf, { on: ["run", "layer"] });
+  watch(["layer"], () => (ofHead.querySelector("select").disabled = state.layer < 0));
+  watch(["run"], () => [ofLayer, ofHead].forEach((choice) => (choice.hidden = !here().layers.length)));
+
+  document.getElementById("choices").append(runChoice("run", "Run "), kinds, ofLayer, ofHead, stepChoice());
   document.getElementById("view").append(
     checkbox("logTime", "time on a log scale"),
     checkbox("logLoss", "loss on a log scale"),
@@ -62,36 +49,15 @@ function controls() {
 }
 
 function runChoice(id, words) {
-  const pick = (run) => choose({ ...beginning(run), layer: Math.min(state.layer, runs[run].layers.length - 1) });
-  const choice = select("run", words, () => runs.map(({ name }, index) => [index, name]), { id, pick });
+  const choice = select("run", words, () => runs.map(({ name }, index) => [index, name]), { id, pick: showRun });
   choice.hidden = runs.length < 2;
-  return choice;
-}
-
-function layerChoice() {
-  const options = () => [[-1, "all layers"], ...here().layers.map(({ title }, layer) => [layer, title])];
-  const pick = (layer) => choose({ layer, head: -1 });
-  return ofHeads(select("layer", "Layer ", options, { on: ["run"], pick }));
-}
-
-function headChoice() {
-  const slots = () => (state.layer < 0 ? [] : here().layers[state.layer].heads);
-  const options = () => [[-1, "mean over heads"], ...slots().map((head, slot) => [slot, `head ${head + 1}`])];
-  const choice = select("head", "Head ", options, { on: ["run", "layer"] });
-  watch(["layer"], () => (choice.querySelector("select").disabled = state.layer < 0));
-  return ofHeads(choice);
-}
-
-/** A choice that a run without heads does not have. */
-function ofHeads(choice) {
-  watch(["run"], () => (choice.hidden = !here().layers.length));
   return choice;
 }
 
 function stepChoice() {
   const last = () => Math.max(0, here().steps.length - 1);
   const read = () => {
-    const text = here().empty ? "no ranks" : here().moment(here().steps[state.place]);
+    const text = here().empty ? "no ranks" : here().now;
     return { value: state.place, max: last(), step: 1, text, words: text };
   };
   const pick = (place) => ({ place: Math.round(place) });

@@ -1,87 +1,73 @@
 // Singular values: whole spectra at steps of training, the leading values through training, and what a cut leaves.
 
+import { state, watch } from "../controls.js";
 import { highest, known, lowest, mean, spread } from "../data.js";
-import { absent, changeOf, h, number, plural, put } from "../dom.js";
+import { absent, changeOf, h, number, percent, plural, put } from "../dom.js";
 import { pair, Plot } from "../plot.js";
-import { state, watch } from "../state.js";
-import { keyed } from "./ranks.js";
-import { here, nearestTo, plotOfTime, PRODUCTS } from "./run.js";
+import { greyNote, here, keyed, nearestTo, plotOfTime, PRODUCTS, runs } from "./run.js";
 
 const FLOOR = 1e-6; // leading values are shown from this fraction of the largest on
 
 export function spectra() {
-  const none = absent("");
-  watch(["run"], () => {
-    none.replaceChildren(`This run has no full spectra${here().finished ? "" : " yet"}.`);
-    none.hidden = here().spectra.steps.length > 0 || here().matrix_spectra.steps.length > 0;
-  });
-  put("spectra-here", none, pair(...PRODUCTS.map(productSpectra), matrixSpectra()));
+  const none = absent("This run has no full spectra.");
+  watch(["run"], () => (none.hidden = here().spectra.steps.length > 0 || here().matrix_spectra.steps.length > 0));
+  const ofProducts = PRODUCTS.map((product) => plotOfSpectra((run) => productSpectra(run, product)));
+  put("spectra-here", none, pair(...ofProducts, plotOfSpectra(matrixSpectra)));
 }
 
 /** A plot of spectra at the step nearest to the chosen one; `content(run)` gives its lines and summary. */
-function plotOfSpectra(on, content) {
+function plotOfSpectra(content) {
   return new Plot({
     xLabel: "index of the singular value",
     xLabelShort: "index",
     key: true,
     height: 290,
     tip: (index, line, y) => [line.name, `value ${Math.round(index)}: ${number(y, 3)}`],
-    on: ["run", "place", "normalised", "logValues", ...on],
+    on: ["run", "place", "normalised", "logValues", "layer", "head"],
     content: () => {
       const found = content(here());
-      return found && { ...found, logY: state.logValues, floor: state.logValues ? undefined : 0 };
+      const over = state.normalised ? " Each spectrum is over its largest value." : "";
+      const floor = state.logValues ? undefined : 0;
+      return found && { ...found, summary: found.summary + over, logY: state.logValues, floor };
     },
   });
 }
 
-function productSpectra(product) {
-  return plotOfSpectra(["layer", "head"], (run) => {
-    const { steps, indices, initial, change, initial_above, change_above, merged } = run.spectra;
-    if (!steps.length || !run.products.includes(product)) return null;
-    const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
-    const atFirst = run.since === null ? "initial product" : "product at first";
-    const line = (byLayer, more) => {
-      const curves = run.chosen(byLayer, merged).map(scaled);
-      const shared = indices.slice(0, lowest(curves.map((curve) => curve.length)));
-      return { ...known(shared, shared.map((_, index) => mean(curves.map((curve) => curve[index])))), ...more };
-    };
-    const lines = steps.map((step, index) => {
-      const green = steps.length < 2 ? 5 : Math.round((5 * index) / (steps.length - 1));
-      const style = `green-${green}${index === chosen ? " now" : " faint"}`;
-      return line(change[product][index], { name: `change at ${run.moment(step)}`, unkeyed: index !== chosen, style });
-    });
-    lines.push(line(initial[product], { name: atFirst, style: "initial" }));
-    const above = (byLayer) => number(mean(run.chosen(byLayer, merged)), 3);
-    const count = above(change_above[product][chosen]);
-    const values = `${count} ${count === "1" ? "value" : "values"} of the change at ${run.moment(steps[chosen])}`;
-    const counts = `Above a tenth of a head’s largest: ${values}, ${above(initial_above[product])} of the ${atFirst}.`;
-    const summary = `${run.whose(merged)}${overLargest()}. ${counts}`;
-    return { name: `Spectra of ${product}`, title: ["Singular values of ", ...changeOf(product)], lines, summary };
+const scaled = (curve) => (state.normalised ? curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)) : curve);
+
+function productSpectra(run, product) {
+  const { steps, indices, initial, change, initial_above, change_above, merged } = run.spectra;
+  if (!steps.length || !run.products.includes(product)) return null;
+  const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
+  const atFirst = run.since === null ? "initial product" : "product at first";
+  const lineOf = (byLayer) => {
+    const curves = run.chosen(byLayer, merged).map(scaled);
+    const shared = indices.slice(0, lowest(curves.map((curve) => curve.length)));
+    return known(shared, shared.map((_, index) => mean(curves.map((curve) => curve[index]))));
+  };
+  const lines = steps.map((step, index) => {
+    const green = steps.length < 2 ? 5 : Math.round((5 * index) / (steps.length - 1));
+    const look = { style: `green-${green}${index === chosen ? " now" : ""}`, unkeyed: index !== chosen };
+    return { name: `change at ${run.moment(step)}`, ...look, ...lineOf(change[product][index]) };
   });
-}
-
-function overLargest() {
-  return state.normalised ? "; each spectrum over its largest value" : "";
-}
-
-function scaled(curve) {
-  return state.normalised ? curve.map((value) => (curve[0] > 0 ? value / curve[0] : 0)) : curve;
+  lines.push({ name: atFirst, style: "initial", ...lineOf(initial[product]) });
+  const above = (byLayer) => number(mean(run.chosen(byLayer, merged)), 3);
+  const values = `${above(change_above[product][chosen])} of the change at ${run.moment(steps[chosen])}`;
+  const counts = `${values}, ${above(initial_above[product])} of the ${atFirst}`;
+  const summary = `${run.whose(merged)}; values above a tenth of a head’s largest: ${counts}.`;
+  return { name: `Spectra of ${product}`, title: ["Singular values of ", ...changeOf(product)], lines, summary };
 }
 
 /** A line for each matrix that belongs to no head. */
-function matrixSpectra() {
-  return plotOfSpectra([], (run) => {
-    const { steps, indices, change } = run.matrix_spectra;
-    if (!steps.length) return null;
-    const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
-    const lineOf = ({ name }, place) => ({ name, ...known(indices[place], scaled(change[place][chosen])) });
-    const lines = keyed(run.matrices.map(lineOf));
-    const missing = run.matrices.length - lines.length;
-    const but = missing ? `; ${plural(missing, "large matrix has", "large matrices have")} none there` : "";
-    const shown = `${plural(lines.length, "matrix", "matrices")} at ${run.moment(steps[chosen])}`;
-    const title = "Singular values of the change of other matrices";
-    return { name: "Spectra of other matrices", title, lines, summary: `${shown}${but}${overLargest()}.` };
-  });
+function matrixSpectra(run) {
+  const { steps, indices, change } = run.matrix_spectra;
+  if (!steps.length) return null;
+  const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
+  const lineOf = ({ name }, place) => ({ name, ...known(indices[place], scaled(change[place][chosen])) });
+  const lines = keyed(run.matrices.map(lineOf));
+  const summary = `${plural(lines.length, "matrix", "matrices")} at ${run.moment(steps[chosen])}.`;
+  const title = "Singular values of the change of other matrices";
+  return { name: "Spectra of other matrices", title, lines, summary };
 }
 
 /** Where a stage adds a direction, another singular value rises. */
@@ -100,7 +86,6 @@ function leadingValues(product) {
     name: `Singular values of the change of ${product} through training`,
     title: ["Singular values of ", ...changeOf(product), " through training"],
     logY: true,
-    height: 290,
     tip: (moment, line, y) => [line.name, number(y, 3), `${here().clock} ${number(moment, 3)}`],
     on: ["layer", "head"],
     content: (run) => {
@@ -109,38 +94,34 @@ function leadingValues(product) {
       const times = steps.map((step) => run.at(step));
       const heads = run.chosen(values[product], merged);
       const count = highest([0, ...heads.map((head) => head.length)]);
-      const curves = Array.from({ length: count }, (_, index) => {
-        const ofHeads = heads.flatMap((head) => (head[index] ? [head[index]] : []));
+      const lines = Array.from({ length: count }, (_, index) => {
+        const curves = heads.flatMap((head) => (head[index] ? [head[index]] : []));
         const look = { name: `singular value ${index + 1}`, label: String(index + 1), shade: spread(index, count) };
-        return { ...look, ...known(times, times.map((_, place) => mean(ofHeads.map((curve) => curve[place])))) };
+        return { ...look, ...known(times, times.map((_, place) => mean(curves.map((curve) => curve[place])))) };
       });
-      const shown = curves.filter(({ xs }) => xs.length);
-      const floor = FLOOR * highest([0, ...shown.flatMap(({ ys }) => ys)]);
-      const lines = shown.map((line) => ({ ...line, direct: line.ys.at(-1) > floor }));
+      const floor = FLOOR * highest([0, ...lines.flatMap(({ ys }) => ys)]);
+      lines.forEach((line) => (line.direct = line.ys.at(-1) > floor));
       const greyed = run.noisy([product], state.layer);
-      const isCut = lines.some(({ ys }) => ys.some((value) => value < floor));
-      const cut = isCut ? ", from a millionth of the largest on" : "";
+      const cut = lines.some(({ ys }) => ys.some((value) => value < floor)) ? ", from a millionth of the largest on" : "";
       const what = `the ${plural(lines.length, "largest value", "largest values")}${cut}.`;
-      const summary = `${run.whose(merged)}: ${what}${run.ruleNote}${run.greyNote(greyed)}`;
+      const summary = `${run.whose(merged)}: ${what}${run.ruleNote}${greyNote(greyed)}`;
       return { lines, greyed, floor: floor || undefined, summary };
     },
   });
 }
 
 /** What remains when the change is cut to few directions, if any run was truncated. */
-export function remains(runs) {
+export function remains() {
   if (!runs.some((run) => run.truncation)) return;
   const note =
     "How much of the fall of the loss remains when the change of some weights is cut to its leading directions: " +
     "of the products of all heads, and of groups of matrices. The rest of the network stays as trained. " +
     "Dashed: weighted by what a direction does to the loss.";
   const plots = pair(gainPlot("head products", true), gainPlot("matrices", false));
-  const title = h("h3", {}, "What remains at each rank");
-  put("spectra-here", h("div", { id: "remains" }, title, h("p", {}, note), plots));
+  put("spectra-here", h("div", { id: "remains" }, h("h3", {}, "What remains at each rank"), h("p", {}, note), plots));
 }
 
 function gainPlot(what, ofHeads) {
-  const nameOf = ({ method, group }) => (method === "plain" ? group : `${group}, ${method}`);
   return new Plot({
     name: `Share of the gain by rank, ${what}`,
     title: `Share of the gain that remains, ${what}`,
@@ -149,26 +130,22 @@ function gainPlot(what, ofHeads) {
     key: true,
     floor: 0,
     height: 290,
-    tip: (rank, line, y) => [line.name, `${number(100 * y, 3)} % of the gain at rank ${Math.round(rank)}`],
+    tip: (rank, line, y) => [line.name, `${percent(y, 3)} of the gain at rank ${Math.round(rank)}`],
     on: ["run"],
     content: () => {
       const curves = (here().truncation ?? []).filter(({ heads, ranks }) => heads === ofHeads && ranks.length);
       if (!curves.length) return { lines: [], summary: "This run was not truncated." };
       const groups = [...new Set(curves.map((curve) => curve.group))];
-      const lines = curves.map((curve) => ({
-        name: nameOf(curve),
-        label: nameOf(curve),
-        shade: spread(groups.indexOf(curve.group), groups.length),
-        style: curve.method === "plain" ? "" : "dashed",
-        direct: true,
-        xs: curve.ranks,
-        ys: curve.gains,
-      }));
+      const lines = curves.map(({ group, method, ranks, gains }) => {
+        const plain = method === "plain";
+        const name = plain ? group : `${group}, ${method}`;
+        const look = { shade: spread(groups.indexOf(group), groups.length), style: plain ? "" : "dashed" };
+        return { name, label: name, ...look, direct: true, xs: ranks, ys: gains };
+      });
+      const ranks = curves.map(({ functional, full }, at) => `${functional ?? "–"} of ${full} (${lines[at].name})`);
       const [{ gain, on }] = curves;
-      const found = curves.filter((curve) => curve.functional !== null);
-      const ranks = found.map((curve) => `${curve.functional} of ${curve.full} (${nameOf(curve)})`);
-      const kept = `keeps ${number(100 * gain, 3)} % of the gain${on ? `, of the loss on ${on}` : ""}`;
-      return { lines, summary: `Functional rank, the least that ${kept}: ${ranks.join(", ") || "none"}.` };
+      const kept = `keeps ${percent(gain, 3)} of the gain${on ? `, of the loss on ${on}` : ""}`;
+      return { lines, summary: `Functional rank, the least that ${kept}: ${ranks.join(", ")}.` };
     },
   });
 }

@@ -1,10 +1,10 @@
 // Loss, accuracy or perplexity (on further texts too), and learning rate; and the stages in numbers.
 
+import { state, watch } from "../controls.js";
 import { known } from "../data.js";
 import { absent, h, number, plural, put, scrolling, table } from "../dom.js";
 import { pair } from "../plot.js";
-import { state, watch } from "../state.js";
-import { here, plotOfTime } from "./run.js";
+import { here, plotOfTime, runs } from "./run.js";
 
 const TITLES = {
   loss: "Training loss",
@@ -15,13 +15,7 @@ const TITLES = {
 };
 const CURVES_NAMED = 4;
 
-/** "perplexity/wikitext-103" is a perplexity on a further text; of "word_perplexity/…", by words, not tokens. */
-function metricTitle(metric) {
-  const [kind, text] = metric.split(/\/(.*)/s);
-  return TITLES[metric] ?? `Perplexity${kind === "word_perplexity" ? " by words" : ""}, ${text}`;
-}
-
-export function training(runs) {
+export function training() {
   const metrics = new Set([...Object.keys(TITLES), ...runs.flatMap((run) => Object.keys(run.training))]);
   const none = absent("This run has no record of loss or metrics.");
   watch(["run"], () => (none.hidden = Object.keys(here().training).length > 0));
@@ -29,33 +23,29 @@ export function training(runs) {
 }
 
 function metricPlot(metric) {
-  const title = metricTitle(metric);
+  // "perplexity/wikitext-103" is a perplexity on a further text; "word_perplexity/…" is by words, not tokens.
+  const [kind, text] = metric.split(/\/(.*)/s);
+  const title = TITLES[metric] ?? `Perplexity${kind === "word_perplexity" ? " by words" : ""}, ${text}`;
   return plotOfTime({
     name: title,
     title,
+    height: 230,
     floor: metric === "learning_rate" ? 0 : undefined,
     tip: (moment, line, y) => [`${line.name} ${number(y)}`, `${here().clock} ${number(moment, 3)}`],
     on: ["logLoss"],
     content: (run) => {
       const record = run.training[metric];
       if (!record) return null;
-      const name = title[0].toLowerCase() + title.slice(1);
-      const xs = record.steps.map((step) => run.at(step));
-      const line = { name, style: "main", ...known(xs, record.values) };
-      const windowed = record.window > 1 ? ` Each point is the mean of ${record.window} recorded.` : "";
+      const { first, last, steps, values, window } = record;
+      const line = { name: title[0].toLowerCase() + title.slice(1), style: "main" };
+      const windowed = window > 1 ? ` Each point is the mean of ${window} recorded.` : "";
       const logY = /loss|perplexity/.test(metric) && state.logLoss;
-      return { lines: [line], logY, summary: `${course(run, record)}${windowed}${run.ruleNote}` };
+      const only = `${number(last)} at ${run.moment(steps[0])}`;
+      const course = steps.length > 1 ? `From ${number(first)} to ${number(last)}` : only;
+      const lines = [{ ...line, ...known(steps.map((step) => run.at(step)), values) }];
+      return { lines, logY, summary: `${course}.${windowed}${run.ruleNote}` };
     },
   });
-}
-
-/** "From 3.4 to 1.06.", of the recorded values themselves. */
-function course(run, record) {
-  const { first, last, steps, values } = record;
-  if (values.length === 1) return `${number(first)} at ${run.moment(steps[0])}, the only one recorded.`;
-  const written = new Set([first, last, ...values].map((value) => number(value)));
-  if (written.size === 1) return `${number(first)} throughout.`;
-  return `From ${number(first)} to ${number(last)}${run.whenLast(record)}.`;
 }
 
 /** Every stage found: when, how sure, and in which curves. */
@@ -66,19 +56,13 @@ export function stages() {
     if (!run.stages.length) return holder.replaceChildren(absent(run.about_stages));
     const rows = run.stages.map(({ step, interval, probability, curves }, index) => {
       const more = curves.length > CURVES_NAMED ? ` and ${curves.length - CURVES_NAMED} more` : "";
-      return [
-        index + 1,
-        step,
-        ...(run.epoch_steps ? [number(run.at(step), 3)] : []),
-        interval.join(" to "),
-        probability > 0.99 ? "> 99 %" : number(probability, 2),
-        curves.slice(0, CURVES_NAMED).join(", ") + more,
-      ];
+      const when = run.epoch_steps ? [step, number(run.at(step), 3)] : [step];
+      const sure = probability > 0.99 ? "> 99 %" : number(probability, 2);
+      return [index + 1, ...when, interval.join(" to "), sure, curves.slice(0, CURVES_NAMED).join(", ") + more];
     });
     const head = ["stage", "step", ...(run.epoch_steps ? ["epoch"] : []), "within", "probability", "seen in"];
-    const made = table(`${plural(run.stages.length, "stage")} of ${run.name}`, head, rows);
-    made.classList.add("found");
-    holder.replaceChildren(scrolling(`Stages of ${run.name}`, made));
+    const made = table(`${plural(rows.length, "stage")} of ${run.name}`, head, rows);
+    holder.replaceChildren(scrolling(`Stages of ${run.name}`, made, "found"));
   });
   put("found-here", holder);
 }
