@@ -1,18 +1,21 @@
-"""Plain gradient descent on the weights (u, v), as the paper trained its toy models."""
+"""Plain gradient descent, as the paper trained its toy models: on diagonal weights or full matrices."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from rankrise.predict.types import DiagonalHead, DiagonalTransformer
-from rankrise.runs.toy.curves import ACTIVE, Descent
+from rankrise import predict
+from rankrise.predict.types import DiagonalHead, DiagonalTransformer, FullHead
+from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights
 
 Network = DiagonalHead | DiagonalTransformer
 
-POINTS = 400
+POINTS, FULL_POINTS = 400, 500
 LARGEST = 1e100
 """Losses and values beyond this have diverged."""
+LARGE, FEW = 12, 3
+"""For a full head above `LARGE` dimensions we predict the first `FEW` stages only: each takes long."""
 
 
 def gradient_descent(
@@ -58,3 +61,80 @@ def gradient_descent(
         log10_alpha,
         message,
     )
+
+
+def train_full_weights(
+    network: Network, log10_scale: float, step: float, until: float, seed: int = 0
+) -> FullWeights:
+    """Gradient descent on four d x d matrices per head, from Gaussian entries of std `10**log10_scale`.
+
+    The data and the teacher are those of the diagonal network, so both learn the same function. Singular
+    vectors are free, so which direction comes next is no longer a choice among coordinates. For a single head
+    the stages are predicted too, up to `until`.
+    """
+    dimension = network.inputs.shape[-1]
+    layers, heads = (1, 1) if isinstance(network, DiagonalHead) else (network.layers, network.heads)
+    source = torch.Generator().manual_seed(seed)
+    shape = (4, layers, heads, dimension, dimension)
+    weights = 10**log10_scale * torch.randn(shape, generator=source, dtype=torch.float64)
+    steps = math.ceil(until * -log10_scale * math.log(10) / step)
+    every = math.ceil(steps / FULL_POINTS)
+    kept: list[tuple[float, float, Tensor, Tensor]] = []
+    message = f"Trained to rescaled time {until:g}."
+    for number in range(steps + 1):
+        weights = weights.detach().requires_grad_()
+        loss = full_loss(network, weights)
+        if not (loss < LARGEST and weights.detach().square().sum() < LARGEST):
+            message = f"Stopped at step {number}: the loss is {loss.item()}; take a step below {step:g}."
+            break
+        (gradient,) = torch.autograd.grad(loss, weights)
+        if number % every == 0 or number == steps:
+            key_query, value_output = (
+                torch.linalg.svdvals(product).flatten() for product in _products(weights.detach())
+            )
+            kept.append((number * step, float(loss.detach()), key_query, value_output))
+        weights = weights - step * gradient
+    times, losses, key_queries, value_outputs = zip(*kept, strict=True)
+    predicted = [torch.zeros(0, dtype=torch.float64)] * 2  # none for several heads
+    if isinstance(network, DiagonalHead):
+        head = FullHead(network.inputs, network.targets, 1, network.objective)
+        most = FEW if dimension > LARGE else 10_000
+        stages = predict.greedy(head, until=until, max_stages=most)
+        for product in range(2):
+            ranks = {stage.rank: stage.time for stage in reversed(stages) if stage.product == product}
+            predicted[product] = torch.tensor([ranks[rank] for rank in sorted(ranks)], dtype=torch.float64)
+    return FullWeights(
+        times=torch.tensor(times, dtype=torch.float64),
+        losses=torch.tensor(losses, dtype=torch.float64),
+        singular_values_kq=torch.stack(key_queries),
+        singular_values_vo=torch.stack(value_outputs),
+        log10_scale=log10_scale,
+        step=step,
+        message=message,
+        predicted_kq=predicted[0],
+        predicted_vo=predicted[1],
+    )
+
+
+def full_loss(network: Network, weights: Tensor) -> Tensor:
+    """The loss of `network`'s data under full weights (4, layers, heads, d, d): W_K, W_Q, W_V, W_O."""
+    key_query, value_output = _products(weights)
+    state = network.inputs
+    if isinstance(network, DiagonalHead):
+        return network.loss_of(_attend(state, key_query[0, 0], value_output[0, 0]))
+    activate = getattr(torch.nn.functional, network.activation)
+    for layer, (inward, outward) in enumerate(zip(network.feed_in, network.feed_out, strict=True)):
+        pairs = zip(key_query[layer], value_output[layer], strict=True)
+        state = state + sum(_attend(state, *pair) for pair in pairs)
+        state = state + activate(state @ inward) @ outward.mT
+    return network.loss_of(state)
+
+
+def _attend(state: Tensor, key_query: Tensor, value_output: Tensor) -> Tensor:
+    """softmax(X W_K W_Q^T X^T) X W_V W_O^T, Eq. 1."""
+    return (state @ key_query @ state.mT).softmax(-1) @ (state @ value_output)
+
+
+def _products(weights: Tensor) -> tuple[Tensor, Tensor]:
+    keys, queries, values, outputs = weights
+    return keys @ queries.mT, values @ outputs.mT

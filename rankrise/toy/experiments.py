@@ -13,8 +13,7 @@ from rankrise.recipes.toy_settings import ToySettings
 from rankrise.runs.toy.curves import ACTIVE, PerturbedCurve
 from rankrise.runs.toy.pieces import Piece
 from rankrise.runs.toy.run import ToyRun, write_curves, write_flow, write_perturbations, write_stages
-from rankrise.toy.descent import Network, gradient_descent
-from rankrise.toy.full import train_full_weights
+from rankrise.toy.descent import Network, gradient_descent, train_full_weights
 
 CURVE_POINTS = 64
 """Points of each perturbed curve; curves are kept in single precision."""
@@ -79,8 +78,12 @@ def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
             write_json(folder / piece.file, checked)
         case "comparison":
             stages = run.stages(seed)
-            flows = {alpha: run.flow(seed, alpha) for alpha in settings.alphas if stages}
-            write_json(folder / piece.file, {alpha: _compared(stages, flows[alpha]) for alpha in flows})
+            names = ("largest_time_error", "largest_point_error", "support_grows_by_at_most_one")
+            rows = {}
+            for alpha in settings.alphas if stages else ():
+                comparison = predict.compare(stages, run.flow(seed, alpha), ACTIVE)
+                rows[alpha] = asdict(comparison) | {name: getattr(comparison, name) for name in names}
+            write_json(folder / piece.file, rows)
 
 
 def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network) -> None:
@@ -110,9 +113,3 @@ def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network)
     write_perturbations(
         run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration
     )
-
-
-def _compared(stages: predict.Stages, flow: predict.Flow) -> dict[str, object]:
-    comparison = predict.compare(stages, flow, ACTIVE)
-    names = ("largest_time_error", "largest_point_error", "support_grows_by_at_most_one")
-    return asdict(comparison) | {name: getattr(comparison, name) for name in names}

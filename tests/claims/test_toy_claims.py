@@ -22,8 +22,8 @@ from rankrise.claims.full_weights import (
 )
 from rankrise.claims.toy import OnToyRun, remaining, worst_known
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
+from rankrise.runs.toy.curves import FullWeights
 from rankrise.toy import ToySettings, experiments, run_toy
-from rankrise.toy.full import FullWeights
 
 
 def verdicts(run: Path, name: str) -> dict[str, Claim]:
