@@ -1,6 +1,7 @@
 """`rankrise compare`: what did training change, layer by layer and head by head?"""
 
 from pathlib import Path
+from typing import Any
 
 
 def compare(
@@ -46,16 +47,9 @@ def compare(
         )
     shared = None
     if overlap is not None:
+        others: dict[str, Any] = {"second_before": second_before, "directions": directions, "device": device}
         with bar("overlap", total=1.0) as move_to:
-            shared = watch.overlap(
-                before,
-                after,
-                overlap,
-                second_before=second_before,
-                directions=directions,
-                device=device,
-                progress=move_to,
-            )
+            shared = watch.overlap(before, after, overlap, **others, progress=move_to)
     saved = [] if out is None else save_comparison(compared, out, shared)
     if json:
         print(to_json(as_dict(compared, shared)))

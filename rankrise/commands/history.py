@@ -1,13 +1,10 @@
 """`rankrise history`: the rank growth of a run that nobody tracked, from its checkpoints."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-# Rows of a longer plan that are shown at its beginning and at its end.
 SHOWN = 6
+"""Rows of a longer plan that are shown at its beginning, and at its end."""
 
 
 def history(
@@ -58,7 +55,7 @@ def history(
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.record.folder import RANKS, read_lines
-    from rankrise.show.console import safe_console
+    from rankrise.show.console import Fitting, safe_console, size, table_of
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history
     from rankrise.watch import history_plan
@@ -84,51 +81,44 @@ def history(
     against = "the checkpoint before" if planned.base is None else planned.base.name
     console = safe_console(stderr=json)
     if not json or not plan:
-        _show(about, against, console)
+        gaps = ["", *map(str, about["gaps"])]
+        rows = [
+            (str(one["step"]), gap, one["name"]) for one, gap in zip(about["checkpoints"], gaps, strict=True)
+        ]
+        hidden = len(rows) - 2 * SHOWN
+        if hidden > 1:
+            rows[SHOWN:-SHOWN] = [("...", "", f"{hidden} more")]
+        columns = dict(zip(("step", "gap", "checkpoint"), zip(*rows, strict=True), strict=True))
+        console.print(Fitting(table_of(columns, left=("checkpoint",), box=None, padding=(0, 2, 0, 0))))
+        lines = [
+            f"{len(gaps)} of {about['of']} checkpoints of {about['model']} in {about['series']}",
+            f"to measure in each: {about['layers']} attention layers, {about['matrices']} other matrices",
+            f"to read: {size(about['bytes'])}",
+            f"changes are measured against {against}",
+            *(f"note: {note}" for note in about["notes"]),
+        ]
+        if about["left_out"]:
+            lines.append(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
     result: dict[str, Any] = {"plan": about}
     if run is not None and not plan:
         before = len(read_lines(run / RANKS)) if (run / RANKS).is_file() else 0
         found = read_history(planned, run, note=note, meter=bar)
         new, count = len(found.measured) - before, len(found.measured)
-        heads_below = {name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products}
-        matrices_below = {name: found.below_noise(name).tolist() for name in found.matrices}
         result["run"] = {
             "folder": str(run),
             "measured": found.measured.tolist(),
             "new": new,
             "notes": found.notes,
-            "heads_below_noise": heads_below,
-            "matrices_below_noise": matrices_below,
+            "heads_below_noise": {
+                name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
+            },
+            "matrices_below_noise": {name: found.below_noise(name).tolist() for name in found.matrices},
         }
-        notes = [f"Note: {note}\n" for note in found.notes if note not in planned.notes]
+        lines = [f"{run}: {count} checkpoints measured against {against}, {new} of them new."]
+        lines += [f"Note: {note}" for note in found.notes if note not in planned.notes]
         if not json:
-            console.print(
-                f"{run}: {count} checkpoints measured against {against}, {new} of them new.\n"
-                f"{''.join(notes)}See it with 'rankrise watch {run}'.",
-                markup=False,
-                soft_wrap=True,
-            )
+            lines.append(f"See it with 'rankrise watch {run}'.")
+            console.print("\n".join(lines), markup=False, soft_wrap=True)
     if json:
         print(to_json(result))
-
-
-def _show(about: dict[str, Any], against: str, console: "Console") -> None:
-    from rankrise.show.console import Fitting, size, table_of
-
-    gaps = ["", *map(str, about["gaps"])]
-    rows = [(str(one["step"]), gap, one["name"]) for one, gap in zip(about["checkpoints"], gaps, strict=True)]
-    hidden = len(rows) - 2 * SHOWN
-    if hidden > 1:
-        rows[SHOWN:-SHOWN] = [("...", "", f"{hidden} more")]
-    columns = dict(zip(("step", "gap", "checkpoint"), zip(*rows, strict=True), strict=True))
-    console.print(Fitting(table_of(columns, left=("checkpoint",), box=None, padding=(0, 2, 0, 0))))
-    lines = [
-        f"{len(about['gaps']) + 1} of {about['of']} checkpoints of {about['model']} in {about['series']}",
-        f"to measure in each: {about['layers']} attention layers, {about['matrices']} other matrices",
-        f"to read: {size(about['bytes'])}",
-        f"changes are measured against {against}",
-        *(f"note: {note}" for note in about["notes"]),
-    ]
-    if about["left_out"]:
-        lines.append(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
-    console.print("\n".join(lines), markup=False, soft_wrap=True)

@@ -32,20 +32,15 @@ def recipes(recipe: str | None = None, /, json: bool = False) -> None:
         print(to_json(rows))
         return
     console = safe_console(highlight=False)
-
-    def show(text: str, indent: int) -> None:
-        console.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
-
     for row in rows:
-        console.print(Text(row["name"], style="bold"))
-        for label, text in row.items():
-            if label not in ("name", "path", "settings", "choices"):
-                show(f"{label}: {text}", 2)
+        path, settings, choices = row.pop("path"), row.pop("settings", {}), row.pop("choices", {})
+        console.print(row.pop("name"), style="bold", markup=False)
+        lines = [(2, f"{label}: {text}") for label, text in row.items()]
         if recipe is not None:
-            show(f"file: {row['path']}", 2)
-            show("settings:", 2)
-            for label, value in row["settings"].items():
-                show(f"{label}: {in_words(value)}", 4)
-            for label, changes in row["choices"].items():
-                changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
-                show(f"choice {label}: {changed or 'no change'}", 2)
+            lines += [(2, f"file: {path}"), (2, "settings:")]
+            lines += [(4, f"{label}: {in_words(value)}") for label, value in settings.items()]
+        for label, changes in choices.items():
+            changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
+            lines.append((2, f"choice {label}: {changed or 'no change'}"))
+        for indent, text in lines:
+            console.print(Padding(Text(text), (0, 0, 0, indent), expand=False))

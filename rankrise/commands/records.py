@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_and_tell(folders: Sequence[str], taken: str) -> "list[Run]":
-    """The runs in folders. Those that are not finished are named on the error stream, since they are `taken`
-    ("drawn", "judged") as they stand."""
+    """Open runs; note on standard error which are `taken` as they stand, unfinished."""
     from rankrise import runs
 
     opened = runs.open(folders)

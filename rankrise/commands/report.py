@@ -1,6 +1,7 @@
 """`rankrise report`: runs as a page worth opening."""
 
 from pathlib import Path
+from typing import Any
 
 
 def report(runs: list[str], out: Path | None = None, judge: bool = False, json: bool = False) -> None:
@@ -22,24 +23,23 @@ def report(runs: list[str], out: Path | None = None, judge: bool = False, json: 
     from rankrise.show.report import write_pages
 
     pages = write_pages(recorded.open(runs), out or place_for(runs) / "report.html", judge)
+    written: list[dict[str, Any]] = [
+        {
+            "page": str(page.path),
+            "bytes": page.path.stat().st_size,
+            "runs": [run.name for run in page.runs],
+            "unfinished": [run.name for run in page.unfinished],
+        }
+        for page in pages
+    ]
     if json:
-        written = [
-            {
-                "page": str(page.path),
-                "bytes": page.path.stat().st_size,
-                "runs": [run.name for run in page.runs],
-                "unfinished": [run.name for run in page.unfinished],
-            }
-            for page in pages
-        ]
         first = {"page": written[0]["page"], "bytes": written[0]["bytes"], "runs": runs}
         print(to_json(first | {"pages": written}))
         return
-    for page in pages:
-        place = f"{page.path.resolve()} ({size(page.path.stat().st_size)})"
-        names = [f"{run.name} (not finished)" if run in page.unfinished else run.name for run in page.runs]
+    for one in written:
+        names = [f"{name} (not finished)" if name in one["unfinished"] else name for name in one["runs"]]
         count = f"{len(names)} runs: " if len(names) > 1 else ""
-        if page is pages[0]:
-            print(f"The page is at {place}: open it in a browser. It shows {count}{', '.join(names)}.")
-        else:
-            print(f"A second page, which it links to, is at {place}. It shows {count}{', '.join(names)}.")
+        opening = "The page is at" if one is written[0] else "A second page, which it links to, is at"
+        advice = ": open it in a browser" if one is written[0] else ""
+        place = f"{Path(one['page']).resolve()} ({size(one['bytes'])})"
+        print(f"{opening} {place}{advice}. It shows {count}{', '.join(names)}.")

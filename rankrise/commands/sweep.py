@@ -2,17 +2,12 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from rankrise.train.sweep import SweepPlan, SweepRun
-
-SHOWN = ("settings", "state", "reason")
-"""What --json has of a run besides its name."""
+    from rankrise.train.sweep import SweepRun
 
 
 def sweep(
@@ -54,18 +49,33 @@ def sweep(
     from rich.table import Table
     from rich.text import Text
 
+    from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
-    from rankrise.recipes.train_settings import out_of_place
+    from rankrise.recipes.files import choices_in
+    from rankrise.recipes.train_settings import out_of_place, read_recipe
     from rankrise.show.console import Fitting, safe_console
     from rankrise.show.progress import bar
+    from rankrise.train import sweep as library
     from rankrise.train._task import task_of
-    from rankrise.train.sweep import run_sweep
     from rankrise.train.sweep.run import standing
 
     folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
-    planned = _planned(recipe, set, seeds, only)
-    executor = _executor(workers, dask, slurm, folder)
+    settings, choices = read_recipe(recipe), choices_in(recipe)
+    if choices and set is None and seeds is None:
+        planned = library.plan_choices(settings, choices, only)
+    elif only is not None:
+        raise RankriseError("--only picks from a recipe's choices, without --set and --seeds: leave it out.")
+    else:
+        numbers = [settings.seed] if seeds is None else library.read_seeds(seeds)
+        planned = library.plan(settings, library.read_sets(set or []), numbers)
+    if dask is not None and slurm is not None:
+        raise RankriseError("both --dask and --slurm are given: pass one of them.")
+    executor: Any = nullcontext() if workers is None else library.Processes(workers)
+    if slurm is not None:
+        executor = library.slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
+    elif dask is not None:
+        executor = library.dask_executor(dask, workers)
     count = len(planned.wanted)
     to_train = [one for one in planned.wanted if standing(folder, one).state != "finished"]
     if to_train and slurm is None and dask in (None, "local"):
@@ -81,7 +91,7 @@ def sweep(
             executor as workers_of,
         ):
             changed = None if sys.stderr.isatty() else _lines(folder)
-            runs = run_sweep(planned, folder, workers_of, recipe, progress=move_to, changed=changed)
+            runs = library.run_sweep(planned, folder, workers_of, recipe, progress=move_to, changed=changed)
     except KeyboardInterrupt as stopped:
         number = signal.SIGTERM if stopped.args else signal.SIGINT
         print(
@@ -92,7 +102,8 @@ def sweep(
         raise SystemExit(128 + number) from None
     left = sum(one.state != "finished" for one in runs)
     if json:
-        rows = [{"run": one.name} | {name: getattr(one, name) for name in SHOWN} for one in runs]
+        shown = ("settings", "state", "reason")
+        rows = [{"run": one.name} | {name: getattr(one, name) for name in shown} for one in runs]
         print(to_json({"folder": str(folder), "runs": rows}))
     else:
         table = Table(box=None, padding=(0, 1, 0, 0))
@@ -111,45 +122,6 @@ def sweep(
             file=sys.stderr,
         )
         raise SystemExit(1)
-
-
-def _executor(
-    workers: int | None, dask: str | None, slurm: str | None, folder: Path
-) -> "AbstractContextManager[Any]":
-    """The workers, to be entered; None is one process per run."""
-    from contextlib import nullcontext
-
-    from rankrise.foundations.errors import RankriseError
-    from rankrise.train.sweep import Processes, dask_executor, slurm_executor
-
-    if dask is not None and slurm is not None:
-        raise RankriseError("both --dask and --slurm are given: pass one of them.")
-    if workers is not None and (slurm is not None or dask not in (None, "local")):
-        raise RankriseError("--workers is given, but the cluster decides that: leave it out.")
-    if dask is not None:
-        return dask_executor(dask, workers)
-    if slurm is not None:
-        return slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
-    return nullcontext() if workers is None else Processes(workers)
-
-
-def _planned(recipe: str, set: list[str] | None, seeds: str | None, only: str | None) -> "SweepPlan":
-    """The recipe's choices, or the combinations of --set and --seeds."""
-    from rankrise.foundations.errors import RankriseError
-    from rankrise.recipes.files import choices_in
-    from rankrise.recipes.train_settings import read_recipe
-    from rankrise.train.sweep import plan, plan_choices, read_seeds, read_sets
-
-    settings, choices = read_recipe(recipe), choices_in(recipe)
-    if set is None and seeds is None and choices:
-        return plan_choices(settings, choices, only)
-    if only is not None:
-        raise RankriseError(
-            f"--only picks from a recipe's choices, but {recipe} has none: leave it out."
-            if not choices
-            else "--only picks from the recipe's choices, which --set and --seeds replace: leave one out."
-        )
-    return plan(settings, read_sets(set or []), [settings.seed] if seeds is None else read_seeds(seeds))
 
 
 @contextmanager
@@ -179,18 +151,17 @@ def _lines(folder: Path) -> "Callable[[SweepRun], None]":
     since: dict[str, float] = {}
 
     def show(run: "SweepRun") -> None:
-        now = time.perf_counter() - begun
+        if run.state == "waiting":
+            return
+        now, text = time.perf_counter() - begun, "is being trained"
         if run.state == "running":
             since[run.name] = now
-            text = "is being trained"
-        elif run.state != "waiting":
+        else:
             result = run.reason
             if run.state == "finished":
                 with suppress(RankriseError, OSError, LookupError):  # a cluster's files may arrive later
                     result = end_of(folder / run.name).result
             text = f"{run.state} after {now - since.get(run.name, 0.0):.0f} s" + (result and f": {result}")
-        else:
-            return
         print(f"{now:.0f} s: {run.name} {text}", file=sys.stderr, flush=True)
 
     return show

@@ -1,4 +1,4 @@
-"""What `rankrise predict` and `rankrise flow` share: the built-in networks, and where results go."""
+"""Built-in networks for `rankrise predict` and `rankrise flow`, and the output of both."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,9 +120,7 @@ def tell(
     if flow is not None:
         print(f"{flow.message} {flow.steps} steps, {flow.gradients} gradients.")
         error = result["largest_time_error"]
-        if error == error:
-            print(f"Largest error of a stage time: {100 * error:.2f} %.")
-        else:
-            print("No plateau has its middle within the flow: raise --until to compare stage times.")
+        late = "No plateau has its middle within the flow: raise --until to compare stage times."
+        print(late if error != error else f"Largest error of a stage time: {100 * error:.2f} %.")
     for path in paths:
         print(path)

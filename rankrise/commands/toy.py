@@ -35,12 +35,12 @@ def toy(
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.provenance import command_line
-    from rankrise.recipes.toy_settings import QUICK, read_recipe
+    from rankrise.recipes.toy_settings import read_recipe
     from rankrise.record.folder import has_run
     from rankrise.runs import open_toy
     from rankrise.runs.toy.pieces import pieces_of
     from rankrise.show.progress import bar
-    from rankrise.toy import run_toy
+    from rankrise.toy import QUICK, run_toy
 
     if quick and recipe is not None:
         raise RankriseError("both --quick and --recipe are given: pass one of them.")

@@ -30,6 +30,8 @@ def train(
     import math
     from dataclasses import asdict
 
+    from torch import distributed
+
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place, read_recipe
@@ -76,18 +78,9 @@ def train(
         else:
             print(f"The run is in {folder}: {result.result}.")
             print(f"Next: 'rankrise watch {folder}' for its ranks, 'rankrise report {folder}' for a page.")
-    leave_processes(0 if stopped is None else 128 + stopped.signal_number)
-
-
-def leave_processes(status: int) -> None:
-    """End with `status`, after training on one or several processes.
-
-    Torch's caches keep threads of gloo alive, beside which a normal end of the interpreter may abort.
-    """
-    from torch import distributed
-
+    status = 0 if stopped is None else 128 + stopped.signal_number
     if distributed.is_initialized():
-        threads_stay = distributed.get_backend() == "gloo"
+        threads_stay = distributed.get_backend() == "gloo"  # beside which a normal end may abort
         distributed.destroy_process_group()
         if threads_stay:
             sys.stdout.flush()

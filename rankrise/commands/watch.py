@@ -1,7 +1,6 @@
 """`rankrise watch`: a tracked run, live."""
 
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ def watch(
         every: seconds between frames.
     """
     import time
+    from threading import Thread
 
     from rich.live import Live
 
@@ -46,40 +46,28 @@ def watch(
     if json:
         print(to_json(snapshot(tracked, found_stages(tracked)).to_dict()))
         return
+    found: StagesFound | None = None
     if not once and console.is_terminal:
-        search = _Search()
+
+        def look(at: "TrackedRun") -> None:
+            nonlocal found
+            found = found_stages(at)
+
+        search, searched = Thread(), 0  # in the background, whenever the record has grown by a twentieth
         try:
             with Live(console=console, auto_refresh=False, transient=True) as live:
                 while not tracked.finished:
-                    live.update(frame(snapshot(tracked, search.latest(tracked)), console, rank), refresh=True)
+                    size = len(tracked.measured) + len(tracked.steps()["step"])
+                    if not search.is_alive() and size > 1.05 * searched:
+                        search, searched = Thread(target=look, args=(tracked,), daemon=True), size
+                        search.start()
+                    live.update(frame(snapshot(tracked, found), console, rank), refresh=True)
                     time.sleep(every)
                     tracked = _open(run)
         except KeyboardInterrupt:
-            console.print(frame(snapshot(tracked, search.found), console, rank))
+            console.print(frame(snapshot(tracked, found), console, rank))
             return
     console.print(frame(snapshot(tracked, found_stages(tracked)), console, rank))
-
-
-class _Search:
-    """Looks for stages in the background, again whenever the record has grown by a twentieth."""
-
-    def __init__(self) -> None:
-        self.found: StagesFound | None = None
-        self._thread = Thread()
-        self._searched = 0
-
-    def latest(self, run: "TrackedRun") -> "StagesFound | None":
-        """What the last search that has ended found; starts the next one when there is enough to see."""
-        size = len(run.measured) + len(run.steps()["step"])
-        if not self._thread.is_alive() and size > 1.05 * self._searched:
-            self._searched, self._thread = size, Thread(target=self._search, args=(run,), daemon=True)
-            self._thread.start()
-        return self.found
-
-    def _search(self, run: "TrackedRun") -> None:
-        from rankrise.runs import found_stages
-
-        self.found = found_stages(run)
 
 
 def _open(folder: Path) -> "TrackedRun":

@@ -96,7 +96,3 @@ def read_recipe(recipe: str | Path) -> ToySettings:
     """
     refuse_other_command(recipe, toy=True)
     return ToySettings().changed(settings_in(recipe), f"the recipe {recipe}")
-
-
-QUICK = read_recipe("toy-quick")
-"""The demo: the same experiments, small enough for a minute on two cores."""

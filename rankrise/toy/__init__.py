@@ -1,6 +1,9 @@
 """Toy: the paper's experiments on small networks, as runs kept in folders."""
 
-from rankrise.recipes.toy_settings import QUICK, ToySettings, read_recipe
+from rankrise.recipes.toy_settings import ToySettings, read_recipe
 from rankrise.toy.run import run_toy
 
 __all__ = ["QUICK", "ToySettings", "read_recipe", "run_toy"]
+
+QUICK = read_recipe("toy-quick")
+"""The demo: the same experiments, small enough for a minute on two cores."""
