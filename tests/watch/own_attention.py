@@ -91,22 +91,6 @@ class SharedByDistantHeads(Separate):
         return Attention(query, key, value, linear(self.o_proj), group=(0, 1, 0, 1))
 
 
-class KeyAndValuePerHead(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.num_heads = HEADS
-        self.to_q, self.to_kv = layer(WIDTH, INSIDE), layer(WIDTH, 2 * INSIDE)
-        self.to_out = layer(INSIDE, WIDTH)
-
-    def forward(self, x):
-        both = self.to_kv(x).unflatten(-1, (HEADS, 2, SIZE)).movedim(-2, 0)
-        return self.to_out(attend(cut(self.to_q(x)), *both.transpose(2, 3)))
-
-    def family(self):
-        key, value = linear(self.to_kv).cut(HEADS).split(2)
-        return Attention(linear(self.to_q).cut(HEADS), key, value, linear(self.to_out))
-
-
 class Fused(nn.Module):
     """One projection of queries (0), keys (1) and values (2): `axes` is how its width is viewed."""
 
@@ -120,39 +104,22 @@ class Fused(nn.Module):
     def forward(self, x):
         sizes = {"3": 3, "h": HEADS, "d": SIZE}
         viewed = self.qkv(x).unflatten(-1, [sizes[axis] for axis in self.axes])
-        parts = viewed.movedim([2 + self.axes.index(axis) for axis in "3h"], [0, 2])
-        return self.proj(attend(*parts))
+        return self.proj(attend(*viewed.movedim([2 + self.axes.index(axis) for axis in "3h"], [0, 2])))
 
     def family(self):
-        whole, dealt = linear(self.qkv), {"interleaved": True}
-        read = {
-            "3hd": lambda: [part.cut(HEADS) for part in whole.split(3)],
-            "3dh": lambda: [part.cut(HEADS, **dealt) for part in whole.split(3)],
-            "h3d": lambda: whole.cut(HEADS).split(3),
-            "hd3": lambda: whole.cut(HEADS).split(3, **dealt),
-            "d3h": lambda: whole.cut(HEADS, **dealt).split(3, **dealt),
-            "dh3": lambda: [part.cut(HEADS, **dealt) for part in whole.split(3, **dealt)],
-        }
-        return Attention(*read[self.axes](), linear(self.proj))
+        if self.axes == "3hd":
+            parts = (part.cut(HEADS) for part in linear(self.qkv).split(3))
+        else:
+            parts = linear(self.qkv).cut(HEADS).split(3, interleaved=self.axes == "hd3")
+        return Attention(*parts, linear(self.proj))
 
 
-FUSED = [
-    type(f"Fused_{axes}", (Fused,), {"axes": axes}) for axes in ("3hd", "3dh", "h3d", "hd3", "d3h", "dh3")
-]
+class FusedByHead(Fused):
+    axes = "h3d"
 
 
-class OwnMultihead(nn.MultiheadAttention):
-    """A subclass of torch's with a forward pass of its own, head by head."""
-
-    def __init__(self):
-        super().__init__(WIDTH, 2, bias=False, batch_first=True)
-
-    def forward(self, x):
-        fused = functional.linear(x, self.in_proj_weight).unflatten(-1, (2, 3, -1))
-        return self.out_proj(attend(*fused.permute(3, 0, 2, 1, 4)))
-
-    def family(self):
-        return Attention(*linear(self.in_proj_weight).cut(2).split(3), linear(self.out_proj))
+class FusedDealtOut(Fused):
+    axes = "hd3"
 
 
 class EinsumAttention(nn.Module):
@@ -207,11 +174,6 @@ class Pruned(Separate):
         prune.l1_unstructured(self.q_proj, "weight", 0.5)
         with torch.no_grad():
             self.q_proj.weight_orig.mul_(torch.randn(INSIDE, WIDTH))
-
-
-class Tied(Separate):
-    def change(self):
-        self.k_proj = self.q_proj
 
 
 class InARow(Separate):
@@ -291,8 +253,8 @@ class SharedKeyPart(Separate):
 
 PLAIN = [
     *(Separate, HeadsInterleaved, OutputInterleaved, QueryAndKeyExchanged, SharedByDistantHeads),
-    *(KeyAndValuePerHead, *FUSED, OwnMultihead, EinsumAttention, ListOfHeads, Parametrised, Pruned, Tied),
-    *(InARow, OfTurnedLayers, FromLatent, SharedKeyPart),
+    *(Fused, FusedByHead, FusedDealtOut, EinsumAttention, ListOfHeads, Parametrised, Pruned, InARow),
+    *(OfTurnedLayers, FromLatent, SharedKeyPart),
 ]
 
 # Heads that are no products of weights
@@ -308,13 +270,6 @@ class SignLinear(nn.Linear):
 class OfSigns(Separate):
     def change(self):
         self.q_proj = SignLinear(WIDTH, INSIDE, bias=False)
-
-
-class HeadsOfSeveralSizes(Separate):
-    def forward(self, x):
-        inputs = (one(x).split((2, 4, 6, 12), -1) for one in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = [functional.scaled_dot_product_attention(*one) for one in zip(*inputs, strict=True)]
-        return self.o_proj(torch.cat(mixed, -1))
 
 
 class TalkingHeads(Separate):
@@ -333,27 +288,9 @@ class OutputSkipped(Separate):
         return self.o_proj(mixed) + mixed[..., :WIDTH]
 
 
-class QueryForBoth(Separate):
-    """The layer called key is not used."""
-
-    def parts(self, x):
-        query, _, value = super().parts(x)
-        return query, query, value
-
-
-REFUTED = [OfSigns, HeadsOfSeveralSizes, TalkingHeads, OutputSkipped, QueryForBoth]
+REFUTED = [OfSigns, TalkingHeads, OutputSkipped]
 
 # Read rightly, and not all there is
-
-
-class Difference(Separate):
-    """Each head is the difference of two maps, of the two halves of its queries and keys."""
-
-    def forward(self, x):
-        query, key, value = self.parts(x)
-        halves = zip(query.chunk(2, -1), key.chunk(2, -1), strict=True)
-        one, two = (torch.softmax(first @ second.mT, -1) for first, second in halves)
-        return self.o_proj(((one - two / 2) @ value).transpose(1, 2).flatten(2))
 
 
 class UnnamedNorm(Separate):
@@ -380,31 +317,4 @@ class NormFirst(Separate):
         return super().forward(self.norm(x))
 
 
-class WithSink(Separate):
-    """Each head may look at nothing, by a logit that is learned."""
-
-    def change(self):
-        self.sink = nn.Parameter(torch.randn(HEADS, 1, 1))
-
-    def forward(self, x):
-        query, key, value = self.parts(x)
-        logits = torch.cat([query @ key.mT, self.sink.expand(len(x), -1, x.shape[1], -1)], -1)
-        mixed = torch.softmax(logits, -1)[..., :-1] @ value
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
-
-
-class ConvolutionFirst(Separate):
-    def change(self):
-        self.mixer = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
-
-    def forward(self, x):
-        return super().forward(self.mixer(x.mT).mT)
-
-
-LIMITED = {
-    Difference: "plain product",
-    UnnamedNorm: "plain product",
-    Gated: "gate",
-    NormFirst: "norm",
-    WithSink: "sink",
-}
+LIMITED = {UnnamedNorm: "plain product", Gated: "gate", NormFirst: "norm"}

@@ -12,23 +12,13 @@ from forward_proof import compare, prove
 from timm_alone import timm
 from tiny_heads import tiny
 from torch import nn
-from torch.nn import functional as F
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 from rankrise import watch
 
-TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "intermediate_size": 32,
-    "vocab_size": 50,
-    "max_position_embeddings": 64,
-    "attn_implementation": "eager",
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+TINY |= {"vocab_size": 50, "max_position_embeddings": 64, "attn_implementation": "eager"}
+TINY |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def drawn(seed, *shape):
@@ -78,26 +68,10 @@ families("text", "xlm", emb_dim=32, n_layers=1, n_heads=4)
 families("text", "ctrl", n_embd=32, dff=32, n_layer=1, n_head=4)
 families("text", "esm", position_embedding_type="rotary", mask_token_id=3)
 families("text", "mobilebert", embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32)
-families(
-    "text",
-    "gpt_oss",
-    num_key_value_heads=2,
-    head_dim=16,
-    num_local_experts=2,
-    num_experts_per_tok=1,
-    experts_implementation="eager",
-    layer_types=["full_attention"],
-)
-families(
-    "text",
-    "qwen3_next",
-    num_key_value_heads=2,
-    head_dim=16,
-    layer_types=["full_attention"],
-    num_experts=0,
-    mlp_only_layers=[0],
-    use_cache=False,
-)
+FULL = {"layer_types": ["full_attention"], "num_key_value_heads": 2, "head_dim": 16}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "experts_implementation": "eager"}
+families("text", "gpt_oss", **FULL, **EXPERTS)
+families("text", "qwen3_next", num_experts=0, mlp_only_layers=[0], use_cache=False, **FULL)
 LATENT = {"kv_lora_rank": 5, "qk_rope_head_dim": 4, "qk_nope_head_dim": 3, "v_head_dim": 7}
 LATENT |= {"num_key_value_heads": 4, "first_k_dense_replace": 1}
 families("text", "deepseek_v2; minicpm3", q_lora_rank=6, **LATENT)
@@ -109,38 +83,17 @@ CODER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
 CODER |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
 families("both", "bart", **CODER)
 families("speech", "whisper", num_mel_bins=8, max_source_positions=10, decoder_start_token_id=3, **CODER)
-families(
-    "audio",
-    "wav2vec2",
-    conv_dim=[8, 8],
-    conv_stride=[5, 4],
-    conv_kernel=[10, 8],
-    num_feat_extract_layers=2,
-    num_conv_pos_embeddings=4,
-    num_conv_pos_embedding_groups=2,
-)
+CONVOLUTIONS = {"conv_dim": [8, 8], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
+CONVOLUTIONS |= {"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4}
+families("audio", "wav2vec2", num_conv_pos_embedding_groups=2, **CONVOLUTIONS)
 IMAGE = {"image_size": 16, "patch_size": 8, "num_channels": 3}
 families("image", "vit; deit; dinov2; dinov3_vit; beit; clip_vision_model", **IMAGE)
 families("image", "internvl_vision", **IMAGE | {"image_size": [16, 16], "patch_size": [8, 8]})
 families("image", "siglip_vision_model", vision_use_head=False, **IMAGE)
 families("film", "videomae", num_frames=2, tubelet_size=2, **IMAGE)
-families(
-    "image",
-    "swin",
-    **IMAGE | {"patch_size": 2, "num_attention_heads": [4], "num_heads": [4]},
-    embed_dim=16,
-    depths=[1],
-    window_size=4,
-)
-families(
-    "image",
-    "segformer",
-    depths=[1],
-    hidden_sizes=[32],
-    num_attention_heads=[4],
-    num_encoder_blocks=1,
-    sr_ratios=[1],
-)
+ONE = {"depths": [1], "num_attention_heads": [4]}
+families("image", "swin", num_heads=[4], embed_dim=16, window_size=4, **ONE | IMAGE | {"patch_size": 2})
+families("image", "segformer", hidden_sizes=[32], num_encoder_blocks=1, sr_ratios=[1], **ONE)
 
 
 @pytest.mark.parametrize(("family", "run", "needs"), TRANSFORMERS, ids=[row[0] for row in TRANSFORMERS])
@@ -155,13 +108,9 @@ def test_transformers(family, run, needs):
 
 
 def test_the_scale_by_layer_of_gpt2():
-    config = AutoConfig.for_model(
-        "gpt2", **TINY | {"num_hidden_layers": 3}, scale_attn_by_inverse_layer_idx=True
-    )
+    needs = TINY | {"num_hidden_layers": 3, "scale_attn_by_inverse_layer_idx": True}
+    config = AutoConfig.for_model("gpt2", **needs)
     prove(AutoModel.from_config(config), lambda model: model(**RUNS["text"]), 3)
-
-
-# timm
 
 
 def timm_model(name, **needs):
@@ -208,15 +157,6 @@ TIMM = {
 }
 
 
-@pytest.mark.parametrize("family", TIMM)
-def test_timm(family):
-    model, run = TIMM[family]()
-    prove(model, run, expected=1)
-
-
-# torch, and what people copy from each other
-
-
 @pytest.mark.parametrize("needs", [{}, {"bias": False}, {"kdim": 24, "vdim": 20}])
 def test_torch_multihead_attention(needs):
     module = nn.MultiheadAttention(32, 4, batch_first=True, **needs).double()
@@ -230,7 +170,12 @@ def test_torch_multihead_attention(needs):
 
 
 def attend(q, k, v):
-    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
+    mixed = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def cut(parts, size):
+    return [part.unflatten(-1, (-1, size)).transpose(1, 2) for part in parts]
 
 
 class NanoGPT(nn.Module):
@@ -242,17 +187,7 @@ class NanoGPT(nn.Module):
         self.n_head, self.n_embd = 4, 32
 
     def forward(self, x):
-        B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        q, k, v = (part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for part in (q, k, v))
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(torch.ones(T, T).tril() == 0, float("-inf"))
-        y = F.softmax(att, dim=-1) @ v
-        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
-
-
-def apply_rope(x, cos, sin):
-    return x * cos + torch.cat((-x[..., 4:], x[..., :4]), dim=-1) * sin
+        return self.c_proj(attend(*cut(self.c_attn(x).split(self.n_embd, dim=2), 8)))
 
 
 class LitGPT(nn.Module):
@@ -264,17 +199,18 @@ class LitGPT(nn.Module):
     def __init__(self, norm_qk=False):
         super().__init__()
         self.qkv, self.proj = nn.Linear(32, (4 + 2 * 2) * 8), nn.Linear(32, 32)
-        self.norm_q = nn.RMSNorm(8) if norm_qk else None
-        self.norm_k = nn.RMSNorm(8) if norm_qk else None
+        self.norm_q, self.norm_k = (nn.RMSNorm(8) if norm_qk else None for _ in range(2))
 
     def forward(self, x, cos, sin):
-        q, k, v = self.qkv(x).split((32, 16, 16), dim=-1)
-        q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in (q, k, v))
+        q, k, v = cut(self.qkv(x).split((32, 16, 16), dim=-1), 8)
         if self.norm_q is not None:
             q, k = self.norm_q(q), self.norm_k(k)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-        k, v = (part.repeat_interleave(2, dim=1) for part in (k, v))
-        return self.proj(attend(q, k, v).transpose(1, 2).flatten(2))
+        return self.proj(attend(q, *(part.repeat_interleave(2, dim=1) for part in (k, v))))
+
+
+def apply_rope(x, cos, sin):
+    return x * cos + torch.cat((-x[..., 4:], x[..., :4]), dim=-1) * sin
 
 
 class VitPytorch(nn.Module):
@@ -287,10 +223,7 @@ class VitPytorch(nn.Module):
         self.to_out = nn.Sequential(nn.Linear(4 * 16, 32), nn.Dropout(0.1))
 
     def forward(self, x):
-        parts = self.to_qkv(self.norm(x)).chunk(3, dim=-1)
-        return self.to_out(
-            attend(*(t.unflatten(-1, (4, 16)).transpose(1, 2) for t in parts)).transpose(1, 2).flatten(2)
-        )
+        return self.to_out(attend(*cut(self.to_qkv(self.norm(x)).chunk(3, dim=-1), 16)))
 
 
 class SplitAttention(nn.Module):
@@ -303,26 +236,23 @@ class SplitAttention(nn.Module):
         self.to_out = nn.Linear(32, 32)
 
     def forward(self, x, context):
-        parts = (self.to_q(x), *self.to_kv(context).chunk(2, -1))
-        return self.to_out(
-            attend(*(t.unflatten(-1, (4, 8)).transpose(1, 2) for t in parts)).transpose(1, 2).flatten(2)
-        )
+        return self.to_out(attend(*cut((self.to_q(x), *self.to_kv(context).chunk(2, -1)), 8)))
 
 
 ANGLES = torch.arange(6.0, dtype=torch.float64)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03] * 2)
 HAND_WRITTEN = {
-    "nanogpt": (NanoGPT, (TOKENS,)),
-    "litgpt": (LitGPT, (TOKENS, ANGLES.cos(), ANGLES.sin())),
-    "litgpt norms": (lambda: LitGPT(norm_qk=True), (TOKENS, ANGLES.cos(), ANGLES.sin())),
-    "vit-pytorch": (VitPytorch, (TOKENS,)),
-    "to_q to_kv": (SplitAttention, (TOKENS, TOKENS[..., :24])),
+    "nanogpt": lambda: (alone(NanoGPT()), called_with(TOKENS)),
+    "litgpt": lambda: (alone(LitGPT()), called_with(TOKENS, ANGLES.cos(), ANGLES.sin())),
+    "litgpt norms": lambda: (alone(LitGPT(norm_qk=True)), called_with(TOKENS, ANGLES.cos(), ANGLES.sin())),
+    "vit-pytorch": lambda: (alone(VitPytorch()), called_with(TOKENS)),
+    "to_q to_kv": lambda: (alone(SplitAttention()), called_with(TOKENS, TOKENS[..., :24])),
 }
 
 
-@pytest.mark.parametrize("family", HAND_WRITTEN)
-def test_hand_written(family):
-    kind, given = HAND_WRITTEN[family]
-    prove(alone(kind()), called_with(*given), expected=1)
+@pytest.mark.parametrize("family", TIMM | HAND_WRITTEN)
+def test_timm_and_what_people_copy_from_each_other(family):
+    model, run = (TIMM | HAND_WRITTEN)[family]()
+    prove(model, run, expected=1)
 
 
 def test_xlnet():
@@ -342,19 +272,19 @@ SWINV2 = {"embed_dim": 24, "depths": [1], "num_attention_heads": ..., "num_heads
 RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False}
 
 
-@pytest.mark.parametrize(
-    ("family", "needs", "marks"),
-    [
-        ("bert", {}, []),
-        ("gpt2", {"n_embd": 24}, []),
-        ("llama", {}, ["rotary"]),
-        ("qwen3", {}, ["rotary", "normalised"]),
-        ("swinv2", SWINV2, ["normalised"]),
-        ("longformer", {"attention_window": [2, 2]}, ["query_global"]),
-        ("deberta-v2", RELATIVE, ["pos_key_proj"]),
-        ("gpt_oss", {"num_local_experts": 2}, ["rotary", "sinks"]),
-    ],
-)
+MARKS = [
+    ("bert", {}, []),
+    ("gpt2", {"n_embd": 24}, []),
+    ("llama", {}, ["rotary"]),
+    ("qwen3", {}, ["rotary", "normalised"]),
+    ("swinv2", SWINV2, ["normalised"]),
+    ("longformer", {"attention_window": [2, 2]}, ["query_global"]),
+    ("deberta-v2", RELATIVE, ["pos_key_proj"]),
+    ("gpt_oss", {"num_local_experts": 2}, ["rotary", "sinks"]),
+]
+
+
+@pytest.mark.parametrize(("family", "needs", "marks"), MARKS)
 def test_what_stands_between_product_and_logits_is_marked(family, needs, marks):
     notes = watch.heads(tiny(family, **needs))[0].notes
     assert len(notes) == len(marks)

@@ -49,9 +49,12 @@ def test_weights_are_views_so_a_kept_start_must_be_cloned():
 
 
 def test_each_query_head_has_the_key_of_its_group():
-    model = tiny()
-    for layer, block in zip(watch.heads(model), model.layers, strict=True):
+    model = tiny().to(torch.bfloat16)
+    layers = watch.heads(model)
+    assert [layer.name for layer in layers[-1:]] == [layers[-1].name] == ["layers.1.self_attn"]
+    for layer, block in zip(layers, model.layers, strict=True):
         assert layer.group == (0, 0, 1, 1)
+        assert layer.query.dtype == torch.bfloat16
         keys = block.self_attn.k_proj.weight.unflatten(0, (2, 8))
         for head, group in enumerate(layer.group):
             torch.testing.assert_close(layer.key[head], keys[group].T)
@@ -62,13 +65,6 @@ def test_one_key_for_all_heads_stays_a_view():
     layer = watch.heads(model)[0]
     assert layer.group == (0, 0, 0, 0)
     assert layer.key.data_ptr() == model.layers[0].self_attn.k_proj.weight.data_ptr()
-
-
-def test_layers_are_a_sequence_in_the_dtype_of_the_model():
-    layers = watch.heads(tiny().to(torch.bfloat16))
-    assert [layer.name for layer in layers] == list(layers.names)
-    assert [layer.name for layer in layers[-1:]] == [layers[-1].name] == ["layers.1.self_attn"]
-    assert {layer.query.dtype for layer in layers} == {torch.bfloat16}
 
 
 def test_tied_modules_are_read_once_and_tied_weights_twice():
@@ -115,11 +111,6 @@ def one_process(tmp_path_factory):
     torch.distributed.destroy_process_group()
 
 
-def test_ddp(one_process):
-    model = tiny()
-    assert_same(watch.heads(DistributedDataParallel(model)), watch.heads(model))
-
-
 def test_fully_sharded_model(one_process):
     model, plain = tiny(), tiny()
     torch.distributed.fsdp.fully_shard(model, mesh=dtensor.init_device_mesh("cpu", (1,)))
@@ -129,8 +120,10 @@ def test_fully_sharded_model(one_process):
     assert_same(watch.heads(model), watch.heads(plain))
 
 
-@pytest.mark.parametrize("wrap", [torch.compile, lambda m: torch.compile(nn.DataParallel(m))])
-def test_wrapped_model(wrap):
+@pytest.mark.parametrize(
+    "wrap", [DistributedDataParallel, torch.compile, lambda m: torch.compile(nn.DataParallel(m))]
+)
+def test_wrapped_model(wrap, one_process):
     model = tiny()
     assert_same(watch.heads(wrap(model)), watch.heads(model))
 
@@ -147,39 +140,34 @@ def test_wrapped_blocks(wrap):
 # PEFT
 
 
-def with_adapter(model, **needs):
-    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, **needs)
+def with_adapter(model, *layers, **needs):
+    config = peft.LoraConfig(r=2, target_modules=layers, init_lora_weights=False, **needs)
     return peft.get_peft_model(model, config)
 
 
-@pytest.mark.parametrize("needs", [{}, {"use_dora": True}, {"use_rslora": True, "lora_alpha": 5}])
-def test_adapters_are_merged_without_touching_the_model(needs):
-    model = with_adapter(tiny(), **needs)
+@pytest.mark.parametrize(
+    ("family", "layers", "needs"),
+    [
+        ("llama", ("q_proj", "v_proj"), {}),
+        ("llama", ("q_proj", "v_proj"), {"use_dora": True}),
+        ("llama", ("q_proj", "v_proj"), {"use_rslora": True, "lora_alpha": 5}),
+        ("gpt2", ("c_attn",), {"fan_in_fan_out": True}),
+    ],
+)
+def test_adapters_are_merged_without_touching_the_model_and_left_out_while_disabled(family, layers, needs):
+    model = with_adapter(tiny(family, n_embd=24), *layers, **needs)
     state = copy.deepcopy(model.state_dict())
     found = list(watch.heads(model))
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert_same(found, watch.heads(model.merge_and_unload()))
-
-
-def test_an_adapter_on_conv1d():
-    model = tiny("gpt2", n_embd=24, n_layer=1)
-    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
-    model = peft.get_peft_model(model, config)
-    found = list(watch.heads(model))
-    assert found[0].name == "h.0.attn"
-    assert_same(found, watch.heads(model.merge_and_unload()))
-
-
-def test_disabled_adapters_are_left_out():
-    model = with_adapter(tiny())
     with model.disable_adapter():
-        assert_same(watch.heads(model), watch.heads(tiny()))
+        assert_same(watch.heads(model), watch.heads(tiny(family, n_embd=24)))
+    assert_same(found, watch.heads(model.merge_and_unload()))
 
 
 def test_a_small_adapter_on_bfloat16_is_not_rounded_away():
     base = tiny().bfloat16()
     before = watch.heads(base)[0].query.float().clone()
-    model = with_adapter(base)
+    model = with_adapter(base, "q_proj", "v_proj")
     [adapter] = [one for name, one in model.named_modules() if name.endswith("layers.0.self_attn.q_proj")]
     adapter.lora_A.default.weight.data = torch.randn(2, 24) * 1e-3
     adapter.lora_B.default.weight.data = torch.randn(32, 2) * 1e-3
@@ -205,25 +193,19 @@ class LoraLinear(nn.Linear):
         self.lora_A, self.lora_B = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.randn(12, 2))
 
 
-class QuantLinear(nn.Module):
-    """As in GPTQ."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(8, 12)
+def named(kind, **parts):
+    """A module of a class of that name."""
+    return changed(type(kind, (nn.Module,), {})(), **parts)
 
 
-class SomeAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.Linear(2, 2)
-
-
-def plain(**changes):
-    module = Plain()
-    for name, value in changes.items():
+def changed(module, **parts):
+    for name, value in parts.items():
         setattr(module, name, value)
     return module
+
+
+def plain(**parts):
+    return changed(Plain(), **parts)
 
 
 def with_weight(change):
@@ -232,26 +214,23 @@ def with_weight(change):
     return module
 
 
-def frozen(dtype):
-    return lambda weight: nn.Parameter(weight.to(dtype), requires_grad=False)
+def float8(weight):
+    return nn.Parameter(weight.to(torch.float8_e4m3fn), requires_grad=False)
 
 
 def fused(**numbers):
-    module = nn.Module()
-    module.qkv, module.proj, module.num_heads = nn.Linear(16, 32), nn.Linear(16, 16), 4
-    vars(module).update(numbers)
-    return module
+    return named("Fused", qkv=nn.Linear(16, 32), proj=nn.Linear(16, 16), num_heads=4, **numbers)
 
 
 @pytest.mark.parametrize(
-    ("model", "named"),
+    ("model", "match"),
     [
         (lambda: {"q.weight": torch.ones(2, 2)}, "dict"),
         (lambda: Plain().to("meta"), "meta device"),
-        (lambda: with_weight(frozen(torch.float8_e4m3fn)), "torch.float8_e4m3fn"),
+        (lambda: with_weight(float8), "torch.float8_e4m3fn"),
         (lambda: with_weight(lambda weight: weight.data.as_subclass(Int4)), "Int4"),
         (lambda: with_weight(lambda weight: nn.Parameter(torch.empty(0))), "ZeRO-3"),
-        (lambda: plain(query=QuantLinear()), "quantised"),
+        (lambda: plain(query=named("QuantLinear", base=nn.Linear(8, 12))), "quantised"),
         (lambda: plain(query=LoraLinear()), "LoraLinear .*lora_A, lora_B"),
         (lambda: plain(query=nn.Sequential(nn.Linear(8, 12), nn.GELU())), "query"),
         (lambda: plain(num_heads=5), "5 heads"),
@@ -263,11 +242,11 @@ def fused(**numbers):
         (lambda: plain(k_conv1d=nn.Conv1d(12, 12, 3)), "convolution"),
         (fused, "cannot be split"),
         (lambda: nn.Sequential(nn.Linear(2, 2)), "Sequential"),
-        (lambda: nn.Sequential(SomeAttention()), "SomeAttention"),
+        (lambda: nn.Sequential(named("SomeAttention", mix=nn.Linear(2, 2))), "SomeAttention"),
     ],
 )
-def test_mistakes(model, named):
-    with pytest.raises(RankriseError, match=named):
+def test_mistakes(model, match):
+    with pytest.raises(RankriseError, match=match):
         watch.heads(model())[0]
 
 
@@ -275,13 +254,15 @@ def test_fused_keys_that_are_counted_are_read():
     assert watch.heads(fused(num_kv_heads=2))[0].group == (0, 0, 1, 1)
 
 
-@pytest.mark.parametrize("kind", ["SomeAttention", "Mixing"])
-def test_attention_that_is_left_out_is_a_warning(kind):
-    """Also where only a bare weight shows what it is."""
-    other = SomeAttention() if kind == "SomeAttention" else type(kind, (nn.Module,), {})()
-    if kind == "Mixing":
-        other.qkv_weight = nn.Parameter(torch.randn(3, 4, 6, 8))
-    with pytest.warns(UserWarning, match=rf"1 \({kind}\)"):
+@pytest.mark.parametrize(
+    "other",
+    [
+        named("SomeAttention", mix=nn.Linear(2, 2)),
+        named("Mixing", qkv_weight=nn.Parameter(torch.randn(3, 4, 6, 8))),  # shown by a bare weight alone
+    ],
+)
+def test_attention_that_is_left_out_is_a_warning(other):
+    with pytest.warns(UserWarning, match=rf"1 \({type(other).__name__}\)"):
         assert len(watch.heads(nn.Sequential(Plain(), other))) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")

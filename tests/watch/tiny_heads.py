@@ -4,31 +4,25 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
-TINY = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 24,
-    "vocab_size": 30,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+TINY = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+TINY |= {"num_key_value_heads": 2, "head_dim": 8}
+TINY |= {"vocab_size": 30, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+PARTS = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias")
 
 
-def tiny(family="llama", **needs):
+def tiny(family="llama", auto=AutoModel, **needs):
     torch.manual_seed(0)
     wants = {name: value for name, value in (TINY | needs).items() if value is not ...}
-    return AutoModel.from_config(AutoConfig.for_model(family, **wants))
+    return auto.from_config(AutoConfig.for_model(family, **wants))
 
 
 def assert_same(found, expected):
     assert [layer.name for layer in found] == [layer.name for layer in expected]
     for one, other in zip(found, expected, strict=True):
-        for part in ("query", "key", "value", "output"):
-            torch.testing.assert_close(getattr(one, part), getattr(other, part), rtol=0, atol=0)
+        assert (one.notes, one.scale, one.group) == (other.notes, other.scale, other.group)
+        for part in PARTS:
+            first, second = getattr(one, part), getattr(other, part)
+            assert first is second is None or torch.equal(first, second)
 
 
 class Plain(nn.Module):
