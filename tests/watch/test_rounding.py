@@ -40,13 +40,9 @@ def test_noise_of_products(dtype, decay):
     (q0, q0_off), (qt, qt_off) = rounded_twice(right, dtype)
     stored = (Stored(one.float().mT @ one.float(), variances(one), one.shape[-2]) for one in (k0, q0, kt, qt))
     noise = product_noise((next(stored), next(stored)), (next(stored), next(stored)))
-
-    def exact(weight, off):
-        return weight.double() - off
-
-    now, before = (kt.double() @ qt.double().mT, k0.double() @ q0.double().mT)
-    true = exact(kt, kt_off) @ exact(qt, qt_off).mT - exact(k0, k0_off) @ exact(q0, q0_off).mT
-    values = torch.linalg.svdvals(now - before - true)
+    kt, qt, k0, q0 = (one.double() for one in (kt, qt, k0, q0))
+    true = (kt - kt_off) @ (qt - qt_off).mT - (k0 - k0_off) @ (q0 - q0_off).mT
+    values = torch.linalg.svdvals(kt @ qt.mT - k0 @ q0.mT - true)
     assert torch.allclose(values.square().sum(-1), noise.square, rtol=0.05)
     assert (values[:, 0] <= 1.35 * noise.largest).all()
     assert (values[:, 0] >= 0.65 * noise.largest).all()

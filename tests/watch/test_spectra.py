@@ -60,26 +60,20 @@ def test_any_size_scale_rank_and_type(sizes, exponents, rank, dtype, seed):
         assert largest_error(values, exactly(left) * exactly(right).T) < 1e-5
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-3, 1e-6])
+@pytest.mark.parametrize("size", [1.0, 1e-6, "turned"])
 def test_small_changes_keep_their_digits(size):
+    """K A and Q A^-T have the product K Q^T: if they are turned, only rounding in A changes it, by 1e-7."""
     k0, q0 = torch.randn(12, 4), torch.randn(10, 4)
-    kt, qt = k0 + size * torch.randn(12, 4), q0 + size * torch.randn(10, 4)
+    if size == "turned":
+        turn = torch.linalg.qr(torch.randn(4, 4))[0]
+        kt, qt = k0 @ turn, q0 @ turn
+    else:
+        kt, qt = k0 + size * torch.randn(12, 4), q0 + size * torch.randn(10, 4)
     learned = watch.change((k0, q0), (kt, qt))
     product = exactly(kt) * exactly(qt).T - exactly(k0) * exactly(q0).T
-    # The obvious factors stand for the same matrix: slower, and still right.
     naive = torch.cat([kt, k0], -1), torch.cat([qt, -q0], -1)
     for factors in ((learned,), learned.factors(), naive):
         assert largest_error(watch.singular_values(*factors), product) < 1e-7
-
-
-def test_large_weight_changes_that_nearly_cancel_in_the_product():
-    """K A and Q A^-T have the product K Q^T: only rounding in A changed it, by 1e-7."""
-    k0, q0 = torch.randn(12, 4), torch.randn(12, 4)
-    turn = torch.linalg.qr(torch.randn(4, 4))[0]
-    kt, qt = k0 @ turn, q0 @ turn
-    product = exactly(kt) * exactly(qt).T - exactly(k0) * exactly(q0).T
-    assert float(mpmath.norm(product)) < 1e-5
-    assert largest_error(watch.singular_values(watch.change((k0, q0), (kt, qt))), product) < 1e-7
 
 
 def test_columns_of_very_different_sizes():
@@ -131,36 +125,18 @@ def test_a_change_of_whole_matrices_as_tensors_arrays_and_lists(before, after):
         np.testing.assert_allclose(watch.stable_rank(learned), ranks, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(7, 30), (30, 7)])
-def test_a_change_of_a_whole_matrix_is_taken_in_parts(shape, monkeypatch):
-    before, after = torch.randn(shape), torch.randn(shape)
-    expected = torch.linalg.svdvals(after.double() - before.double())
-    torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
-    monkeypatch.setattr(spectra, "STREAM_BYTES", 200)
-    torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
-
-
-def test_batches_views_and_chunks(monkeypatch):
+def test_batches_views_chunks_and_parts_of_rows(monkeypatch):
     left, right = torch.randn(2, 3, 4, 10).transpose(-1, -2), torch.randn(2, 3, 14, 8)[..., ::2]
     whole = watch.singular_values(left, right)
     torch.testing.assert_close(whole, torch.linalg.svdvals(left.double() @ right.double().mT)[..., :4])
     monkeypatch.setattr(batches, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(spectra, "STREAM_BYTES", 200)
     torch.testing.assert_close(watch.singular_values(left, right), whole, rtol=1e-12, atol=1e-12)
     one = torch.randn(14, 4)
     torch.testing.assert_close(watch.singular_values(left, one)[1, 2], watch.singular_values(left[1, 2], one))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("d", [40, 12])
-def test_the_gram_matrices_of_the_weights_come_with_the_values_of_their_change(dtype, d):
-    weights = [torch.randn(3, d, 8).to(dtype) for _ in range(4)]
-    values, found = spectra.change_values_and_grams(*weights)
-    k0, q0, kt, qt = (weight.double() for weight in weights)
-    expected = torch.linalg.svdvals(kt @ qt.mT - k0 @ q0.mT)[:, :16]
-    torch.testing.assert_close(values, expected, rtol=0, atol=1e-6)
-    assert (found is None) == (d < 16)
-    for gram, weight in zip(found or (), (k0, q0, kt, qt), strict=False):
-        torch.testing.assert_close(gram, weight.mT @ weight)
+    for before, after in torch.randn(2, 7, 30), torch.randn(2, 30, 7):
+        expected = torch.linalg.svdvals(after.double() - before.double())
+        torch.testing.assert_close(watch.singular_values(watch.change(before, after)), expected)
 
 
 @pytest.mark.parametrize("angle", [0.0, 1e-12, 1e-3, 1.0, math.pi / 2])
@@ -176,9 +152,7 @@ def test_known_angles_between_spaces(angle):
 
 SETTINGS = {
     "bfloat16 by default": lambda: torch.set_default_dtype(torch.bfloat16),
-    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
-    "TF32": lambda: torch.set_float32_matmul_precision("high"),
     "bfloat16 products": lambda: torch.set_float32_matmul_precision("medium"),
 }
 
@@ -203,20 +177,14 @@ def test_settings_do_not_matter_and_inputs_are_not_touched(setting, threads, res
     torch.set_num_threads(threads)
     SETTINGS[setting]()
     learned = watch.change((k0, q0), (kt, qt))
-    found = watch.singular_values(learned)
-    rank = watch.stable_rank(learned)
+    found, rank = watch.singular_values(learned), watch.stable_rank(learned)
     leading = watch.leading_vectors(learned, count=2).values
-    whole = watch.singular_values(watch.change(k0[0], kt[0]))
     assert torch.get_num_threads() == threads
     assert ((found - true[:, :16]).abs() / true[:, :1]).max() < 1e-6
     torch.testing.assert_close(rank, (true / true[:, :1]).square().sum(-1), rtol=1e-5, atol=0)
     torch.testing.assert_close(leading, true[:, :2], rtol=1e-6, atol=0)
-    torch.testing.assert_close(whole, torch.linalg.svdvals((kt[0].double() - k0[0].double()).detach()))
-    assert not any(one.requires_grad for one in (found, rank, leading, whole))
+    assert not any(one.requires_grad for one in (found, rank, leading))
     assert all(torch.equal(weight, copy) for weight, copy in zip(weights, copies, strict=True))
-
-
-# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
@@ -224,11 +192,7 @@ def test_settings_do_not_matter_and_inputs_are_not_touched(setting, threads, res
 def test_a_weight_that_diverged_is_named_by_layer_and_head(value, measure):
     left, right = torch.randn(4, 8, 3), torch.randn(4, 8, 3)
     left[2, 5, 1] = value
-    for passed in (
-        (left, right),
-        (watch.change((right, right), (left, right)),),
-        (watch.change(right, left),),
-    ):
+    for passed in ((left, right), (watch.change((right, right), (left, right)),)):
         with pytest.raises(RankriseError, match=r"layers\.7, head 3"):
             measure(*passed, name="layers.7")
 
