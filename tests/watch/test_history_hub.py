@@ -82,13 +82,16 @@ def test_a_dropped_connection_a_rate_limit_and_a_busy_hub_are_waited_out(hub, ex
     assert ranks_of(run) == expected
 
 
-def test_after_a_missing_file_the_rest_is_fetched_later(hub, tmp_path):
+def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
     plan = watch.history_plan("someone/tiny")
     hub.faults = ["", "", "", "missing"]
     with pytest.raises(RankriseError, match=r"someone/tiny at step\d+"):
         watch.history(plan, tmp_path / "run")
     assert not watch.load(tmp_path / "run").finished
     assert watch.history("someone/tiny", tmp_path / "run").measured.tolist() == STEPS
+    for place, base in (("someone/other", "first"), ("someone/tiny", "someone/tiny@step99")):
+        with pytest.raises(RankriseError, match=r"someone/other|step99"):
+            watch.history_plan(place, base=base)
 
 
 def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path, monkeypatch):
@@ -104,18 +107,6 @@ def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path, monkeypa
     made.save(tmp_path / "sharded", model, shard=True)
     hub.revisions |= {"step10": pickled, "step20": tmp_path / "sharded"}
     assert ranks_of(watch.history("someone/tiny", tmp_path / "run")) == expected
-
-
-@pytest.mark.parametrize(
-    ("place", "choices", "named"),
-    [
-        ("someone/other", {}, "someone/other"),
-        ("someone/tiny", {"base": "someone/tiny@step99"}, "step99"),
-    ],
-)
-def test_what_the_hub_does_not_have_is_named(hub, place, choices, named):
-    with pytest.raises(RankriseError, match=named):
-        watch.history_plan(place, **choices)
 
 
 @pytest.mark.slow
