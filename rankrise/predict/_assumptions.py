@@ -26,8 +26,9 @@ DURATION = 20.0
 
 @dataclass(frozen=True)
 class Assumption:
-    """One assumption: whether it holds, and its `margin` (above 0 if it does), the smallest of the `margins`
-    of the stages; `meaning` says what is measured.
+    """Whether an assumption holds: its `margin` is above 0, the smallest of the `margins` of the stages.
+
+    `meaning` says what is measured.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Assumptions:
         return all(one.holds for one in self.checked.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has them."""
+        """Every assumption that was checked, for JSON."""
         return {name: asdict(one) for name, one in self.checked.items()}
 
     def __repr__(self) -> str:
@@ -121,16 +122,11 @@ def check_assumptions(
             if stage.left:
                 drive = checked.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
                 gaps[number] = min(gaps[number], float(drive / at_zero.abs().max()))
-    curvature, where = (
-        (_curvature, "on the support") if stages.diagonal else (_matrix_curvature, "modulo gauge")
-    )
+    where = "on the support" if stages.diagonal else "modulo gauge"
+    least = [_curvature(checked, stage) for stage in stages]
     shared = (
         Assumption.of("nondegeneracy", gaps, "relative gap in time to the runner-up"),
-        Assumption.of(
-            "strict minima",
-            [curvature(checked, stage) for stage in stages],
-            f"smallest eigenvalue of the Hessian in the weights {where}",
-        ),
+        Assumption.of("strict minima", least, f"smallest eigenvalue of the Hessian in the weights {where}"),
     )
     if stages.diagonal:
         margins = _returns(checked, stages, noise, trials, torch.Generator().manual_seed(seed))
@@ -146,18 +142,15 @@ def check_assumptions(
 
 
 def _curvature(loss: Loss, stage: Stage) -> float:
-    """For `a = s * u^2` at a stationary point, the Hessian in u is `4 (su) (su)^T * H`: the gradient's part
-    vanishes there.
-    """
-    support = torch.tensor(stage.support, device=stage.point.device)
-    if not len(support):
-        return math.inf
-    weights = stage.point[support].sign() * stage.point[support].abs().sqrt()
-    hessian = 4 * weights[:, None] * weights * loss.hessian(stage.point, support)[support]
-    return float(torch.linalg.eigvalsh(hessian)[0])
-
-
-def _matrix_curvature(loss: Loss, stage: Stage) -> float:
+    """The smallest eigenvalue of the Hessian in the weights, of matrices modulo the gauge."""
+    if loss.diagonal:
+        support = torch.tensor(stage.support, device=stage.point.device)
+        if not len(support):
+            return math.inf
+        # In u of `a = s * u^2` it is `4 (su) (su)^T * H`: the gradient's part vanishes at a stationary point.
+        weights = stage.point[support].sign() * stage.point[support].abs().sqrt()
+        hessian = 4 * weights[:, None] * weights * loss.hessian(stage.point, support)[support]
+        return float(torch.linalg.eigvalsh(hessian)[0])
     ranks = tuple(min(shape) - len(rates) for shape, rates in zip(loss.shapes, stage.rates, strict=True))
     space = FactorSpace(loss, ranks)
     x = space.pack([balanced(a, rank) for a, rank in zip(stage.points, ranks, strict=True)])

@@ -6,7 +6,7 @@ scales is the limit itself.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import linear_regression
@@ -19,17 +19,16 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._flow import Flow
 from rankrise.predict._loss import split_products
-from rankrise.predict._stages import Stage, Stages
+from rankrise.predict._stages import Stages
 
 
 @dataclass(frozen=True)
 class StageComparison:
     """One stage as predicted and in the flow.
 
-    `time` is predicted; `flow_time` is when the flow's product (a coordinate, in a diagonal network) rises to
-    this `rank` above the threshold, inf if never. In the `middle` of the plateau, `point_error` is the
-    largest distance of the flow from the stage's point, and `grown` counts the directions that became active
-    since the middle before.
+    `flow_time` is when the flow's product (a coordinate, in a diagonal network) rises to this `rank` above
+    the threshold, inf if never. In the `middle` of the plateau, `point_error` is the largest distance of the
+    flow from the stage's point, and `grown` counts the directions that became active since the last middle.
     """
 
     time: float
@@ -39,11 +38,6 @@ class StageComparison:
     product: int
     rank: int
     grown: int
-
-    @property
-    def coordinate(self) -> int:
-        """The number of the product, which is a coordinate of `a` in a diagonal network."""
-        return self.product
 
     @property
     def time_error(self) -> float:
@@ -194,11 +188,16 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
         raise RankriseError(
             f"stages are of shapes {stages.shapes[:4]} and the flow of {flow.shapes[:4]}: pass one loss's."
         )
-    rises = flow.rises(threshold)
-    rows = list[StageComparison]()
-    ranks = _ranks(flow.values[0], flow, threshold)
-    for stage, middle in _plateaus(stages, float(flow.times[-1])):
-        here = flow.flat_at(middle)
+    rises, last = flow.rises(threshold), float(flow.times[-1])
+    rows, ranks = list[StageComparison](), _ranks(flow.values[0], flow, threshold)
+    # The last plateau lasts as long as the flow if nothing moves any more, else it has no known end.
+    times = [stage.time for stage in stages]
+    ends = [*times[1:], last if stages.ending == "nothing moves" else min([last, *times[-1:]])]
+    for stage, end in zip(stages, ends, strict=False):
+        middle = (stage.time + end) / 2
+        if not stage.time < middle <= last:
+            break
+        here = flow.path.product(flow.place_at(middle))
         before, ranks = ranks, _ranks(here, flow, threshold)
         # A product that loses a direction and regains it has several rises.
         risen = rises.get((stage.product, stage.rank), ())
@@ -222,17 +221,3 @@ def _ranks(flat: Tensor, flow: Flow, threshold: float) -> Tensor:
         return (flat.abs() > threshold).int()
     products = split_products(flat, flow.shapes)
     return torch.stack([(torch.linalg.svdvals(product) > threshold).sum() for product in products])
-
-
-def _plateaus(stages: Stages, last: float) -> Iterator[tuple[Stage, float]]:
-    """Each stage with the middle of its plateau, up to a flow's end at `last`.
-
-    The last plateau lasts as long as the flow if nothing moves any more, else it has no known end.
-    """
-    times = [stage.time for stage in stages]
-    ends = [*times[1:], last if stages.ending == "nothing moves" else min([last, *times[-1:]])]
-    for stage, end in zip(stages, ends, strict=False):
-        middle = (stage.time + end) / 2
-        if not stage.time < middle <= last:
-            return
-        yield stage, middle

@@ -140,9 +140,7 @@ class Coordinates:
 
 @dataclass(frozen=True, eq=False)
 class DiagonalPath:
-    """`places` (n, p), the exact coordinate z at every step, and `rates` (n, p), its derivative in rescaled
-    time.
-    """
+    """The exact coordinate z at every step, `places` (n, p), and its `rates` (n, p) in rescaled time."""
 
     coordinates: Coordinates
     places: Tensor
@@ -226,8 +224,9 @@ class _Equation:
         self._low, self._high = self.coordinates.level(self._ceiling)
 
     def longest_step(self, moment: Moment) -> float:
-        """When the first coordinate, at its present rate, reaches the ceiling, or the doorstep of activity
-        before it: a step of a plateau ends there, not deep inside the transition.
+        """The time until a coordinate reaches the doorstep of activity or the ceiling at its present rate.
+
+        A step of a plateau ends there, not deep inside the transition.
         """
         times = [math.inf]
         for low, high in (self.coordinates.level(_DOORSTEP), (self._low, self._high)):
@@ -258,9 +257,7 @@ class _Equation:
         return found if len(z) < _SPARSE_FROM else csc_matrix(found)
 
     def moment(self, time: float, z: numpy.ndarray) -> Moment:
-        """The moment at `z`, which lies one small correction of Newton's method from the last evaluation: to
-        first order in that correction.
-        """
+        """The moment at `z`, to first order in Newton's small correction since the last evaluation."""
         here = torch.from_numpy(z).to(self._a)
         rate = self._rate
         if time > 0:
@@ -356,10 +353,7 @@ def land(loss: Loss, start: Tensor) -> Tensor | None:
 
 
 def _polish(loss: Loss, point: Tensor) -> Tensor | None:
-    """The stationary point next to `point` with the same support, if the flow from `point` ends there.
-
-    It does if the Hessian on the support is positive definite, and the point is close.
-    """
+    """The stationary point next to `point` with the same support, if it is close and attracts the flow."""
     support = point.nonzero()[:, 0]
     factor, began, last = None, point, math.inf
     for _ in range(_MOST_NEWTON_STEPS):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy
@@ -63,21 +63,17 @@ class Flow:
         return self.path.product(self.path.places)
 
     def at(self, time: float | Array) -> Any:
-        """`a` (p,) at a rescaled time, or a list of matrices (d1, d2); at several times each has one more
-        axis, the first.
-        """
-        flat = self.flat_at(time)
+        """`a` (p,) at a rescaled time, or a list of matrices (d1, d2); several times add a first axis."""
+        flat = self.path.product(self.place_at(time))
         if self.diagonal:
             return flat
         parts = flat.split([rows * columns for rows, columns in self.shapes], dim=-1)
         return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
-    def flat_at(self, time: float | Array) -> Tensor:
-        """All products at a rescaled time as a flat vector (size,), or at several, (m, size)."""
-        return self.path.product(self.place_at(time))
-
     def place_at(self, time: float | Array) -> Tensor:
-        """The exact coordinate z of a diagonal network at a rescaled time, (p,), or at several, (m, p)."""
+        """What the path follows at a rescaled time, (p,), or at several, (m, p): the exact coordinate z of a
+        diagonal network, or flat products.
+        """
         asked = as_tensor("time", time, self.times.device).double()
         last = float(self.times[-1])
         if not ((asked >= 0) & (asked <= last * (1 + 1e-12))).all():
@@ -91,14 +87,12 @@ class Flow:
         return place.reshape(*asked.shape, -1)
 
     def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
-        """The weights (u, v) of a diagonal network at a rescaled time, (p,) each, or at several, (m, p); zero
-        below 1e-308.
-        """
+        """The weights (u, v) of a diagonal network at a time or several, (m, p) each; zero below 1e-308."""
         return self.path.coordinates.weights(self.place_at(time))  # type: ignore[union-attr]
 
     def activation_times(self, threshold: float = 1e-3) -> Any:
-        """The rescaled time (p,) at which each `|a|` first reaches `threshold`; inf where it never does. For
-        matrices, one tensor (min(d1, d2),) per product, of its singular values.
+        """The rescaled time (p,) at which each `|a|` first reaches `threshold`, inf for never. For matrices,
+        one tensor (min(d1, d2),) per product, of its singular values.
         """
         first = [torch.full((min(shape),), math.inf, dtype=torch.float64) for shape in self.shapes]
         for (product, rank), times in self.rises(threshold).items():
@@ -106,8 +100,8 @@ class Flow:
         return torch.cat(first) if self.diagonal else tuple(first)
 
     def rises(self, threshold: float = 1e-3) -> dict[tuple[int, int], list[float]]:
-        """The rescaled times at which a singular value rises above `threshold`, in order, by (product, rank);
-        in a diagonal network, the size of a coordinate, by (coordinate, 1).
+        """The times at which a singular value rises above `threshold`, by (product, rank), or the size of a
+        coordinate, by (coordinate, 1).
         """
         times: dict[tuple[int, int], list[float]] = {}
         for crossing in self.crossings(threshold):
@@ -157,7 +151,7 @@ class Flow:
         return tuple(bool(constant.abs().max() < 1e-12) for constant in self.conserved)
 
     def to_dict(self) -> dict[str, Any]:
-        """The flow as JSON has it: its moments, and when what became active."""
+        """The moments of the flow, and when what became active, for JSON."""
         names = ("log_inverse_alpha", "ending", "message", "steps", "gradients", "hessian_columns")
         about = {name: getattr(self, name) for name in names}
         about |= {"times": self.times.tolist(), "losses": self.losses.tolist()}
@@ -227,10 +221,7 @@ def gradient_flow(
     columns = [Columns.of_start(u, v, -unit) for u, v in pairs]
     solved = follow_columns(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
     conserved = tuple(u.T @ u - v.T @ v for u, v in pairs)
-
-    def path_of(moments: list[Moment]) -> MatrixPath:
-        return MatrixPath.of(moments, checked.shapes, conserved, unit)
-
+    path_of = partial(MatrixPath.of, shapes=checked.shapes, conserved=conserved, unit=unit)
     return _solve(checked, solved, path_of, unit, until, max_steps, progress)
 
 
@@ -275,9 +266,8 @@ def diagonal_flow(
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
     """The flow of a diagonal network from the place `z`, in times of `unit`."""
-    # The unit itself would do. A little more at tiny scales, where transitions are far apart and their errors
-    # do not add up; and a bound, because an error of log|a| that no activation time shows still shows in the
-    # values.
+    # Beyond the unit itself: more at tiny scales, where transitions are far apart and their errors do not add
+    # up, and a bound, because an error of log|a| that no activation time shows still shows in the values.
     allowed = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
     if len(z) > MOST_COORDINATES:
         raise RankriseError(
@@ -342,9 +332,7 @@ def _solve(
 def _checked_start(
     u0: Any, v0: Any, device: torch.device | str | None
 ) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-    """The initial weights of each product, and whether they are matrices; a diagonal network has one pair of
-    vectors.
-    """
+    """The initial weights of each product, and whether they are matrices rather than one pair of vectors."""
     matrices = numpy.ndim(u0[0]) == 2 if isinstance(u0, list | tuple) and u0 else getattr(u0, "ndim", 0) == 3
     if matrices and len(u0) != len(v0):
         raise RankriseError(f"u0 has {len(u0)} matrices and v0 has {len(v0)}: pass one per product in each.")

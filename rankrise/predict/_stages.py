@@ -137,8 +137,9 @@ class Stages(Sequence[Stage]):
         return {name: cells for name, cells in columns.items() if any(cells)}
 
     def to_dict(self, label: Callable[[int], str] | None = None, points: bool = True) -> dict[str, Any]:
-        """Everything that was found, as JSON has it. `label` adds names; `points=False` leaves the points
-        out, for a record that keeps them as a tensor.
+        """Everything that was found, for JSON, with the names that `label` gives.
+
+        `points=False` leaves the points out, for a record that keeps them as a tensor.
         """
         names = ["time", "coordinate", "sign", "rank", "loss", "left", "runner_up", "tied"]
         about: dict[str, Any] = {"ending": self.ending, "message": self.message}
@@ -164,8 +165,7 @@ class Stages(Sequence[Stage]):
 
     @staticmethod
     def from_dict(record: Mapping[str, Any], points: Tensor | None = None) -> "Stages":
-        """The stages of a diagonal network that `to_dict` wrote, with their `points` (stages, p) where the
-        record has none.
+        """The stages of a diagonal network from `to_dict`, with `points` (stages, p) if it has none.
 
         >>> from rankrise import predict
         >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)

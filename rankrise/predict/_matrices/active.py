@@ -12,7 +12,7 @@ they take a few long steps, and stability limits none.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -166,12 +166,6 @@ class Step:
     def at(self, tau: float) -> Tensor:
         """The active factors (n,) at a time within the step."""
         return self.start.x + _moved(self.parts, tau, self.size)[0]
-
-    def with_end(self, end: Here) -> tuple["Step", float]:
-        """The step with the true gradient at its end, and how far that is from what was foreseen."""
-        missed = end.gradient - self.gradient_at(self.size)
-        middle, last = self.remainders
-        return replace(self, remainders=(middle, last + missed)), float(missed.norm())
 
     def gradient_at(self, tau: float) -> Tensor:
         """The flat gradient at a time within the step: linear response and interpolated remainder."""

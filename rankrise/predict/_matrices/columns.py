@@ -50,11 +50,6 @@ class Columns:
         conserved = up.T @ up - down.T @ down
         return Columns(len(u), left[:, kept], sizes[kept].log() + log_alpha, conserved, log_alpha)
 
-    @property
-    def count(self) -> int:
-        """The number of columns."""
-        return len(self.logs)
-
     def factors(self, count: int) -> Tensor:
         """The first columns at their true size, (d1 + d2, count)."""
         return self.directions[:, :count] * self.logs[:count].exp()
@@ -78,12 +73,12 @@ class Columns:
             overlaps = (part.T @ part).fill_diagonal_(0)
             if not overlaps.numel() or float(overlaps.abs().max()) <= _ORTHOGONAL:
                 return
-            for first, second in rounds(self.count - beginning):
+            for first, second in rounds(len(self.logs) - beginning):
                 self._rotate_pairs(beginning + first, beginning + second)
             self._sort(beginning)
 
     def _sort(self, beginning: int) -> None:
-        place = torch.arange(self.count, device=self.logs.device)
+        place = torch.arange(len(self.logs), device=self.logs.device)
         place[beginning:] = beginning + self.logs[beginning:].argsort(descending=True)
         self.directions, self.logs = self.directions[:, place], self.logs[place]
         self.conserved = self.conserved[place][:, place]
@@ -99,7 +94,7 @@ class Columns:
         if len(sizes) < count or float(sizes[-1]) < _RESOLVED * float(sizes[0]):
             return
         self.set_columns(part, scaled @ right.T, highest)
-        turn = torch.eye(self.count, dtype=right.dtype, device=right.device)
+        turn = torch.eye(len(self.logs), dtype=right.dtype, device=right.device)
         turn[part, part] = right.T
         self.conserved = turn.T @ self.conserved @ turn
 
@@ -117,7 +112,7 @@ class Columns:
         cosine = 1 / (1 + tangent**2).sqrt()
         self.set_columns(large, cosine * (a + tangent * ratio * b), self.logs[large])
         self.set_columns(small, cosine * (b - slope * a), self.logs[small])
-        turn = torch.eye(self.count, dtype=a.dtype, device=a.device)
+        turn = torch.eye(len(self.logs), dtype=a.dtype, device=a.device)
         turn[large, large] = turn[small, small] = cosine
         turn[small, large], turn[large, small] = cosine * tangent, -cosine * tangent
         self.conserved = turn.T @ self.conserved @ turn
@@ -127,12 +122,12 @@ class Columns:
 
         The angles are tiny: what the larger ones would take is below their rounding.
         """
-        if count in (0, self.count):
+        if count in (0, len(self.logs)):
             return
         far = (self.logs[:count] > float(self.logs[count:].max()) + _FAR).nonzero()[:, 0]
         large, small = self.directions[:, far], self.directions[:, count:]
         shares = torch.linalg.lstsq(large, small).solution
-        turn = torch.eye(self.count, dtype=small.dtype, device=small.device)
+        turn = torch.eye(len(self.logs), dtype=small.dtype, device=small.device)
         angles = shares * (self.logs[count:] - self.logs[far, None]).exp()
         turn[far, count:], turn[count:, far] = -angles, angles.T
         self.conserved = turn.T @ self.conserved @ turn

@@ -29,6 +29,7 @@ _BEND = 0.1
 _GROWTH = 0.7
 """The e-foldings by which an active column may grow between two moments that are kept."""
 _OVERSHOOT = 1.5
+"""The e-foldings by which a column too small to see may grow beyond that within a step."""
 _SMALLEST_STEP = 1e-13
 _RESOLVED = 1e-9
 """A singular value below this fraction of the largest is rounding in the product."""
@@ -57,7 +58,8 @@ def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: 
             step, error = here.step(linear, size, tolerance)
             if error <= 1:
                 moved, between = here.carry(step, size)
-                if not here.overshot(moved):
+                hidden = [many.logs[rank:] for many, rank in zip(moved, here.ranks, strict=True)]
+                if not (torch.cat(hidden) > math.log(VISIBLE) + _OVERSHOOT).any():
                     break
             size *= 0.5 if error <= 1 else next_length(error)
         drift = 0.0
@@ -88,17 +90,10 @@ class _State:
         """The time after which the next column may become visible, if the gradient stays: a little later."""
         shortest = math.inf
         for many, rank, norm in zip(self.columns, self.ranks, self._norms, strict=True):
-            if many.count > rank:
+            if len(many.logs) > rank:
                 missing = math.log(VISIBLE) + 0.1 - float(many.logs[rank:].max())
                 shortest = min(shortest, missing / max(norm, 1e-300))
         return shortest
-
-    def overshot(self, moved: list[Columns]) -> bool:
-        """Whether a column that was too small to see has grown far beyond that."""
-        return any(
-            many.count > rank and float(many.logs[rank:].max()) > math.log(VISIBLE) + _OVERSHOOT
-            for many, rank in zip(moved, self.ranks, strict=True)
-        )
 
     def step(self, linear: Linearised | None, size: float, tolerance: float) -> tuple[Step | None, float]:
         """A step of the active columns, and its error as a fraction of what is allowed."""
@@ -107,9 +102,11 @@ class _State:
         step = linear.step(size, tolerance)
         error = step.error / tolerance
         if error <= 1:
-            step, missed = step.with_end(self.space.here(step.end))
-            if any(many.count > rank for many, rank in zip(self.columns, self.ranks, strict=True)):
-                error = max(error, size * missed / tolerance)
+            # The true gradient at the end, and how far it is from what was foreseen.
+            missed = self.space.here(step.end).gradient - step.gradient_at(size)
+            step = replace(step, remainders=(step.remainders[0], step.remainders[1] + missed))
+            if any(len(many.logs) > rank for many, rank in zip(self.columns, self.ranks, strict=True)):
+                error = max(error, size * float(missed.norm()) / tolerance)
         return step, error
 
     def carry(self, step: Step | None, size: float) -> tuple[list[Columns], list[Moment]]:
@@ -136,7 +133,7 @@ class _State:
                 part = size - tau
             early, late = (loss.split(gradient_at(tau + gauss * part)) for gauss in GAUSS)
             for number, (many, rank) in enumerate(zip(columns, ranks, strict=True)):
-                if many.count > rank:
+                if len(many.logs) > rank:
                     rest = many.directions[:, rank:]
                     rest = advance(rest, many.rows, early[number], late[number], part)
                     many.set_columns(slice(rank, None), rest, many.logs[rank:])

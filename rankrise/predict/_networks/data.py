@@ -23,13 +23,8 @@ from rankrise.foundations.objective import Objective
 _MOST_NUMBERS = 100_000_000
 
 
-def generator(seed: int) -> torch.Generator:
-    """A source of random numbers on the CPU, so that a seed means the same on every device."""
-    return torch.Generator().manual_seed(seed)
-
-
 def gaussian(source: torch.Generator, *shape: int) -> Tensor:
-    """Standard Gaussian numbers in float64."""
+    """Standard Gaussian numbers in float64, drawn on the CPU: a seed means the same on every device."""
     if math.prod(shape) > _MOST_NUMBERS:
         size = " x ".join(map(str, shape))
         raise RankriseError(f"{size} random numbers take {8e-9 * math.prod(shape):.2g} GB: pass fewer.")
@@ -52,6 +47,11 @@ def mean_loss(outputs: Tensor, targets: Tensor, objective: Objective) -> Tensor:
     return -(targets * outputs.log_softmax(-1)).sum() / len(outputs)
 
 
+def centred(values: Tensor, weights: Tensor) -> Tensor:
+    """Values (..., tokens) less their mean under the attention weights."""
+    return values - (weights * values).sum(-1, keepdim=True)
+
+
 def check_sizes(**sizes: int) -> None:
     """Refuse a size below 1."""
     for name, size in sizes.items():
@@ -66,10 +66,7 @@ def check_choice(name: str, choice: str, choices: Sequence[str]) -> None:
 
 
 def check_data(inputs: Tensor, targets: Tensor, objective: str) -> None:
-    """Refuse data that do not belong together.
-
-    Inputs (samples, tokens, d) have a target per entry, inputs (samples, p) have one per sample.
-    """
+    """Refuse all but a target per entry of inputs (samples, tokens, d), or per sample of (samples, p)."""
     check_choice("objective", objective, get_args(Objective))
     expected = inputs.shape if inputs.ndim == 3 else inputs.shape[:1]
     if inputs.ndim not in (2, 3) or targets.shape != expected:

@@ -99,7 +99,7 @@ def full_head(
         assert diagonal.teacher is not None
         products = tuple(map(torch.diag, diagonal.teacher.chunk(2)))
         return FullHead(diagonal.inputs, diagonal.targets, heads, objective, products)
-    source = data.generator(seed)
+    source = torch.Generator().manual_seed(seed)
     inputs = data.gaussian(source, samples, tokens, dimension)
     drawn = []
     for _ in range(2 * heads):
@@ -156,7 +156,7 @@ class _Derivatives:
         found = []
         for head in self.heads:
             pushed = (self.slope @ head.value_output.T) @ self.inputs.mT
-            scores = head.weights * _centred(pushed, head.weights)
+            scores = head.weights * data.centred(pushed, head.weights)
             found += [_outer(self.inputs, scores @ self.inputs), _outer(head.means, self.slope)]
         return found
 
@@ -165,7 +165,7 @@ class _Derivatives:
         inputs, outputs = self.inputs, torch.zeros_like(self.inputs)
         moved = []
         for head, key_query, value_output in zip(self.heads, directions[::2], directions[1::2], strict=True):
-            weights = head.weights * _centred(inputs @ key_query @ inputs.mT, head.weights)
+            weights = head.weights * data.centred(inputs @ key_query @ inputs.mT, head.weights)
             means = weights @ inputs
             outputs = outputs + means @ head.value_output + head.means @ value_output
             moved.append(_Head(value_output, weights, means))
@@ -175,7 +175,7 @@ class _Derivatives:
             pushed = (self.slope @ head.value_output.T) @ inputs.mT
             changed = (slope @ head.value_output.T + self.slope @ move.value_output.T) @ inputs.mT
             drift = (move.weights * pushed + head.weights * changed).sum(-1, keepdim=True)
-            scores = move.weights * _centred(pushed, head.weights) + head.weights * (changed - drift)
+            scores = move.weights * data.centred(pushed, head.weights) + head.weights * (changed - drift)
             found += [
                 _outer(inputs, scores @ inputs),
                 _outer(move.means, self.slope) + _outer(head.means, slope),
@@ -189,7 +189,13 @@ class _Derivatives:
         metric = self._metric(torch.eye(dimension, dtype=x.dtype, device=x.device))
         metric = metric.expand(*self.inputs.shape, dimension).flatten(0, 1)
         means = [head.means.flatten(0, 1) for head in self.heads]
-        covariances, thirds = zip(*map(self._cumulants, self.heads), strict=True)
+        # The covariance of the tokens per token (r, d, d), and the third cumulant along its slope.
+        covariances, thirds = list[Tensor](), list[Tensor]()
+        for head in self.heads:
+            centred = self.inputs[:, None] - head.means[:, :, None]
+            along = torch.einsum("ntbi,nti->ntb", centred, self.slope @ head.value_output.T)
+            for weights, found in ((head.weights, covariances), (head.weights * along, thirds)):
+                found.append(torch.einsum("ntb,ntbi,ntbj->ntij", weights, centred, centred).flatten(0, 1))
         reach = [c @ head.value_output for c, head in zip(covariances, self.heads, strict=True)]
         squares = _pairs(x, x)
         rows = []
@@ -211,14 +217,6 @@ class _Derivatives:
             ]
         return torch.cat(rows)
 
-    def _cumulants(self, head: _Head) -> tuple[Tensor, Tensor]:
-        """The covariance of the tokens per token (r, d, d), and the third cumulant along its slope."""
-        centred = self.inputs[:, None] - head.means[:, :, None]
-        along = torch.einsum("ntbi,nti->ntb", centred, self.slope @ head.value_output.T)
-        covariance = torch.einsum("ntb,ntbi,ntbj->ntij", head.weights, centred, centred)
-        third = torch.einsum("ntb,ntbi,ntbj->ntij", head.weights * along, centred, centred)
-        return covariance.flatten(0, 1), third.flatten(0, 1)
-
     def _metric(self, outputs: Tensor) -> Tensor:
         """The second derivative of the loss in the outputs, times a change of them (..., t, d)."""
         if self.objective == "squared":
@@ -226,11 +224,6 @@ class _Derivatives:
         likelihood = self.likelihood if outputs.ndim == 3 else self.likelihood[:, :, None]
         weighted = likelihood * outputs
         return (weighted - likelihood * weighted.sum(-1, keepdim=True)) / len(self.inputs)
-
-
-def _centred(values: Tensor, weights: Tensor) -> Tensor:
-    """Values (..., t) less their mean under the attention weights."""
-    return values - (weights * values).sum(-1, keepdim=True)
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

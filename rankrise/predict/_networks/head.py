@@ -1,8 +1,8 @@
-"""One attention head with diagonal weights (Eq. 1), taught by a random head of the same form.
+"""Attention with diagonal weights, a head (Eq. 1) or a transformer (Example 3.2), taught by a random one.
 
 A coordinate of a_KQ weighs one column of the inputs in the scores, one of a_VO weighs one column in the
 output. Coordinates that are zero drop out with their columns, so a head of few active coordinates costs
-little. Derivatives are in closed form.
+little. Derivatives of a head are in closed form.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +21,7 @@ Activation = Literal["gelu", "silu", "softplus", "tanh"]
 
 
 class AttentionEntry(NamedTuple):
-    """Layer and head, "KQ" for an entry of w_K * w_Q or "VO" for one of w_V * w_O, and which entry: indices,
-    from 0."""
+    """Layer, head, "KQ" for an entry of w_K * w_Q or "VO" for one of w_V * w_O, and which, all from 0."""
 
     layer: int
     head: int
@@ -117,9 +116,7 @@ class HeadLoss:
         return self._single_precision.hessian(a.float()).double()
 
     def restricted(self, support: Tensor) -> "HeadLoss | None":
-        """The loss of the coordinates `support` (k,) alone, at the price of k; None for an objective that
-        mixes the outputs.
-        """
+        """The loss of the coordinates `support` (k,) alone, at their price; None if outputs are mixed."""
         if self.objective != "squared":
             return None
         split = self.keys.shape[-1]
@@ -193,7 +190,7 @@ def diagonal_head(
     (6, 'VO 1', 0.0)
     """
     data.check_sizes(dimension=dimension, tokens=tokens, samples=samples)
-    source = data.generator(seed)
+    source = torch.Generator().manual_seed(seed)
     inputs = data.gaussian(source, samples, tokens, dimension)
     teacher = data.gaussian(source, 2 * dimension) * data.gaussian(source, 2 * dimension)
     targets = data.targets_of(_attend(inputs, inputs, teacher), objective)
@@ -209,10 +206,7 @@ def _attend(keys: Tensor, values: Tensor, a: Tensor) -> Tensor:
 def _loss_and_slope(
     outputs: Tensor, targets: Tensor, objective: Objective, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """The loss summed over the samples, and its derivative in the outputs, which it overwrites.
-
-    `dim` is the axis of the dimensions.
-    """
+    """The loss summed over the samples, and its derivative in the outputs, written over them along `dim`."""
     if objective == "squared":
         slope = outputs.sub_(targets)
         return torch.dot(slope.flatten(), slope.flatten()) / 2, slope
@@ -256,7 +250,7 @@ def _add_hessian(
     lean = slope + outputs * scale
     bent = torch.bmm(weights, bend[:, 0]) if squared else (weights.unsqueeze(2) @ bend).squeeze(2)
 
-    slope_weights = _centred(torch.bmm(slope * value_output, values_t), weights)
+    slope_weights = data.centred(torch.bmm(slope * value_output, values_t), weights)
     level = bent - (weights * bent).sum(-1, keepdim=True) / 2 + slope_weights
     scores = (bend - level.unsqueeze(-1)).sub_(level.unsqueeze(-2))
     scores.mul_(weights.unsqueeze(-1)).mul_(weights.unsqueeze(-2))
@@ -269,7 +263,7 @@ def _add_hessian(
 
     crossed = (values.unsqueeze(1) - mixed.unsqueeze(2)).mul_(weights.unsqueeze(-1)).mul_(lean.unsqueeze(2))
     if not squared:
-        crossed -= (weights * _centred(pull, weights)).unsqueeze(-1) * (scale * mixed).unsqueeze(2)
+        crossed -= (weights * data.centred(pull, weights)).unsqueeze(-1) * (scale * mixed).unsqueeze(2)
     total[:split, split:].addmm_(pairs.T, crossed.view(rows, dimension))
 
     block = total[split:, split:]
@@ -284,11 +278,6 @@ def _chunk_length(values: Tensor, elements: int) -> int:
     if values.device.type != "cpu":
         return len(values)
     return min(len(values), max(1, elements // max(1, values[0].numel())))
-
-
-def _centred(values: Tensor, weights: Tensor) -> Tensor:
-    """Values (..., tokens) less their mean under the attention weights."""
-    return values - (weights * values).sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,10 +320,16 @@ class DiagonalTransformer:
     def outputs(self, a: Tensor) -> Tensor:
         """Z_L of Example 3.2, the shape of `inputs`."""
         activate = getattr(torch.nn.functional, self.activation)
-        state = self.inputs
+        state, (samples, tokens, dimension) = self.inputs, self.inputs.shape
         layers = a.reshape(self.layers, self.heads, 2, -1)
         for heads, inward, outward in zip(layers, self.feed_in, self.feed_out, strict=True):
-            state = state + attend_heads(state, heads)
+            # The heads of a sample share its tokens, so that a product takes all of them at once. Scores are
+            # symmetric: a softmax over rows gives the transposed weights, and is the faster one.
+            key_query, value_output = heads.unbind(1)
+            scaled = (state.unsqueeze(1) * key_query.unsqueeze(1)).view(samples, -1, dimension)
+            weights = (scaled @ state.mT).view(samples, -1, tokens, tokens).softmax(2)
+            mixed = (weights.mT.reshape(samples, -1, tokens) @ state).view(samples, -1, tokens, dimension)
+            state = state + torch.einsum("shtd,hd->std", mixed, value_output)
             state = state + activate(state @ inward) @ outward.mT
         return state
 
@@ -358,20 +353,6 @@ class DiagonalTransformer:
         """The name of a coordinate, such as "layer 2 head 1 KQ 3": layers and heads count from 1 in names."""
         place = self.place(coordinate)
         return f"layer {place.layer + 1} head {place.head + 1} {place.kind} {place.entry}"
-
-
-def attend_heads(state: Tensor, heads: Tensor) -> Tensor:
-    """The summed outputs of heads (heads, 2, d), each `[a_KQ, a_VO]`, on a state (samples, tokens, d).
-
-    The heads of a sample share its tokens, so that a product takes all of them at once. Scores are symmetric:
-    a softmax over rows gives the transposed weights, and is the faster one.
-    """
-    samples, tokens, dimension = state.shape
-    key_query, value_output = heads.unbind(1)
-    scaled = (state.unsqueeze(1) * key_query.unsqueeze(1)).view(samples, -1, dimension)
-    weights = (scaled @ state.mT).view(samples, -1, tokens, tokens).softmax(2)
-    mixed = weights.mT.reshape(samples, -1, tokens) @ state
-    return torch.einsum("shtd,hd->std", mixed.view(samples, -1, tokens, dimension), value_output)
 
 
 def diagonal_transformer(
@@ -398,7 +379,7 @@ def diagonal_transformer(
     """
     width = dimension if width is None else width
     data.check_sizes(dimension=dimension, layers=layers, tokens=tokens, samples=samples, width=width)
-    source = data.generator(seed)
+    source = torch.Generator().manual_seed(seed)
     size = 2 * dimension * heads * layers
     inputs = data.gaussian(source, samples, tokens, dimension).to(device)
     feed_in = data.gaussian(source, layers, dimension, width).to(device) / dimension**0.5

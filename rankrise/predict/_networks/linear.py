@@ -170,7 +170,7 @@ def linear_network(
     data.check_choice("objective", objective, get_args(Objective) if diagonal else ("squared",))
     if white and samples < inputs:
         raise RankriseError(f"samples is {samples}: {inputs} orthogonal inputs take as many samples.")
-    source = data.generator(seed)
+    source = torch.Generator().manual_seed(seed)
     x = data.gaussian(source, samples, inputs)
     if white:
         x = torch.linalg.qr(x).Q * samples**0.5
@@ -207,7 +207,7 @@ def matrix_sensing(
     data.check_sizes(rows=rows, columns=columns, samples=samples, rank=rank)
     if rank > min(rows, columns):
         raise RankriseError(f"rank is {rank}: a matrix {rows} x {columns} has at most {min(rows, columns)}.")
-    source = data.generator(seed)
+    source = torch.Generator().manual_seed(seed)
     left, right = data.gaussian(source, samples, rows), data.gaussian(source, samples, columns)
     teacher = data.gaussian(source, rows, rank) @ data.gaussian(source, rank, columns) / rank**0.5
     targets = torch.einsum("ni,ij,nj->n", left, teacher, right)
