@@ -8,8 +8,8 @@ Diagonal: the paper's toy, one head with d = 50, 10 tokens and 1000 samples (p =
 time 2. Full: one softmax head with d = 6, taught by a full one, from 1e-8 to just after the eleventh of its
 twelve stages. The error is the largest relative error of a stage time against our flow at a hundred times
 tighter tolerance. The alternatives work on the weights (u, v) with the network's own gradient; scipy's BDF
-also in our exact coordinate z, with the network's Hessian but without what ours knows of plateaus. One that would
-run long is timed on a part, and its whole time extrapolated (marked ~).
+also in our exact coordinate z, with the network's Hessian but without what ours knows of plateaus. One that
+would run long is timed on a part, and its whole time extrapolated (marked ~).
 """
 
 import argparse
