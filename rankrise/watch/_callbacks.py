@@ -1,32 +1,145 @@
-"""The tracker in other libraries' training loops; they are imported when a callback is made."""
+"""The tracker as a callback of transformers' or Lightning's `Trainer`; they are imported when one is made."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from rankrise.foundations.optional import require
-
-if TYPE_CHECKING:
-    from rankrise.watch import _huggingface as huggingface
-    from rankrise.watch import _lightning as lightning
+from rankrise.watch._tracker import RankTracker
 
 
-def huggingface_callback(folder: str | Path, **settings: Any) -> "huggingface.RankCallback":
+def huggingface_callback(folder: str | Path, **settings: Any) -> Any:
     """A `TrainerCallback` for transformers' `Trainer`; settings are those of `RankTracker`.
 
     Trainer(..., callbacks=[watch.huggingface_callback("runs/my-run")]).train()
     """
     require("transformers", extra="transformers", purpose="A callback for the Hugging Face Trainer")
-    from rankrise.watch._huggingface import RankCallback
+    from transformers import TrainerCallback
 
-    return RankCallback(folder, **settings)
+    return type("RankCallback", (_HuggingFace, TrainerCallback), {})(folder, settings)
 
 
-def lightning_callback(folder: str | Path, **settings: Any) -> "lightning.RankCallback":
+def lightning_callback(folder: str | Path, **settings: Any) -> Any:
     """A `Callback` for Lightning's `Trainer`; settings are those of `RankTracker`.
 
     Trainer(..., callbacks=[watch.lightning_callback("runs/my-run")]).fit(module, data)
     """
     require("lightning", extra="lightning", purpose="A callback for the Lightning Trainer")
-    from rankrise.watch._lightning import RankCallback
+    from lightning.pytorch import Callback
 
-    return RankCallback(folder, **settings)
+    return type("RankCallback", (_Lightning, Callback), {})(folder, settings)
+
+
+class _HuggingFace:
+    """Tracks the model while `Trainer.train()` runs, and goes on where a checkpoint is resumed.
+
+    A step is one of the optimizer, however many batches it accumulates. Loss, learning rate, gradient norm
+    and evaluation metrics come when the `Trainer` logs them (`logging_steps`).
+    """
+
+    def __init__(self, folder: str | Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.tracker: RankTracker | None = None
+        self._resumed_at = 0
+
+    def __reduce__(self) -> Any:
+        return partial(huggingface_callback, self.folder, **self.settings), ()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if self.tracker is not None:  # an earlier call of train() was interrupted
+            self.tracker.close(finished=False)
+        self.tracker = RankTracker(model, self.folder, **self.settings)
+        self._resumed_at = state.global_step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.tracker is not None:
+            self.tracker.step(state.global_step)
+        self.on_epoch_end(args, state, control)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        if self.tracker is None or logs is None:
+            return
+        if "train_runtime" in logs:  # a summary at the end, before the best checkpoint may be loaded
+            self.on_train_end(args, state, control)
+        elif not state.global_step == self._resumed_at > 0:  # else an evaluation, recorded already
+            numbers = {name: one for name, one in logs.items() if isinstance(one, int | float)}
+            numbers.pop("step", None)
+            self.tracker.step(state.global_step, **numbers)
+            self.on_epoch_end(args, state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The record must not end before a checkpoint that a run can be resumed from."""
+        if control.should_save and self.tracker is not None:
+            self.tracker.flush()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.tracker is not None:
+            self.tracker.flush()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.tracker is not None:
+            tracker, self.tracker = self.tracker, None
+            tracker.close()
+
+
+class _Lightning:
+    """Tracks the module while `Trainer.fit()` runs, and goes on where a checkpoint is resumed.
+
+    A step is one of the optimizer (`trainer.global_step`), and its loss the mean over the batches that it
+    accumulates.
+    """
+
+    def __init__(self, folder: str | Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.tracker: RankTracker | None = None
+        self._losses: list[Tensor] = []
+        self._resumed_at = self._last = 0
+
+    def __reduce__(self) -> Any:  # where processes are spawned
+        return partial(lightning_callback, self.folder, **self.settings), ()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.tracker = RankTracker(pl_module, self.folder, **self.settings)
+        self._losses = []
+        self._resumed_at = self._last = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):
+            self._losses.append(loss.detach())
+        if self.tracker is not None and trainer.global_step > self._last:
+            self._last = trainer.global_step
+            mean = None
+            if self._losses:  # each has been divided by Lightning
+                mean = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
+            self.tracker.step(self._last, loss=mean)
+            self._losses = []
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """What the module has logged in validation; before the first step it has been recorded already."""
+        if self.tracker is None or trainer.sanity_checking or trainer.global_step == self._resumed_at > 0:
+            return
+        metrics = {name: value for name, value in trainer.callback_metrics.items() if name != "step"}
+        self.tracker.step(trainer.global_step, **metrics)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Before the checkpoint is written: the record must not end before what a run can be resumed from."""
+        if self.tracker is not None:
+            self.tracker.flush()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.tracker is not None:
+            self.tracker.close()
+            self.tracker = None
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self.tracker is not None:
+            self.tracker.__exit__(type(exception), exception, exception.__traceback__)
+            self.tracker = None

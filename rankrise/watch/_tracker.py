@@ -7,8 +7,6 @@ them, measures, and writes the record.
 import atexit
 import operator
 import os
-import queue
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +17,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import distributed, nn
 
-from rankrise.foundations.device import allowed_cores
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
 from rankrise.record.folder import LEFT_OUT, RUN, Record, checksum, spectra_path
 from rankrise.record.lock import Lock
-from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin
 from rankrise.watch._ceilings import PRODUCTS, adapter_of
 from rankrise.watch._check import Batch
@@ -40,10 +36,10 @@ from rankrise.watch._measure import (
     summary_of,
 )
 from rankrise.watch._schedule import Schedule
-from rankrise.watch._staging import Copy, Number, Staging, as_given
+from rankrise.watch._staging import Coming, Copy, Number, Staging
 from rankrise.watch._streams import Stream, Streams
-from rankrise.watch._troubles import Troubles, log
 from rankrise.watch._units import Choice, find_units, named
+from rankrise.watch._worker import Troubles, Worker, log
 
 
 class RankTracker:
@@ -247,38 +243,34 @@ class RankTracker:
             return
         moment = round(time.time(), 3)
         if due:  # before anything that can fail on this process alone: others may wait for its part
-            self._take(step, moment)
+            # If the worker falls behind, full spectra are left out first, then whole measurements.
+            full = self._schedule.full(step)
+            behind = full and self._staging.busy >= max(1, self._staging.most // 2)
+            copy = self._staging.take()
+            if copy is not None:
+                self._worker.put("measuring", lambda: self._measure(step, moment, full and not behind, copy))
+            for what, left_out in (("full spectra", behind), ("measurements", copy is None)):
+                if left_out:
+                    self._troubles.once(
+                        what,
+                        "falls behind: measuring takes longer than the training between measured steps, so "
+                        f"some {what} are left out; pass a Schedule with fewer steps to choose which.",
+                    )
         if numbers:
             self._take_numbers(step, moment, numbers)
 
-    def _take(self, step: int, moment: float) -> None:
-        """Copy the weights and let the worker measure them. If it falls behind, full spectra are left out
-        first, then whole measurements."""
-        full = self._schedule.full(step)
-        behind = full and self._staging.busy >= max(1, self._staging.most // 2)
-        copy = self._staging.take()
-        if copy is not None:
-            self._worker.put("measuring", lambda: self._measure(step, moment, full and not behind, copy))
-        for what, left_out in (("full spectra", behind), ("measurements", copy is None)):
-            if left_out:
-                self._troubles.once(
-                    what,
-                    "falls behind: measuring takes longer than the training between measured steps, so some "
-                    f"{what} are left out; pass a Schedule with fewer steps to choose which.",
-                )
-
     def _take_numbers(self, step: int, moment: float, numbers: Mapping[str, Number]) -> None:
-        taken: dict[str, Callable[[], float | int]] = {}
+        taken: dict[str, Coming] = {}
         left_out: dict[str, str] = {}
         for name, number in numbers.items():
             try:
-                taken[name] = as_given(name, number)
+                taken[name] = self._staging.number(name, number)
             except RankriseError as error:
                 left_out[name] = str(error).rstrip(".")
                 self._troubles.note(f"recording {name}", error)
 
         def write() -> None:
-            found = {name: number() for name, number in taken.items()}
+            found = {name: number() if callable(number) else number for name, number in taken.items()}
             try:
                 reasons = {LEFT_OUT: left_out} if left_out else {}
                 self._record.add_step(step, {"time": moment, **found, **reasons})
@@ -324,15 +316,15 @@ class RankTracker:
                 *(step, self.folder, dropped),
             )
         if last is None and not spectra_path(self.folder, None).exists():
-            self._worker.put("measuring the initial weights", self._write_initial)
+
+            def write_initial() -> None:
+                with self._staging.beside():
+                    values = initial_spectra(self._units, begun.initial)
+                self._record.add_spectra(None, values)
+
+            self._worker.put("measuring the initial weights", write_initial)
 
     # Jobs, on the worker's thread.
-
-    def _write_initial(self) -> None:
-        """Write the spectra of the initial products."""
-        with self._staging.beside():
-            values = initial_spectra(self._units, self._beginning.initial)
-        self._record.add_spectra(None, values)
 
     def _measure(self, step: int, moment: float, full: bool, copy: Copy, last: bool = False) -> None:
         """The change of every unit at a step; if that is recorded already, what it lacks. The `last` weights
@@ -415,39 +407,6 @@ class RankTracker:
     def _forked(self) -> bool:
         """Whether this is a copy in a forked process: the process that made the tracker keeps the record."""
         return self._on and os.getpid() != self._process
-
-
-class Worker:
-    """A thread that does jobs in order and leaves the cores to training. `attempt` catches errors."""
-
-    def __init__(self, on_accelerator: bool, attempt: Callable[[str, Callable[[], Any]], None]) -> None:
-        # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
-        self._cores = max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1
-        self._attempt = attempt
-        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="rankrise-tracker", daemon=True)
-        self._thread.start()
-
-    def put(self, doing: str, job: Callable[[], Any]) -> None:
-        self._jobs.put((doing, job))
-
-    def wait(self) -> None:
-        """Until every job so far is done."""
-        done = threading.Event()
-        self.put("waiting", done.set)
-        while not done.wait(0.1) and self._thread.is_alive():
-            pass
-
-    def close(self) -> None:
-        """Until every job is done; there can be no more."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        use_threads(self._cores)
-        with torch.no_grad():
-            while (job := self._jobs.get()) is not None:
-                self._attempt(*job)
 
 
 def _capturing() -> bool:

@@ -138,7 +138,7 @@ def test_shards_without_values_are_refused(tmp_path):
     model = tiny()
     weight = model.layers[0].self_attn.in_proj_weight
     weight.data, weight.ds_id = torch.empty(0), 0
-    with pytest.raises(RankriseError, match="ZeRO-3 keeps it on other ranks"):
+    with pytest.raises(RankriseError, match="ZeRO-3"):
         watch.RankTracker(model, tmp_path)
 
 

@@ -1,16 +1,57 @@
-"""What goes wrong inside a tracker. Training goes on: each cause is logged once and counted."""
+"""A thread beside training that does jobs in order, and what goes wrong in them: logged once and counted."""
 
 import logging
+import queue
 import re
+import threading
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import torch
+
+from rankrise.foundations.device import allowed_cores
 from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.watch._batches import use_threads
 
 log = logging.getLogger("rankrise")
 
 
+class Worker:
+    """A thread that does jobs in order and leaves the cores to training. `attempt` catches errors."""
+
+    def __init__(self, on_accelerator: bool, attempt: Callable[[str, Callable[[], Any]], None]) -> None:
+        # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
+        self._cores = max(1, min(4, allowed_cores() // 4)) if on_accelerator else 1
+        self._attempt = attempt
+        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="rankrise-tracker", daemon=True)
+        self._thread.start()
+
+    def put(self, doing: str, job: Callable[[], Any]) -> None:
+        self._jobs.put((doing, job))
+
+    def wait(self) -> None:
+        """Until every job so far is done."""
+        done = threading.Event()
+        self.put("waiting", done.set)
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        """Until every job is done; there can be no more."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        use_threads(self._cores)
+        with torch.no_grad():
+            while (job := self._jobs.get()) is not None:
+                self._attempt(*job)
+
+
 class Troubles:
-    """Failures by what was being done. With `strict`, `check` raises the first one instead."""
+    """Failures by what was being done. Training goes on; with `strict`, `check` raises the first one."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
