@@ -10,7 +10,7 @@ from rankrise.claims.claim import How, Measure, Number, noted, values_above
 from rankrise.claims.toy import TOLERANCES, OnToyRun
 from rankrise.runs import FullWeights as Curve
 from rankrise.runs import NotRecorded
-from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.run import ACTIVE
 
 LEARNED = 0.05
 """A singular value counts as learned above this fraction of the largest at the end."""

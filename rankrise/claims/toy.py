@@ -12,7 +12,7 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.claims.claim import How, Measure, Number, Statement, noted, thresholds
 from rankrise.runs import NotRecorded, PerturbedCurve, Run, ToyRun
-from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.run import ACTIVE
 
 TOLERANCES = {"half the tolerance": How(threshold=(0.5,)), "twice the tolerance": How(threshold=(2.0,))}
 """Where nothing says how far from the ideal a number may be: factors of the tolerance."""

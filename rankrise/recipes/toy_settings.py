@@ -1,7 +1,10 @@
-"""The settings of a toy run, the paper's by default."""
+"""The settings of a toy run, the paper's by default, and the names of initialisation scales."""
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -9,7 +12,6 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.foundations.settings import as_json, check, replaced, setting
 from rankrise.recipes.files import refuse_other_command, settings_in
-from rankrise.recipes.scale import log10_of, scale_name
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
 
@@ -70,11 +72,6 @@ class ToySettings:
         if self.step in self.other_steps:
             raise RankriseError(f"other_steps has {self.step:g}, which is step: pass others, or nothing.")
 
-    @property
-    def smallest_alpha(self) -> str:
-        """The scale nearest to the theory's limit, on which the perturbation experiments run."""
-        return self.alphas[-1]
-
     def to_dict(self) -> dict[str, Any]:
         """Every setting, as JSON has it."""
         return as_json(self)
@@ -91,8 +88,35 @@ class ToySettings:
 def read_recipe(recipe: str | Path) -> ToySettings:
     """Settings from a recipe, by its name or its path; the paper's where it has none.
 
-    >>> read_recipe("toy-limit").smallest_alpha
+    >>> read_recipe("toy-limit").alphas[-1]
     '1e-1000'
     """
     refuse_other_command(recipe, toy=True)
     return ToySettings().changed(settings_in(recipe), f"the recipe {recipe}")
+
+
+def scale_name(alpha: str | float) -> str:
+    """The one way to write a scale between 0 and 1, even below the smallest float.
+
+    >>> scale_name("0.01"), scale_name(1e-32), scale_name("2.5E-1000")
+    ('1e-2', '1e-32', '2.5e-1000')
+    """
+    try:
+        number = Decimal(str(alpha).strip())
+    except InvalidOperation:
+        number = Decimal(0)
+    if not 0 < number < 1:
+        raise RankriseError(
+            f"alpha is {alpha!r}: pass an initialisation scale between 0 and 1, such as 1e-32."
+        )
+    return re.sub(r"\.?0*e", "e", f"{number:e}")
+
+
+def log10_of(name: str) -> float:
+    """The logarithm to base 10 of a scale given by its name.
+
+    >>> log10_of("1e-1000")
+    -1000.0
+    """
+    mantissa, exponent = name.split("e")
+    return math.log10(float(mantissa)) + int(exponent)

@@ -6,11 +6,9 @@
 """
 
 from rankrise.foundations.errors import NotRecorded
-from rankrise.runs._choices import Choice, at_their_best, choices_of
 from rankrise.runs._open import Run, by_kind, folders_of, found_stages, open
-from rankrise.runs._study import Study, studies
-from rankrise.runs.toy.curves import Descent, FullWeights, PerturbedCurve
-from rankrise.runs.toy.run import ToyRun, open_toy
+from rankrise.runs._study import Choice, Study, at_their_best, choices_of, studies
+from rankrise.runs.toy.run import Descent, FullWeights, PerturbedCurve, ToyRun, open_toy
 from rankrise.watch import TrackedRun
 
 __all__ = [

@@ -1,15 +1,17 @@
 """Tracked runs on one data set, distinguished by the recipe that `rankrise train` keeps in run.json.
 
-A run without a recipe is a study by itself.
+A run without a recipe is a study by itself. Choices are runs that differ from a base in one thing each.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.recipes.train_settings import science_of
+from rankrise.foundations.settings import in_words
+from rankrise.recipes.train_settings import TrainSettings, science_of
 from rankrise.runs._open import Run
 from rankrise.runs.toy.run import ToyRun
 from rankrise.watch import TrackedRun
@@ -32,6 +34,29 @@ SUBSETS = {"tinyimagenet100": "ImageNet subset", "tinyimagenet": "Tiny-ImageNet"
 
 MODELS = {"GPT2LMHeadModel": "GPT-2", "InContextRegressor": "GPT-2"}
 """Models named in titles, by their class."""
+
+
+ORDER = list(science_of(TrainSettings().to_dict()))
+"""Settings in the order in which choices of them are listed."""
+VALUES = {
+    ("augmentation", "none"): "no augmentation",
+    ("augmentation", "rand-augment"): "RandAugment",
+    ("label_noise", "1"): "random labels",
+    ("redraw_labels", "yes"): "drawn in every epoch",
+    ("qkv_bias", "yes"): "biases of q, k and v",
+    ("qkv_bias", "no"): "no biases of q, k and v",
+    ("initialisation", "linear"): "torch's start",
+    ("initialisation", "normal"): "normal start",
+    ("initialisation", "truncated-normal"): "truncated normal start",
+    ("optimiser", "adamw"): "Adam",
+    ("optimiser", "sgd"): "SGD",
+    ("optimiser", "lion"): "Lion",
+    ("optimiser", "muon"): "Muon",
+    ("optimiser", "random-walk"): "random walk",
+}
+"""Names for values of settings, which are written as in a recipe."""
+NAMES = {"learning_rate": "rate", "initialisation_scale": "scale", "label_noise": "label noise"}
+"""Names for settings, written before their value."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +120,23 @@ class Study:
         """How each member that was not judged differs from those that were, by name, or by folder if names
         repeat.
         """
-        names = [one.name for one in self.members]
-        return {
-            one.name if names.count(one.name) == 1 else str(one.folder): _difference(one, judged[0])
-            for one in self.members
-            if one not in judged
-        }
-
-
-def _difference(run: TrackedRun, other: TrackedRun) -> str:
-    """How a run differs from another on the same data set: settings, heads, or length."""
-    mine, theirs = (science_of(one.recipe) if one.recipe else {} for one in (run, other))
-    differing = [
-        f"{name} {mine.get(name)} instead of {theirs.get(name)}"
-        for name in dict.fromkeys((*mine, *theirs))
-        if name != "seed" and str(mine.get(name)) != str(theirs.get(name))
-    ]
-    if _shapes(run) != _shapes(other) and not differing:
-        differing = ["other layers, heads or products"]
-    return ", ".join(differing) or f"seed {run.seed} once more, up to step {run.last_finite_step}"
+        names, found = [one.name for one in self.members], {}
+        theirs = science_of(judged[0].recipe) if judged[0].recipe else {}
+        for one in self.members:
+            if one in judged:
+                continue
+            mine = science_of(one.recipe) if one.recipe else {}
+            differing = [
+                f"{name} {mine.get(name)} instead of {theirs.get(name)}"
+                for name in dict.fromkeys((*mine, *theirs))
+                if name != "seed" and str(mine.get(name)) != str(theirs.get(name))
+            ]
+            if not differing and _shapes(one) != _shapes(judged[0]):
+                differing = ["other layers, heads or products"]
+            again = f"seed {one.seed} once more, up to step {one.last_finite_step}"
+            name = one.name if names.count(one.name) == 1 else str(one.folder)
+            found[name] = ", ".join(differing) or again
+        return found
 
 
 def _shapes(run: TrackedRun) -> tuple[object, ...]:
@@ -155,3 +178,80 @@ def studies(runs: Sequence[Run], of_heads: bool = True) -> list[Study]:
             )
         by_data.setdefault(run.data or f"run {run.folder}", []).append(run)
     return [Study(same[0].data, tuple(same)) for same in by_data.values()]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Runs, one per seed, and the settings in which they differ from the base; the base has none."""
+
+    changes: Mapping[str, Any]
+    runs: tuple[TrackedRun, ...]
+
+    @property
+    def label(self) -> str:
+        """The change in words, with the progress of runs that are not finished."""
+        ends = [f"{run.clock} {int(run.at(run.last_step))}" for run in self.runs if not run.finished]
+        return ", ".join([in_short(self.changes), *(f"up to {end}" for end in ends[:1])])
+
+
+def choices_of(study: Study) -> list[Choice]:
+    """The base, which is the run named "base", and the choices among runs as long as it; else no choices.
+
+    A choice of another optimiser has its rate beside it.
+    """
+    base = next((run for run in study.members if run.name == BASE and run.recipe), None)
+    if base is None:
+        return []
+    before, by_changes = science_of(base.recipe), dict[str, tuple[dict[str, Any], list[TrackedRun]]]()
+    for run in study.members:
+        if run.recipe and (run.layers, run.products) == (base.layers, base.products):
+            now = science_of(run.recipe)
+            changed = {name for name in now if name != "seed" and now[name] != before.get(name)}
+            changed |= {"learning_rate"} if "optimiser" in changed else set()
+            changes = {name: now[name] for name in now if name in changed}
+            if "epochs" not in changes:
+                by_changes.setdefault(str(changes), (changes, []))[1].append(run)
+
+    def place(choice: Choice) -> list[tuple[int, float, str]]:
+        places = [ORDER.index(name) if name in ORDER else len(ORDER) for name in choice.changes]
+        values = choice.changes.values()
+        numbers = [value if isinstance(value, float) else 0.0 for value in values]
+        return list(zip(places, numbers, map(str, values), strict=True))
+
+    return sorted((Choice(changes, one_per_seed(runs)) for changes, runs in by_changes.values()), key=place)
+
+
+def in_short(changes: Mapping[str, Any]) -> str:
+    """Changed settings in a few words, without an optimiser's momentum.
+
+    >>> in_short({"optimiser": "muon", "learning_rate": 3e-4, "momentum": 0.95}), in_short({})
+    ('Muon, rate 0.0003', 'base')
+    >>> in_short({"label_noise": 0.2}), in_short({"label_noise": 1.0, "redraw_labels": True})
+    ('label noise 0.2', 'random labels, drawn in every epoch')
+    >>> in_short({"variances": [1.0, 0.5]})
+    'variances 1,0.5'
+    """
+    words = []
+    for name, value in changes.items():
+        written = f"{value:g}" if isinstance(value, float) else in_words(value)
+        if name != "momentum" or "optimiser" not in changes:
+            named = f"{NAMES.get(name, name.replace('_', ' '))} {written}"
+            words.append(VALUES.get((name, written), named))
+    return ", ".join(words) or BASE
+
+
+def at_their_best(choices: Sequence[Choice], scores: Sequence[float]) -> list[bool]:
+    """Whether each choice has the highest score among its learning rates.
+
+    >>> one, two = (Choice({"optimiser": "sgd", "learning_rate": rate}, ()) for rate in (0.1, 0.2))
+    >>> at_their_best([Choice({}, ()), one, two], [0.9, 0.5, 0.6])
+    [True, False, True]
+    """
+    best: dict[str, float] = {}
+    others = [
+        ", ".join(f"{name} {value}" for name, value in choice.changes.items() if name != "learning_rate")
+        for choice in choices
+    ]
+    for other, score in zip(others, scores, strict=True):
+        best[other] = max(best.get(other, score), score)
+    return [not other or score == best[other] for other, score in zip(others, scores, strict=True)]

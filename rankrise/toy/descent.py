@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rankrise import predict
 from rankrise.predict.types import DiagonalHead, DiagonalTransformer, FullHead
-from rankrise.runs.toy.curves import ACTIVE, Descent, FullWeights
+from rankrise.runs.toy.run import ACTIVE, Descent, FullWeights
 
 Network = DiagonalHead | DiagonalTransformer
 

@@ -8,11 +8,17 @@ from torch import Tensor
 
 from rankrise import predict
 from rankrise.foundations.files import write_json
-from rankrise.recipes.scale import log10_of
-from rankrise.recipes.toy_settings import ToySettings
-from rankrise.runs.toy.curves import ACTIVE, PerturbedCurve
+from rankrise.recipes.toy_settings import ToySettings, log10_of
 from rankrise.runs.toy.pieces import Piece
-from rankrise.runs.toy.run import ToyRun, write_curves, write_flow, write_perturbations, write_stages
+from rankrise.runs.toy.run import (
+    ACTIVE,
+    PerturbedCurve,
+    ToyRun,
+    write_curves,
+    write_flow,
+    write_perturbations,
+    write_stages,
+)
 from rankrise.toy.descent import Network, gradient_descent, train_full_weights
 
 CURVE_POINTS = 64
@@ -90,7 +96,7 @@ def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network)
     """Strict minima: noise at random times, after which training should return to the plateau. Noise
     robustness: less noise just after a coordinate crossed the threshold; training should keep to its path.
     """
-    flow = run.flow(piece.seed, settings.smallest_alpha)
+    flow = run.flow(piece.seed, settings.alphas[-1])
     source = torch.Generator().manual_seed(piece.seed)
     if piece.kind == "strict-minima":
         std = settings.strict_minima_std

@@ -22,7 +22,7 @@ from rankrise.claims.full_weights import (
 )
 from rankrise.claims.toy import OnToyRun, remaining, worst_known
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
-from rankrise.runs.toy.curves import FullWeights
+from rankrise.runs.toy.run import FullWeights
 from rankrise.toy import ToySettings, experiments, run_toy
 
 

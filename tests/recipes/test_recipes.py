@@ -9,7 +9,7 @@ from rankrise.commands import COMMANDS, main
 from rankrise.foundations.settings import meanings, names_of
 from rankrise.recipes import toy_settings
 from rankrise.recipes.files import about, choices_in, find, names, settings_in
-from rankrise.recipes.scale import log10_of, scale_name
+from rankrise.recipes.toy_settings import log10_of, scale_name
 from rankrise.recipes.train_settings import TrainSettings, read_recipe, science_of, settings_of_record
 from rankrise.toy import QUICK, ToySettings
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rankrise.recipes.scale import log10_of
-from rankrise.recipes.toy_settings import ToySettings
+from rankrise.recipes.toy_settings import ToySettings, log10_of
 
 Kind = Literal[
     "stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"
@@ -42,7 +41,25 @@ class Piece:
 
 def pieces_of(settings: ToySettings) -> list[Piece]:
     """Every piece of a run, those that need others after them."""
-    return [piece for seed in settings.seeds for piece in _pieces_of_seed(settings, seed)]
+    chosen, alphas = settings.experiments, settings.alphas
+    scales = [alpha for alpha in alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
+    pieces: list[Piece] = []
+    for seed in settings.seeds:
+        if "full" in chosen:
+            pieces.append(Piece("full", seed))
+        if "descent" in chosen:  # the smallest scale takes longest
+            pieces += [Piece("descent", seed, alpha) for alpha in reversed(scales)]
+            pieces += [
+                Piece("descent", seed, one, step) for one in scales[-1:] for step in settings.other_steps
+            ]
+        if "flow" in chosen:
+            pieces += [Piece("flow", seed, alpha) for alpha in reversed(alphas)]
+            pieces += [Piece(kind, seed) for kind in ("strict-minima", "noise-robustness") if kind in chosen]
+        if "stages" in chosen:
+            pieces += [Piece("stages", seed), Piece("assumptions", seed)]
+        if "flow" in chosen and "stages" in chosen:
+            pieces.append(Piece("comparison", seed))
+    return pieces
 
 
 def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
@@ -56,23 +73,3 @@ def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
         case "comparison":
             return [stages, *flows]
     return []
-
-
-def _pieces_of_seed(settings: ToySettings, seed: int) -> list[Piece]:
-    chosen = settings.experiments
-    pieces: list[Piece] = []
-    if "full" in chosen:
-        pieces.append(Piece("full", seed))
-    if "descent" in chosen:
-        scales = [alpha for alpha in settings.alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
-        # The smallest scale takes longest.
-        pieces += [Piece("descent", seed, alpha) for alpha in reversed(scales)]
-        pieces += [Piece("descent", seed, one, step) for one in scales[-1:] for step in settings.other_steps]
-    if "flow" in chosen:
-        pieces += [Piece("flow", seed, alpha) for alpha in reversed(settings.alphas)]
-        pieces += [Piece(kind, seed) for kind in ("strict-minima", "noise-robustness") if kind in chosen]
-    if "stages" in chosen:
-        pieces += [Piece("stages", seed), Piece("assumptions", seed)]
-    if "flow" in chosen and "stages" in chosen:
-        pieces.append(Piece("comparison", seed))
-    return pieces

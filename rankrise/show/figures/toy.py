@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 
 from rankrise import predict
 from rankrise.foundations.errors import RankriseError
-from rankrise.recipes.scale import log10_of
+from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
-from rankrise.runs.toy.curves import ACTIVE
 from rankrise.runs.toy.pieces import pieces_of
+from rankrise.runs.toy.run import ACTIVE
 from rankrise.show.figures import style
 from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, legend_of, rows_of
 from rankrise.show.figures.style import BLUE, DASHES, FAINT, INK, STYLES, new_figure, sequence, shades
@@ -245,7 +245,7 @@ def _draw_perturbations(source: ToySeed, kind: str, std: float, when: str) -> Dr
         line[0].set_ylabel("entry of $a = u \\odot v$")
     for panel in panels[1]:
         panel.set_xlabel("rescaled time since the noise")
-    alpha = source.run.settings.smallest_alpha
+    alpha = source.run.settings.alphas[-1]
     picture.suptitle(rf"Noise of std {std:g} on nonnegligible weights, {when} ($\alpha$ = {alpha})")
     crowded = bool(curves) and curves[0].original.shape[1] > MOST_MOVED
     noisy = f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}"

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from rankrise import predict
-from rankrise.recipes.scale import log10_of
-from rankrise.recipes.toy_settings import ToySettings
+from rankrise.recipes.toy_settings import ToySettings, log10_of
 from rankrise.runs import Descent, FullWeights, PerturbedCurve, ToyRun
-from rankrise.runs.toy.curves import ACTIVE, fine_times
 from rankrise.runs.toy.pieces import Piece
+from rankrise.runs.toy.run import ACTIVE, fine_times
 from rankrise.show.report.arrays import curve
 from rankrise.show.report.kind import Kind, many, paragraph, several
 

@@ -15,7 +15,7 @@ from rankrise.claims import Claim, Verdict, check_claims
 from rankrise.commands import main
 from rankrise.record.folder import read_lines
 from rankrise.runs import ToyRun, open
-from rankrise.runs.toy.curves import ACTIVE
+from rankrise.runs.toy.run import ACTIVE
 from rankrise.show.report import tracked_story, write_report
 from rankrise.show.report.claims import claims_section, tally
 from rankrise.show.report.page import settings_tables
