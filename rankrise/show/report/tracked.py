@@ -108,25 +108,15 @@ def _by_layer(run: TrackedRun, values: np.ndarray, merged: bool = False) -> list
     return [packed(np.moveaxis(layer, 0, -1)) for layer in layers]
 
 
-def _noise(run: TrackedRun, moments: np.ndarray) -> dict[str, dict[str, Any]] | None:
-    """What rounding explains, (layers, moments) of each product, and (matrices, moments) of "matrices": the
-    mean `share` of heads' changes, and how many heads are `below` the noise. None for a run that was tracked
-    while it trained."""
-    found = {
-        name: {"share": run.mean_noise(name)[0], "below": run.below_noise(name).sum(axis=2)}
-        for name in run.products
-    }
-    if run.matrices:
-        readers = {"share": run.noise_share, "below": run.below_noise}
-        found["matrices"] = {
-            what: np.stack([read(name) for name in run.matrices], axis=1) for what, read in readers.items()
-        }
-    if all(np.isnan(each["share"][run.finite]).all() for each in found.values()):
+def _noise(run: TrackedRun, moments: np.ndarray) -> dict[str, Any] | None:
+    """How many heads are below rounding noise, (layers, moments) of each product, and which matrices are, of
+    "matrices"; None for a run that was tracked while it trained."""
+    if all(np.isnan(run.noise_share(name)[run.finite]).all() for name in (*run.products, *run.matrices)):
         return None
-    return {
-        name: {what: packed(values[run.finite][moments].T) for what, values in each.items()}
-        for name, each in found.items()
-    }
+    below = {name: run.below_noise(name).sum(axis=2) for name in run.products}
+    if run.matrices:
+        below["matrices"] = np.stack([run.below_noise(name) for name in run.matrices], axis=1)
+    return {name: packed(counts[run.finite][moments].T) for name, counts in below.items()}
 
 
 def _spectra(run: TrackedRun, numbers: int) -> dict[str, Any]:

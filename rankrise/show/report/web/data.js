@@ -1,6 +1,6 @@
 // The page's data, lines {xs, ys} through it, and scales from values to pixels. A value that is not known is NaN.
 
-import { fixed, number, power } from "./dom.js";
+import { fixed, number, scaleText } from "./dom.js";
 
 /** What Python embedded; arrays travel as base64 (arrays.py). */
 export function payload() {
@@ -79,13 +79,11 @@ function roundTicks(low, high, count) {
 function decades(low, high, count) {
   const every = Math.max(1, Math.ceil((high - low) / count));
   const ticks = [];
-  for (let k = Math.floor(low); k <= Math.ceil(high); k += 1) {
+  for (let k = Math.floor(low); k <= high + 1e-9; k += 1) {
     for (const factor of high - low < 1.99 ? [1, 2, 5] : [1]) {
       const place = k + Math.log10(factor);
       if (place < low - 1e-9 || place > high + 1e-9 || (factor === 1 && k % every)) continue;
-      const at = factor * 10 ** k;
-      const far = factor === 1 ? power(k) : `${factor}·${power(k)}`;
-      ticks.push({ at, text: k >= -2 && k <= 3 ? number(at) : far });
+      ticks.push({ at: 10 ** place, text: k >= -2 && k <= 3 ? number(10 ** place) : scaleText(place) });
     }
   }
   return ticks;

@@ -21,12 +21,12 @@ export function colourOf({ shade, style = "" }) {
  * A figure that draws `content()` anew whenever one of the choices named in `on` changes; null hides it.
  *
  * Options and content are one object: an option may be fixed, or come with the content.
- * - name (for screen readers), title, xLabel, xLabelShort, logX, logY, floor (of y), height
+ * - name (for screen readers), title, xLabel, logX, logY, floor (of y), height
  * - labelled: letters to leave room for at the right; key: name the lines above
  * - zoom: shared with other plots; still: no zoom, and a logarithmic x with room at both ends
  * - cursor: [choices, function that gives the marked x]
- * - onPick(x) on a click; tip(x, line, y) gives lines of text; someLabels: label the rules for which there is room
- * - lines: {name, label, xs, ys, step, shade, style, direct, weight, quiet, unkeyed, twin, band: {low, high}};
+ * - onPick(x) on a click; tip(x, line, y) gives lines of text
+ * - lines: {name, label, xs, ys, step, shade, style, direct, quiet, unkeyed, twin, band: {low, high}};
  *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above;
  *   those without points are left out
  * - rules: thin upright lines {at, label, interval}; greyed: ranges [from, to] that do not set the range of y
@@ -82,7 +82,6 @@ export class Plot {
     if (!this.options.zoom && ends.length) {
       this.zoom.full = this.options.still ? extent(ends, true) : [lowest(ends), highest(ends)];
     }
-    this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
     this.fillData();
     this.draw();
   }
@@ -103,12 +102,11 @@ export class Plot {
     this.stage.hidden = !lines.length;
     if (!width || !lines.length) return;
     this.width = width;
-    this.narrow = width < 480;
     const written = lines.filter((line) => line.direct).map((line) => line.label.length);
     const letters = Math.min(MOST_LETTERS, Math.max(labelled ?? 0, ...written));
     const [top, right, bottom] = [18, width - (letters ? 12 + LETTER_WIDTH * letters : 12), height - 34];
     this.y = scale(extent(this.shownValues(), logY, floor), [bottom, top], logY, 5);
-    const left = Math.max(this.narrow ? 40 : 48, ...this.y.ticks.map(({ text }) => 12 + LETTER_WIDTH * text.length));
+    const left = Math.max(48, ...this.y.ticks.map(({ text }) => 12 + LETTER_WIDTH * text.length));
     this.x = scale(this.view, [left, right], logX || still, (right - left) / 90);
     this.box = { left, right, top, bottom };
     this.reset.hidden = !this.zoom.range;
@@ -152,7 +150,7 @@ export class Plot {
 
   grid() {
     const { left, right, top, bottom } = this.box;
-    const { height, xLabel, xLabelShort } = this.content;
+    const { height, xLabel } = this.content;
     const group = s("g", { class: "grid", "aria-hidden": "true" });
     for (const { at, text } of this.y.ticks) {
       const y = this.y.pixel(at);
@@ -166,8 +164,7 @@ export class Plot {
       group.append(s("text", { x, y: bottom + 17, "text-anchor": "middle" }, text));
     }
     group.append(s("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }));
-    const label = this.narrow ? (xLabelShort ?? xLabel) : xLabel;
-    group.append(s("text", { x: right, y: height - 4, "text-anchor": "end", class: "x-label" }, label));
+    group.append(s("text", { x: right, y: height - 4, "text-anchor": "end" }, xLabel));
     return group;
   }
 
@@ -179,22 +176,19 @@ export class Plot {
     return s("rect", { x, width: Math.max(narrowest, end - x), y: top, height: bottom - top });
   }
 
-  /** Upright lines, with their labels if there is room for all of them, or for `someLabels` if not. */
+  /** Upright lines, with the labels that have room. */
   ruleMarks() {
     const { top, bottom } = this.box;
-    const rules = this.content.rules.filter(({ at }) => this.inView(at));
     const group = s("g", { class: "rules", "aria-hidden": "true" });
-    const labels = [];
     let before = -Infinity;
-    for (const { at, label, interval } of rules) {
+    for (const { at, label, interval } of this.content.rules.filter((rule) => this.inView(rule.at))) {
       const x = this.x.pixel(at);
       if (interval) group.append(this.upright(interval, 1));
       group.append(s("line", { x1: x, x2: x, y1: top, y2: bottom }));
       if (x - before <= 6 + 6 * label.length) continue;
-      labels.push(s("text", { x, y: top - 6, "text-anchor": "middle" }, label));
+      group.append(s("text", { x, y: top - 6, "text-anchor": "middle" }, label));
       before = x;
     }
-    if (this.content.someLabels || labels.length === rules.length) group.append(...labels);
     return group;
   }
 
@@ -231,7 +225,7 @@ export class Plot {
       .filter((line) => line.direct)
       .map((line) => ({ line, value: valueAt(line, Math.min(this.view[1], line.xs.at(-1))) }))
       .filter(({ value }) => value !== null);
-    ends.sort((a, b) => (b.line.weight ?? Math.abs(b.value)) - (a.line.weight ?? Math.abs(a.value)));
+    ends.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
     const taken = [];
     return ends.flatMap(({ line, value }) => {
       const end = Math.min(bottom, Math.max(top, this.y.pixel(value)));
@@ -341,7 +335,8 @@ export class Plot {
 
   /** Once its details are open: each line in numbers, and a button that saves every point. */
   fillData() {
-    if (!this.content || !this.data.open || this.data.querySelector("table")) return;
+    this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
+    if (!this.content || !this.data.open) return;
     const { lines, name } = this.content;
     const caption = `${name}: each line in numbers`;
     const numbersOf = (ys) => [ys[0], ys.at(-1), lowest(ys), highest(ys)].map((y) => number(y));

@@ -98,8 +98,6 @@ function fullPlot(run, zoom, what) {
     title: ofLoss ? "Loss" : ["Singular values of ", ...productName(what)],
     labelled: 3,
     xLabel: "training time (steps × step size)",
-    xLabelShort: "training time",
-    someLabels: true,
     zoom,
     floor: 0,
     tip: (time, line, y) => [`${line.name} ${number(y)}`, `at time ${number(time)}`],
@@ -149,9 +147,9 @@ export function perturbations() {
 
 function perturbation(run, title, { std, threshold, experiments }) {
   const { seed } = run;
-  const since = { xLabel: "rescaled time since the perturbation", xLabelShort: "time since" };
+  const xLabel = "rescaled time since the perturbation";
   const distances = new Plot({
-    ...since,
+    xLabel,
     name: `${title} of ${run.name}: distance from the run itself`,
     title: `${title}: largest |perturbed − unperturbed|`,
     logY: true,
@@ -172,7 +170,7 @@ function perturbation(run, title, { std, threshold, experiments }) {
   const options = shown.map(({ start }, index) => h("option", { value: index }, `at ${number(start)}`));
   const select = h("select", { onchange: () => detail.refresh() }, options);
   const detail = new Plot({
-    ...since,
+    xLabel,
     name: `${title} of ${run.name}: entries`,
     title: "Entries, dashed where perturbed",
     tip: (time, line, y) => [describe(seed, line.coordinate), `${line.name} ${signed(y)}`],

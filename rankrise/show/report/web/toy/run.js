@@ -51,10 +51,8 @@ class Seed {
 
   /** The line of steps of anything that depends on how many stages have begun. */
   line(value) {
-    const steps = [0, ...this.times].map((time, begun) => [time, value(begun)]);
-    const kept = steps.filter(([, y], begun) => begun === 0 || y !== steps[begun - 1][1]);
-    kept.push([this.until, kept.at(-1)[1]]);
-    return { xs: kept.map(([x]) => x), ys: kept.map(([, y]) => y), step: true };
+    const xs = [0, ...this.times, this.until];
+    return { xs, ys: xs.map((_, place) => value(Math.min(place, this.times.length))), step: true };
   }
 
   /** A coordinate's place in the order of learning, 0 to 9, for its colour; null if it is never learned. */
@@ -114,9 +112,7 @@ export const timeZoom = new Zoom();
 export function plotOfTime(options) {
   return new Plot({
     xLabel: "rescaled time t / log(1/α)",
-    xLabelShort: "rescaled time",
     zoom: timeZoom,
-    someLabels: true,
     cursor: [["time"], () => state.time],
     onPick: (time) => choose({ time }),
     ...options,

@@ -44,7 +44,7 @@ function meanRanks(run) {
   const lines = products.map((product) => {
     const ofMatrices = () => run.matrices.flatMap(({ kinds }) => (run.kind in kinds ? [kinds[run.kind]] : []));
     const curves = product === MATRICES ? ofMatrices() : run.ranks[product].flat();
-    return { name: `change of ${product}`, product, style: LOOKS[product], ...run.over(curves) };
+    return { name: `change of ${product}`, style: LOOKS[product], ...run.over(curves) };
   });
   return { name, title, lines, products, what: `; mean and standard deviation over ${run.members}` };
 }
@@ -60,14 +60,14 @@ function productRanks(run, product) {
     const lines = run.layers.map(({ title: name, name: module }, layer) => {
       const { xs, ys } = run.over(run.ranks[product][layer]);
       const look = { label: `layer ${layer + 1}`, shade: spread(layer, run.layers.length), direct: true };
-      return { name, module, product, layer, ...look, xs, ys };
+      return { name, module, ...look, xs, ys };
     });
     return { ...shown, lines, what: `, means over heads${what}` };
   }
   const curves = run.ranks[product][state.layer];
   const owner = run.layers[state.layer].title;
-  const look = { label: "mean", style: LOOKS[product], direct: true, weight: Infinity };
-  const ofAll = { name: `${owner}, mean over heads`, product, layer: state.layer, ...look, ...run.over(curves) };
+  const look = { label: "mean", style: LOOKS[product], direct: true };
+  const ofAll = { name: `${owner}, mean over heads`, ...look, ...run.over(curves) };
   const ofHeads = curves.flatMap((curve, slot) => {
     const chosen = slot === state.head;
     if (curves.length > MOST_HEADS && !chosen) return [];
@@ -82,22 +82,18 @@ function productRanks(run, product) {
 function matrixRanks(run) {
   if (!run.matrices.length) return null;
   const title = `${capitalised(run.rankName)} of the change of other matrices`;
-  const lines = run.matrices.map(({ name, kinds }, layer) => {
-    return { name, product: MATRICES, layer, ...known(run.times, kinds[run.kind] ?? []) };
-  });
+  const lines = run.matrices.map(({ name, kinds }) => ({ name, ...known(run.times, kinds[run.kind] ?? []) }));
   const what = `; ${plural(lines.length, "matrix", "matrices")}`;
   return { name: title, title, lines: keyed(lines), products: [MATRICES], what };
 }
 
 function rankTip(moment, line, y) {
   const run = here();
-  const place = nearestTo(run.times, moment);
   const above = line.band ? valueAt({ xs: line.xs, ys: line.band.high }, moment) - y : null;
-  const members = line.product === MATRICES ? MATRICES : "heads";
-  const deviation = above === null ? "" : ` ± ${number(above, 2)} over ${members}`;
-  const rounding = line.product ? run.roundingNote(line.product, line.layer ?? -1, place) : [];
+  const deviation = above === null ? "" : ` ± ${number(above, 2)} over ${run.members}`;
   const name = line.module ? `${line.name}, ${line.module}` : line.name;
-  return [name, `${run.rankName} ${number(y, 3)}${deviation}`, run.moment(run.steps[place]), ...rounding];
+  const when = run.moment(run.steps[nearestTo(run.times, moment)]);
+  return [name, `${run.rankName} ${number(y, 3)}${deviation}`, when];
 }
 
 /** Layers by heads at the chosen step: a table, so that it can be read, pressed and printed. */

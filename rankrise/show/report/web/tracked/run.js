@@ -2,7 +2,7 @@
 
 import { choose, state, Zoom } from "../controls.js";
 import { highest, known, lowest, mean, payload, spread } from "../data.js";
-import { number, percent } from "../dom.js";
+import { number } from "../dom.js";
 import { Plot } from "../plot.js";
 
 export const PRODUCTS = ["KQ", "VO"];
@@ -86,19 +86,12 @@ class Run {
   noisy(products, layer = -1, times = this.times) {
     if (!this.noise) return [];
     const some = (each) => (layer < 0 ? each : [each[layer]]);
-    const ofLayers = some(this.layers).reduce((sum, { heads }) => sum + heads.length, 0);
+    const ofLayers = some(this.layers).flatMap(({ heads }) => heads).length;
     const all = products.includes(MATRICES) ? this.matrices.length : products.length * ofLayers;
-    const counts = products.flatMap((name) => some(this.noise[name].below));
-    const isNoisy = (place) => 2 * counts.reduce((sum, count) => sum + count[place], 0) > all;
+    const counts = products.flatMap((name) => some(this.noise[name]));
+    const isNoisy = (place) => 2 * counts.length * mean(counts.map((count) => count[place])) > all;
     const edge = (place) => (times[Math.max(0, place - 1)] + times[Math.min(place, times.length - 1)]) / 2;
     return times.flatMap((_, place) => (isNoisy(place) ? [[edge(place), edge(place + 1)]] : []));
-  }
-
-  /** How much of a product's change rounding explains at a place of time, if that is known. */
-  roundingNote(product, layer, place) {
-    const shares = this.noise?.[product]?.share ?? [];
-    const share = mean((layer < 0 ? shares : [shares[layer]]).map((curve) => curve?.[place]));
-    return Number.isNaN(share) ? [] : [`rounding explains ${percent(share)} of it`];
   }
 
   /** Where lines end: "At the last step: 3.2 (change of KQ), 4.1 (change of VO)", and what they are. */

@@ -19,7 +19,6 @@ export function spectra() {
 function plotOfSpectra(content) {
   return new Plot({
     xLabel: "index of the singular value",
-    xLabelShort: "index",
     key: true,
     height: 290,
     tip: (index, line, y) => [line.name, `value ${Math.round(index)}: ${number(y, 3)}`],
@@ -102,9 +101,8 @@ function leadingValues(product) {
       const floor = FLOOR * highest([0, ...lines.flatMap(({ ys }) => ys)]);
       lines.forEach((line) => (line.direct = line.ys.at(-1) > floor));
       const greyed = run.noisy([product], state.layer);
-      const cut = lines.some(({ ys }) => ys.some((value) => value < floor)) ? ", from a millionth of the largest on" : "";
-      const what = `the ${plural(lines.length, "largest value", "largest values")}${cut}.`;
-      const summary = `${run.whose(merged)}: ${what}${run.ruleNote}${greyNote(greyed)}`;
+      const what = plural(lines.length, "largest value", "largest values");
+      const summary = `${run.whose(merged)}: the ${what}.${run.ruleNote}${greyNote(greyed)}`;
       return { lines, greyed, floor: floor || undefined, summary };
     },
   });
