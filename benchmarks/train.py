@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ from timing import synchronise
 from torch import Tensor, nn
 
 from rankrise import watch
-from rankrise.foundations.files import write_json
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.train._batches import Task
 from rankrise.train._data.images import ImageData, ImagePart
@@ -45,8 +43,6 @@ SMALL = {
 }  # fmt: skip
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-Row = dict[str, Any]
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -54,31 +50,22 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="vit-cifar10", help="a recipe's name or path")
     parser.add_argument("--variants", action="store_true", help="time every way to compile and to attend")
-    parser.add_argument("--only", default="", help="with --variants: only those whose name contains this")
     parser.add_argument("--profile", action="store_true", help="print the kernels of a step by their time")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest measurement of each")
-    parser.add_argument("--examples", type=int, help="images (50000) or blocks of text (21250)")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try the script without a GPU")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     settings = read_recipe(options.recipe)
     settings = replace(settings, **SMALL) if options.tiny else settings
-    task = random_task(settings, options.examples or (21_250 if settings.subject == "text" else 50_000))
+    task = random_task(settings, 5000 if options.tiny else 50_000)
     if options.profile:
         profile(settings, task)
         return
     wanted = variants(settings) if options.variants else {"ours": settings, "ours, tracked": settings}
-    rows = []
     for name, variant in wanted.items():
-        if options.only in name:
-            rows.append(timed_ours(name, variant, task, options.seconds))
-            show(rows[-1])
+        show(name, settings, *timed_ours(name, variant, task, options.seconds))
     if not options.variants:
-        rows.append(timed_trainer(settings, task, options.seconds))
-        show(rows[-1])
+        show("Hugging Face Trainer, eager", settings, *timed_trainer(settings, task, options.seconds))
         print(f"bf16 matrix product of this machine: {matrix_rate():.0f} TFLOP/s")
-    if options.json:
-        write_json(options.json, rows)
 
 
 def variants(settings: TrainSettings) -> dict[str, TrainSettings]:
@@ -99,7 +86,7 @@ def variants(settings: TrainSettings) -> dict[str, TrainSettings]:
 def random_task(settings: TrainSettings, examples: int) -> Task:
     generator = torch.Generator().manual_seed(0)
     if settings.subject == "text":
-        count = examples * settings.sequence_length + 1
+        count = examples // 2 * settings.sequence_length + 1
         tokens = torch.randint(0, VOCABULARY, (count,), dtype=torch.int32, generator=generator)
         train = Tokens("random", tokens.to(torch.uint16), VOCABULARY, words=0)
         return NextTokenPrediction(settings, train, [replace(train, tokens=train.tokens[:100])], DEVICE)
@@ -140,8 +127,8 @@ def ours(settings: TrainSettings, task: Task, folder: str | None) -> Iterator[No
             tracker.close()
 
 
-def timed_ours(name: str, settings: TrainSettings, task: Task, seconds: float) -> Row:
-    """Seconds per step: after a warm-up, as many steps as fit, in ten parts of which the median counts.
+def timed_ours(name: str, settings: TrainSettings, task: Task, seconds: float) -> tuple[float, float]:
+    """Seconds per step, the median of ten parts, and of the warm-up before.
 
     If tracked, their mean counts, because a measurement falls into few of them.
     """
@@ -162,14 +149,15 @@ def timed_ours(name: str, settings: TrainSettings, task: Task, seconds: float) -
         count = max(1, min(300, int(seconds / 10 / taken(5))))
         parts = sorted(taken(count) for _ in range(10))
         run.close()
-    return row(name, settings, sum(parts) / len(parts) if tracked else parts[5], warm_up)
+    return sum(parts) / len(parts) if tracked else parts[5], warm_up
 
 
-def timed_trainer(settings: TrainSettings, task: Task, seconds: float) -> Row:
+def timed_trainer(settings: TrainSettings, task: Task, seconds: float) -> tuple[float, float]:
     """The Hugging Face Trainer as one sets it up: eager, bf16 autocast, workers that prepare the examples."""
     import transformers
 
-    settings = replace(settings, batch_size=settings.micro_batch_size or settings.batch_size)
+    whole = settings.batch_size
+    settings = replace(settings, batch_size=settings.micro_batch_size or whole)
     shaped: Any = task.model()
     model = type(shaped)(shaped.config)
 
@@ -205,7 +193,8 @@ def timed_trainer(settings: TrainSettings, task: Task, seconds: float) -> Row:
         )
         trainer = transformers.Trainer(model, arguments, train_dataset=Examples(task), callbacks=[clock])
         trainer.train()
-    return row("Hugging Face Trainer, eager", settings, (clock.ended - clock.begun) / clock.steps, 0.0)
+    part = settings.batch_size / whole
+    return (clock.ended - clock.begun) / clock.steps / part, 0.0
 
 
 class Examples(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -231,35 +220,21 @@ class Examples(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"pixel_values": (image.float() - 128) / 64, "labels": index % 10}
 
 
-def operations(settings: TrainSettings) -> float:
-    """Floating-point operations of one image or token, forward and backward."""
-    width = settings.heads * settings.head_size
+def show(name: str, settings: TrainSettings, seconds: float, warm_up: float) -> None:
+    """Print a row; floating-point operations are those of one image or token, forward and backward."""
+    width, text = settings.heads * settings.head_size, settings.subject == "text"
     weights = settings.layers * settings.hidden_size * (4 * width + 2 * settings.mlp_size)
-    if settings.subject == "text":
+    if text:
         attention = settings.layers * settings.sequence_length * width
-        return 6.0 * (weights + VOCABULARY * settings.hidden_size + attention)
-    tokens = (settings.image_size // settings.patch_size) ** 2 + 1
-    patches = 3 * settings.patch_size**2 * settings.hidden_size
-    return 6.0 * tokens * (weights + patches + settings.layers * 2 * tokens * width)
-
-
-def row(name: str, settings: TrainSettings, seconds: float, warm_up: float) -> Row:
-    text = settings.subject == "text"
+        operations = 6.0 * (weights + VOCABULARY * settings.hidden_size + attention)
+    else:
+        tokens = (settings.image_size // settings.patch_size) ** 2 + 1
+        patches = 3 * settings.patch_size**2 * settings.hidden_size
+        operations = 6.0 * tokens * (weights + patches + settings.layers * 2 * tokens * width)
     units = settings.batch_size * (settings.sequence_length if text else 1) / seconds
-    return {
-        "name": name,
-        "unit": "tokens" if text else "images",
-        "seconds per step": seconds,
-        "per second": units,
-        "TFLOP/s": units * operations(settings) / 1e12,
-        "warm-up seconds": warm_up,
-    }
-
-
-def show(row: Row) -> None:
     print(
-        f"{row['name']:32s} {1e3 * row['seconds per step']:8.2f} ms a step {row['per second']:10,.0f} "
-        f"{row['unit']}/s {row['TFLOP/s']:6.0f} TFLOP/s, warm-up {row['warm-up seconds']:.0f} s",
+        f"{name:32s} {1e3 * seconds:8.2f} ms a step {units:10,.0f} {'tokens' if text else 'images'}/s "
+        f"{units * operations / 1e12:6.0f} TFLOP/s, warm-up {warm_up:.0f} s",
         flush=True,
     )
 

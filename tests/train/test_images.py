@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy
 import pytest
 import torch
-import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
@@ -15,7 +14,6 @@ from tiny_training import TINY, write_cifar
 from torch import nn
 
 from rankrise import RankriseError
-from rankrise.train import TrainSettings
 from rankrise.train._batches import epoch_plan
 from rankrise.train._data import images as cifar
 from rankrise.train._data.photographs import (
@@ -26,7 +24,6 @@ from rankrise.train._data.photographs import (
     read_image_folder,
 )
 from rankrise.train._images import cut
-from rankrise.train._networks import our_kernels_serve, vision_transformer
 from rankrise.train._rand_augment import COLOURS, MOVES, STRENGTH, moves_of, rand_augmented
 from rankrise.train._task import task_of
 
@@ -217,61 +214,3 @@ def test_an_operation_of_randaugment_is_pillows(name):
             assert (differences > 0).double().mean() < 0.01  # places half-way between two pixels
         else:
             assert int(differences.max()) <= 1
-
-
-@pytest.mark.parametrize(
-    ("attention", "hidden_size", "qkv_bias"),
-    [("auto", 16, False), ("short", 16, False), ("short", 16, True), ("short", 24, True)],
-)
-def test_faster_ways_change_neither_outputs_nor_gradients(tiny, attention, hidden_size, qkv_bias):
-    """The last layer's other tokens and masks are left out, and with `short` two of three matrix products."""
-    changes = {"attention": attention, "hidden_size": hidden_size, "qkv_bias": qkv_bias}
-    settings = replace(tiny, layers=3, head_size=16, precision="bf16", **changes)
-    ours = vision_transformer(settings, channels=3, classes=7).double()
-    theirs = transformers.ViTForImageClassification(ours.config).double()
-    theirs.load_state_dict(ours.state_dict())
-    pixels = torch.randn(5, 3, 8, 8, dtype=torch.float64)
-    outputs = []
-    for model in (ours, theirs):
-        logits = model(pixel_values=pixels).logits
-        nn.functional.cross_entropy(logits, torch.arange(5)).backward()
-        outputs.append(logits.detach())
-    torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
-    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-14, msg=name)
-
-
-def test_our_kernels_serve_the_papers_network_and_leave_others_to_the_library():
-    assert our_kernels_serve(TrainSettings())
-    for changed in ({"patch_size": 2}, {"head_size": 48}, {"precision": "fp32"}, {"dropout": 0.1}):
-        assert not our_kernels_serve(replace(TrainSettings(), **changed))
-
-
-def test_only_the_layers_are_scaled_and_the_weights_depend_on_the_seed_alone(tiny):
-    state = torch.get_rng_state()
-    whole = dict(vision_transformer(tiny, 1, 10).named_parameters())
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(6)
-    scaled = vision_transformer(replace(tiny, initialisation_scale=0.25), 1, 10)
-    for name, weight in scaled.named_parameters():
-        kept = "embeddings" in name or "layernorm" in name
-        assert torch.equal(weight, whole[name] if kept else 0.25 * whole[name]), name
-    other = vision_transformer(replace(tiny, seed=1), 1, 10)
-    assert not torch.equal(whole["classifier.weight"], other.classifier.weight)
-
-
-@pytest.mark.parametrize(
-    ("initialisation", "std", "largest", "biases"),
-    [
-        ("linear", 64**-0.5 / 3**0.5, 64**-0.5, True),
-        ("normal", 0.02, 0.2, False),
-        ("truncated-normal", 0.02 * 0.88, 0.04, False),  # 0.88: what the cut at two deviations leaves
-    ],
-)
-def test_linear_layers_begin_as_asked(tiny, initialisation, std, largest, biases):
-    model = vision_transformer(replace(tiny, hidden_size=64, initialisation=initialisation), 1, 10)
-    for layer in (model.vit.layers[0].attention.q_proj, model.vit.layers[0].mlp.fc1):
-        assert float(layer.weight.detach().std()) == pytest.approx(std, rel=0.1)
-        assert float(layer.weight.detach().abs().max()) <= largest
-    assert bool(model.vit.layers[0].mlp.fc1.bias.any()) == biases
-    assert float(model.vit.embeddings.position_embeddings.detach().std()) == pytest.approx(0.02, rel=0.3)

@@ -9,18 +9,22 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy
 import pytest
 import torch
 import transformers
-from tiny_training import TINY, TINY_TEXT, recipe_file, same_run, stop_at, write_stories
+from tiny_training import TINY, TINY_REGRESSION, TINY_TEXT, recipe_file, same_run, stop_at, write_stories
 
 from rankrise import RankriseError, watch
+from rankrise.recipes.train_settings import Optimiser
 from rankrise.record.folder import checkpoint_path, latest_checkpoint
 from rankrise.train import Interrupted, train
 from rankrise.train._begun import initial_model, last_checkpoint, settings_of
 from rankrise.train._images import DeviceImages
+
+SHORTER = replace(TINY, epochs=1, weight_decay=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +37,27 @@ def text(tmp_path_factory):
         yield asked, folder
 
 
-def test_a_run_stopped_twice_ends_as_one_that_was_not(tiny, whole_run, tmp_path):
-    for step in (4, 20):
+@pytest.mark.parametrize(
+    ("asked", "steps"),
+    [
+        (TINY, (4, 20)),
+        *((replace(SHORTER, optimiser=name), (8,)) for name in get_args(Optimiser) if name != "adamw"),
+        (replace(SHORTER, optimiser="sgd", momentum=0.0), (8,)),
+        (TINY_TEXT, (12,)),
+        (replace(TINY_TEXT, stream=True), (12,)),
+        (TINY_REGRESSION, (6,)),
+    ],
+)
+def test_a_stopped_run_ends_as_one_that_was_not(asked, steps, stories, cache, tmp_path):
+    asked = replace(asked, data_folder=str(stories))
+    train(replace(asked, stream=False), tmp_path / "whole")
+    for step in steps:
         with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
-            train(tiny, tmp_path / "run", progress=stop_at(step))
+            train(asked, tmp_path / "run", progress=stop_at(step))
         assert latest_checkpoint(tmp_path / "run").name == f"step-{step:010d}"
-    assert train(tiny, tmp_path / "run").step == 30
-    same_run(tmp_path / "run", whole_run)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_so_does_one_on_text_streamed_or_not(text, tmp_path, stream):
-    """Its tied weights are written once."""
-    asked, whole = text
-    with pytest.raises(Interrupted):
-        train(replace(asked, stream=stream), tmp_path / "run", progress=stop_at(12))
-    train(replace(asked, stream=stream), tmp_path / "run")
-    same_run(tmp_path / "run", whole)
+    train(asked, tmp_path / "run")
+    same_run(tmp_path / "run", tmp_path / "whole")
+    assert len(watch.heads(initial_model(tmp_path / "run"))) == asked.layers
 
 
 @pytest.mark.slow

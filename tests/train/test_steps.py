@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
-from typing import get_args
 
 import numpy
 import pytest
@@ -11,12 +10,11 @@ import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_training import TINY, TINY_TEXT, same_run, stop_at, write_stories
+from tiny_training import TINY, TINY_TEXT, write_stories
 from torch import nn
 
 from rankrise import RankriseError, watch
-from rankrise.recipes.train_settings import Optimiser
-from rankrise.train import Interrupted, train
+from rankrise.train import train
 from rankrise.train._optimiser import optimiser_of
 from rankrise.train._step import eager_step, steps_of
 from rankrise.train._task import task_of
@@ -201,15 +199,3 @@ def test_a_random_walk_has_adams_sizes_and_signs_of_its_own(tiny):
         torch.testing.assert_close((one - start).abs(), (other - start).abs(), rtol=1e-3, atol=1e-6)
         signs.append(((one - start) * (other - start)).flatten())
     assert (torch.cat(signs) > 0).double().mean() == pytest.approx(0.5, abs=0.1)  # of 186
-
-
-@pytest.mark.parametrize(
-    "changes", [*({"optimiser": name} for name in get_args(Optimiser)), {"optimiser": "sgd", "momentum": 0.0}]
-)
-def test_a_run_stopped_midway_ends_as_one_that_was_not(tiny, tmp_path, changes):
-    asked = replace(tiny, epochs=1, weight_decay=0.1, **changes)
-    train(asked, tmp_path / "whole")
-    with pytest.raises(Interrupted, match="SIGTERM at step 8"):
-        train(asked, tmp_path / "stopped", progress=stop_at(8))
-    train(asked, tmp_path / "stopped")
-    same_run(tmp_path / "whole", tmp_path / "stopped")

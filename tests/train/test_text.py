@@ -20,7 +20,6 @@ from rankrise.train._data.text import (
     read_tokenizer,
 )
 from rankrise.train._data.wikitext import detokenised, words_in
-from rankrise.train._networks import language_model
 from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._task import task_of
 
@@ -178,34 +177,6 @@ def drawn(name, count, words=0):
 def drawn_task(**changes):
     sets = [drawn("train", 100), drawn("other", 75, words=40)]
     return NextTokenPrediction(replace(TINY_TEXT, **changes), drawn("train", 3000), sets, CPU)
-
-
-def test_loss_and_gradients_are_the_librarys():
-    """With 28 columns of padding in the logits, and without a mask."""
-    task = drawn_task()
-    ours = task.model().double()
-    theirs = transformers.GPT2LMHeadModel(ours.config).double()
-    theirs.load_state_dict(ours.state_dict())
-    batch = next(task.batches(0, 0, 20, slice(None)))
-    inputs, targets = task.blocks(*batch)
-    assert ours(input_ids=inputs).logits.shape[-1] == 128
-    loss = task.loss(ours, *batch)
-    expected = nn.functional.cross_entropy(theirs(input_ids=inputs).logits.flatten(0, 1), targets.flatten())
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0)
-    loss.backward()
-    expected.backward()
-    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-7, msg=name)
-
-
-def test_only_the_layers_of_gpt2_are_scaled():
-    whole, scaled = (
-        dict(language_model(replace(TINY_TEXT, initialisation_scale=scale), VOCABULARY).named_parameters())
-        for scale in (1.0, 0.25)
-    )
-    for name, weight in whole.items():
-        kept = "wte" in name or "wpe" in name or ".ln_" in name
-        assert torch.equal(scaled[name], weight if kept else 0.25 * weight), name
 
 
 def test_perplexity_is_over_every_token_of_each_set_whatever_the_batch():

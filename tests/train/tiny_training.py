@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.record.folder import read_lines
-from rankrise.train import Reached, TrainSettings
+from rankrise.train import Reached, TrainSettings, read_recipe
 from rankrise.train._data.images import FILES, FOLDERS
 from rankrise.train._data.text import made_text
 
@@ -55,6 +55,11 @@ TINY_TEXT = replace(
     checkpoint_every=0.3,
 )
 """19 steps; checkpoints at 6, 11, 17 and 19."""
+TINY_REGRESSION = replace(
+    read_recipe("regression-stages"), examples=64, pairs=5, batch_size=16, layers=2, heads=2, head_size=8,
+    epochs=3, log_every=1, evaluate_every=1, checkpoint_every=1, measurements=4, spectra_epochs=(1,),
+)  # fmt: skip
+"""12 steps; checkpoints at 4, 8 and 12."""
 
 
 def same_run(one: Path, other: Path) -> None:
