@@ -23,8 +23,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Change:
     """`after` minus `before`: each is a product of two factors (left, right), or one whole matrix.
 
-    It holds the tensors that were passed, not copies: clone weights that go on training. An empty `before`
-    stands for a product of zero.
+    The tensors are those that were passed: clone weights that go on training. An empty `before` is zero.
     """
 
     before: tuple[Tensor, ...]
@@ -99,10 +98,7 @@ def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix,
     )
     was, now = ([(*one.shape, str(one.device)) for one in side] for side in (old, new))
     if was != now:
-        raise RankriseError(
-            f"The weights are {was} before and {now} after: pass the same weights at two moments, on one "
-            "device."
-        )
+        raise RankriseError(f"Weights are {was} before and {now} after: pass two moments on one device.")
     return Change(old, new)
 
 
@@ -130,9 +126,7 @@ def as_tensor(given: Matrix) -> Tensor:
 def refuse_quantised(weight: Tensor, what: str) -> None:
     """Refuse integers and 8-bit floats: without their scales, such numbers are not the weights."""
     if weight.dtype not in FLOATS:
-        raise RankriseError(
-            f"{what} has dtype {weight.dtype}: it is quantised, so dequantise the model first."
-        )
+        raise RankriseError(f"{what} has the quantised dtype {weight.dtype}: dequantise the model first.")
 
 
 def refuse_non_finite(bad: Tensor, name: str) -> None:
@@ -140,10 +134,7 @@ def refuse_non_finite(bad: Tensor, name: str) -> None:
     if bad.any():
         head = ", ".join(str(int(index) + 1) for index in bad.nonzero()[0])
         which = f", head {head} (counted from 1)," if head else ""
-        raise RankriseError(
-            f"{name or 'The matrix'}{which} holds nan or inf, which has no singular values: look for where "
-            "training diverged, or leave this layer out."
-        )
+        raise RankriseError(f"{name or 'The matrix'}{which} holds nan or inf: training may have diverged.")
 
 
 def divided(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -157,10 +148,9 @@ def _checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
     what = name or "The matrix"
     for factor in (left, right):
         refuse_quantised(factor, what)
-    if min(left.ndim, right.ndim) < 2 or left.shape[-1] != right.shape[-1] or left.device != right.device:
+    if min(left.ndim, right.ndim) < 2 or left.shape[-1] != right.shape[-1]:
         raise RankriseError(
-            f"{what} has factors {list(left.shape)} on {left.device} and {list(right.shape)} on "
-            f"{right.device}: pass [..., m, r] and [..., n, r] on one device."
+            f"{what}'s factors are {list(left.shape)} and {list(right.shape)}: pass [..., m, r], [..., n, r]."
         )
     batch = left.shape[:-2] or right.shape[:-2]
     left, right = (factor.expand(*batch, -1, -1) for factor in (left, right))

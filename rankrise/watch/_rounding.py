@@ -22,8 +22,7 @@ POWER_STEPS = 12
 
 
 class Noise(NamedTuple):
-    """The largest singular value [heads] to expect of matrices of rounding errors, and the sum of all
-    squares."""
+    """Expected largest singular value [heads] of matrices of rounding errors, and sum of all squares."""
 
     largest: Tensor
     square: Tensor

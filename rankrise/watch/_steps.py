@@ -104,8 +104,9 @@ def find_steps(
         else:
             heights = -np.minimum.accumulate(drawn)
         for first, last in windows.steps(heights):
-            if direction == "up":
-                counts = _stays(clock, drawn, first, last)
+            if direction == "up":  # more than the end of a dip, in the half of the time so far before it
+                before = drawn[np.searchsorted(clock, clock[first] / 2) : first + 1]
+                counts = before.max() <= (drawn[first] + drawn[last]) / 2
             else:
                 counts = _falls(clock, drawn, heights, (first, last), floor, noise)
             if counts:
@@ -177,12 +178,6 @@ class Windows:
                     continue
             joined.append((start, end))
         return joined
-
-
-def _stays(times: np.ndarray, curve: np.ndarray, first: int, last: int) -> bool:
-    """Whether a rise is more than the end of a dip, in the half of the time so far before it."""
-    before = curve[np.searchsorted(times, times[first] / 2) : first + 1]
-    return bool(before.max() <= (curve[first] + curve[last]) / 2)
 
 
 def _falls(

@@ -24,7 +24,7 @@ from rankrise.watch._rounding import variances
 from rankrise.watch._units import Tensors, Unit
 
 FETCHED = ".fetched"
-"""In the run's folder: checkpoints that are being fetched or measured."""
+"""Folder in the run's for checkpoints that are fetched or measured."""
 # Weights that are read and measured together: small enough to hold two parts, enough work for all cores.
 PART_BYTES = 2**27
 # Bytes of float64 copies of heads on an accelerator, which a history has to itself.
@@ -247,11 +247,12 @@ def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
 
 def _about_run(plan: HistoryPlan, note: str) -> dict[str, Any]:
     """The parts of run.json that the plan decides."""
+    products = [product for unit in plan.model.units for product, _ in unit.products]
     base = {"name": plan.begun.name if plan.base else "previous", "key": plan.begun.source.key()}
     history = {"series": plan.series, "base": base, "since": plan.since, "left_out": list(plan.left_out)}
     return {
         "model": plan.model.name,
-        "settings": {"products": plan.model.products, "top": plan.top},
+        "settings": {"products": list(dict.fromkeys(products)), "top": plan.top},
         "device": plan.device,
         "note": note,
         "extra": {"history": history, "notes": list(plan.notes)},

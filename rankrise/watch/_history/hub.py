@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,10 +99,8 @@ class HubRevision:
     @cached_property
     def _files(self) -> dict[str, int]:
         """Names and sizes of the files at the top of the revision."""
-        api = _hub().HfApi()
-        found = _ask(
-            str(self), lambda: api.model_info(self.repository, revision=self.commit, files_metadata=True)
-        )
+        ask = partial(_hub().HfApi().model_info, self.repository, revision=self.commit, files_metadata=True)
+        found = _ask(str(self), ask)
         return {one.rfilename: one.size or 0 for one in found.siblings or () if "/" not in one.rfilename}
 
     @cached_property
@@ -113,12 +111,9 @@ class HubRevision:
                 return [whole]
             index = f"{whole}.index.json"
             if index in self._files:
-                return sorted(
-                    set(json.loads(self._bytes(index, 0, self._files[index]))["weight_map"].values())
-                )
-        raise RankriseError(
-            f"{self} has neither {' nor '.join(WHOLE)}: leave it out, with a pattern for the steps."
-        )
+                places = json.loads(self._bytes(index, 0, self._files[index]))["weight_map"]
+                return sorted(set(places.values()))
+        raise RankriseError(f"{self} has neither {' nor '.join(WHOLE)}: leave it out, by a pattern of steps.")
 
     @property
     def _pickled(self) -> bool:
@@ -148,9 +143,8 @@ class HubRevision:
         headers = hub.utils.build_hf_headers() | {"Range": f"bytes={begin}-{end - 1}"}
 
         def get() -> bytes:
-            response = hub.utils.get_session().get(
-                url, headers=headers, timeout=hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
-            )
+            session, timeout = hub.utils.get_session(), hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
+            response = session.get(url, headers=headers, timeout=timeout)
             hub.utils.hf_raise_for_status(response)
             data: bytes = response.content
             if response.status_code == 200:  # the server knows no ranges and sent the whole file
@@ -164,9 +158,8 @@ class HubRevision:
 
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; a branch hides a tag of its name."""
-    refs = _ask(
-        f"{repository}, which is not a folder here,", lambda: _hub().HfApi().list_repo_refs(repository)
-    )
+    ask = partial(_hub().HfApi().list_repo_refs, repository)
+    refs = _ask(f"{repository}, which is not a folder here,", ask)
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 

@@ -99,11 +99,6 @@ class Model:
     units: Sequence[Unit]
     name: str
 
-    @property
-    def products(self) -> list[str]:
-        """The products of heads that are measured."""
-        return list(dict.fromkeys(product for unit in self.units for product, _ in unit.products))
-
     def wanted(self, checkpoint: Checkpoint) -> list[str]:
         """The names in a checkpoint of all that the units need."""
         stored = self.architecture.bind(checkpoint).stored
@@ -243,11 +238,8 @@ def _model(entry: Entry, choice: Choice, model: nn.Module | None, scratch: Path)
         architecture = architecture_of(config)
         name = type(architecture.model).__name__
     elif choice.matrices:
-        architecture, name, choice = (
-            Opened(nn.Module()),
-            "matrices",
-            Choice((), matrices=choice.matrices),
-        )
+        architecture, name = Opened(nn.Module()), "matrices"
+        choice = Choice((), matrices=choice.matrices)
         header = entry.source.header()
         for path in header.names:
             if len(header.shape(path)) == 2 and 0 not in header.shape(path):
@@ -261,8 +253,8 @@ def _model(entry: Entry, choice: Choice, model: nn.Module | None, scratch: Path)
                 owner.register_parameter(leaf, nn.Parameter(empty, requires_grad=False))
     else:
         raise RankriseError(
-            f"{entry.name} has no config.json beside its weights, so its heads cannot be told apart: pass "
-            "model=... in Python, or measure plain matrices with --matrices '*'."
+            f"{entry.name} has no config.json beside its weights: pass model=... in Python, or measure plain "
+            "matrices with matrices='*'."
         )
     return Model(architecture, find_units(architecture.model, choice), name)
 
@@ -293,7 +285,7 @@ def step_of(name: str) -> int | None:
 
 
 def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], int | None]:
-    """Turn `steps` into a function: a mapping, a CSV file with lines `name,step`, a pattern, or the rule."""
+    """The function that gives a name's step, from a mapping, a CSV file, a pattern, or `step_of`."""
     if steps is None:
         return step_of
     if isinstance(steps, Mapping):
@@ -309,8 +301,7 @@ def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], i
         groups = 0
     if groups != 1:
         raise RankriseError(
-            f"steps is {pattern!r}: pass a pattern with one group around the step's digits, such as "
-            r"'stage1-step(\d+)', or the path of a CSV file with lines name,step."
+            f"steps is {pattern!r}: pass a pattern with one group around the digits, or a CSV file."
         )
     return lambda name: int(found[1]) if (found := re.search(pattern, name)) else None
 
@@ -330,7 +321,7 @@ def find_series(
         if not folder.is_dir():
             raise RankriseError(
                 f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or "
-                "OWNER/NAME of a model on the Hugging Face Hub (where OWNER is not a folder)."
+                "OWNER/NAME of a model on the Hugging Face Hub."
             )
         if has_run(folder):
             inside = (folder / name for name in (SERIES, CHECKPOINTS))
@@ -344,14 +335,13 @@ def find_series(
     for one, other in pairwise(entries):
         if one.step == other.step:
             raise RankriseError(
-                f"{one.name!r} and {other.name!r} are both step {one.step} by their names: choose with a "
-                r"pattern for the steps, such as --steps 'stage1-step(\d+)', or with a table."
+                f"{one.name!r} and {other.name!r} are both step {one.step}: pass steps, a pattern or a table."
             )
     if len(entries) < 2:
         names = ", ".join(source.name for source in found[:5]) or "none"
         raise RankriseError(
             f"{series} has fewer than two checkpoints with a step in the name (found: {names}): pass a "
-            "longer series, and --steps with a pattern or a table if the names tell steps in another way."
+            "longer series, or steps, a pattern or a table."
         )
     return entries, left_out
 
@@ -366,8 +356,7 @@ def source_of(place: str | Path) -> LocalCheckpoint | HubRevision:
         if source.name == (revision or "main"):
             return source
     raise RankriseError(
-        f"There is no checkpoint {str(place)!r}: pass a folder or file with weights, or OWNER/NAME@REVISION "
-        "with a branch or tag of a model on the Hugging Face Hub."
+        f"There is no checkpoint {str(place)!r}: pass a folder, a file, or OWNER/NAME@REVISION on the Hub."
     )
 
 
