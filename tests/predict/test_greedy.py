@@ -125,18 +125,23 @@ def test_ties_are_reported_not_hidden():
     assert not predict.check_assumptions(tied, stages).nondegeneracy.holds
 
 
-def test_an_exponential_tail_ends_with_what_was_found_and_why():
-    """The first coordinate has a minimum; the second one's loss falls for ever."""
-    stages = predict.greedy(lambda a: ((a[0] - 2) ** 2) / 2 + torch.nn.functional.softplus(-a[1]), 2)
-    assert stages.ending == "not converged"
-    assert len(stages) == 1
-    assert stages[0].coordinate == 0
+def tail(a):
+    """Its first coordinate has a minimum; the second one's loss falls for ever."""
+    return ((a[0] - 2) ** 2) / 2 + torch.nn.functional.softplus(-a[1])
 
 
-def test_zero_may_be_a_stationary_point():
-    stages = predict.greedy(lambda a: (a**4).sum(), 2)
-    assert len(stages) == 0
-    assert stages.ending == "flat at zero"
+@pytest.mark.parametrize(
+    ("loss", "sizes", "ending", "count"),
+    [
+        (tail, {"size": 2}, "not converged", 1),
+        (lambda a: torch.nn.functional.softplus(-a.sum()), {"shapes": [(2, 2)]}, "not converged", 0),
+        (lambda a: (a**4).sum(), {"size": 2}, "flat at zero", 0),
+        (lambda a, b: ((a @ b).trace() - 1) ** 2, {"shapes": [(2, 2), (2, 2)]}, "flat at zero", 0),
+    ],
+)
+def test_an_end_keeps_what_was_found_and_says_why(loss, sizes, ending, count):
+    stages = predict.greedy(loss, **sizes)
+    assert (stages.ending, len(stages)) == (ending, count)
 
 
 def test_stages_survive_strict_json():

@@ -54,8 +54,10 @@ def check_slopes(network, starts, stages, scales=(-100, -300), tolerance=1e-4):
         assert not times[len(expected) :].isfinite().any()
 
 
-@pytest.mark.parametrize("log10_alpha", [-4, -8])
-@pytest.mark.parametrize("network", [predict.matrix_sensing(3, 2, samples=30), predict.full_head(2, 3, 20)])
+@pytest.mark.parametrize(
+    ("network", "log10_alpha"),
+    [(predict.matrix_sensing(3, 2, samples=30), -8), (predict.full_head(2, 3, 20), -4)],
+)
 def test_the_flow_is_that_of_the_plain_weights(network, log10_alpha):
     starts = predict.random_start(network, seed=1)
     first = predict.greedy(network, max_stages=1)[0].time

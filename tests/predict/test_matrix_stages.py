@@ -125,7 +125,7 @@ def test_the_sign_of_the_last_exponent_decides_a_square_product():
     assert 0 < flipped < 8
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([(2, 2), (3, 3), (2, 4), (4, 2)]))
 def test_times_do_not_depend_on_the_basis_of_the_data(seed, shape):
     network = predict.matrix_sensing(*shape, samples=30, seed=seed)
@@ -154,17 +154,6 @@ def test_large_networks_take_krylov_spaces_to_the_same_points(monkeypatch):
     assert [s.time for s in krylov] == pytest.approx([s.time for s in dense], rel=1e-6)
     for ours, theirs in zip(krylov, dense, strict=True):
         torch.testing.assert_close(ours.points, theirs.points, rtol=0, atol=1e-6)
-
-
-def test_no_gradient_at_zero_is_told():
-    stages = predict.greedy(lambda a, b: ((a @ b).trace() - 1) ** 2, shapes=[(2, 2), (2, 2)])
-    assert (stages.ending, len(stages)) == ("flat at zero", 0)
-
-
-def test_an_exponential_tail_has_no_point_of_rest():
-    data = gaussian(3, 2, 2)
-    stages = predict.greedy(lambda a: torch.nn.functional.softplus(-(a * data).sum()), shapes=[(2, 2)])
-    assert (stages.ending, len(stages)) == ("not converged", 0)
 
 
 def test_a_direction_that_moves_into_another_block_ends_the_prediction():

@@ -66,7 +66,7 @@ def looped_loss(outputs: list[list[float]], targets: list[list[float]], objectiv
     return total
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(sizes, sizes, sizes, seeds, st.sampled_from(OBJECTIVES))
 def test_head_is_equation_1(dimension, tokens, samples, seed, objective):
     network = diagonal_head(dimension, tokens, samples, seed, objective)
@@ -79,7 +79,7 @@ def test_head_is_equation_1(dimension, tokens, samples, seed, objective):
     assert float(network(a)) == pytest.approx(sum(losses) / samples, rel=1e-12, abs=1e-14)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sizes, sizes, st.integers(1, 12), seeds, st.sampled_from(OBJECTIVES))
 def test_derivatives_of_head_at_every_size(dimension, tokens, samples, seed, objective):
     network = diagonal_head(dimension, tokens, samples, seed, objective)
