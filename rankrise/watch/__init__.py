@@ -18,12 +18,11 @@ from rankrise.watch._change import change
 from rankrise.watch._check import check
 from rankrise.watch._compare import compare, overlap
 from rankrise.watch._families import Attention
-from rankrise.watch._heads import heads
+from rankrise.watch._heads import add_family, heads, remove_family
 from rankrise.watch._history.history import history
 from rankrise.watch._history.plan import history_plan
 from rankrise.watch._linear import linear
 from rankrise.watch._ranks import effective_rank, energy_rank, stable_rank
-from rankrise.watch._recognise import add_family, remove_family
 from rankrise.watch._schedule import Schedule, Spaced
 from rankrise.watch._spectra import leading_vectors, singular_values
 from rankrise.watch._stages import Curve as Curve

@@ -19,7 +19,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.watch._families import ROLES
-from rankrise.watch._heads import family_template, none_read, unwrap
+from rankrise.watch._heads import (
+    family_template,
+    find_attention,
+    none_read,
+    recognised,
+    record_verdict,
+    unwrap,
+)
 from rankrise.watch._linear import (
     Projection,
     Unreadable,
@@ -30,7 +37,6 @@ from rankrise.watch._linear import (
     read_as,
     works_as_known,
 )
-from rankrise.watch._recognise import find_attention, recognised, record_verdict
 from rankrise.watch._roles import NORMALISED, ROTARY, acts_on_heads
 
 TOLERANCE = 1e-4

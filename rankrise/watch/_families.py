@@ -90,8 +90,6 @@ def torch_multihead(module: Any) -> Attention | None:
     """`torch.nn.MultiheadAttention`: one (3E, E) weight, or three where keys and values have other sizes."""
     if not isinstance(module, nn.MultiheadAttention):
         return None
-    if type(module).__module__.startswith("torch.ao."):
-        raise Unreadable("it is quantised: dequantise the model first")
     if module.in_proj_weight is not None:
         parts = linear(module.in_proj_weight, module.in_proj_bias).split(3)
     else:

@@ -104,7 +104,15 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         if not (folder / file).is_file():
             raise RankriseError(f"{str(folder)!r} has no {file}: pass the folder of a PEFT adapter.")
     config = read_json(folder / ADAPTER_CONFIG)
-    _refuse_other_kinds(folder, config)
+    start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
+    special = [name for name in _NOT_A_PRODUCT if config.get(name)]
+    special += [f"a base that {start} moved"] if start in _MOVES_THE_BASE else []
+    if config.get("peft_type") != "LORA" or special:
+        what = " and ".join([f"of type {config.get('peft_type')}", *special])
+        raise RankriseError(
+            f"{str(folder)!r} holds an adapter {what}: pass plain LoRA, a product of two factors, as PEFT "
+            "saves it with path_initial_model_for_weight_conversion."
+        )
     try:
         tensors = load_file(folder / TENSORS)
     except SafetensorError as error:
@@ -121,31 +129,14 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             refuse_quantised(factor, f"a factor for {name} in {str(folder)!r}")
             if not factor.float().isfinite().all():
                 raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite.")
-        factors[name] = (left.float() * _scale(config, name, right.shape[0]), right.float())
+        patterns = (config.get("alpha_pattern") or {}).items()
+        fitting = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", name))
+        alpha = float(next(fitting, config.get("lora_alpha", 8)))
+        scale = alpha / max(right.shape[0], 1) ** (0.5 if config.get("use_rslora") else 1)
+        factors[name] = (left.float() * scale, right.float())
 
     left_over = [key for key in tensors if ".lora_" in key]
     if left_over or not factors:
         what = left_over[0] if left_over else "no LoRA factors"
         raise RankriseError(f"{str(folder)!r} holds {what}: pass a LoRA adapter of linear layers alone.")
     return StoredAdapter(folder, config, factors, tensors, dtype)
-
-
-def _refuse_other_kinds(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse adapters whose change is not a product of two factors added to the base on disk."""
-    start = str(config.get("init_lora_weights", True)).split("_")[0].lower()
-    special = [name for name in _NOT_A_PRODUCT if config.get(name)]
-    special += [f"a base that {start} moved"] if start in _MOVES_THE_BASE else []
-    if config.get("peft_type") != "LORA" or special:
-        what = " and ".join([f"of type {config.get('peft_type')}", *special])
-        raise RankriseError(
-            f"{str(folder)!r} holds an adapter {what}: pass plain LoRA, a product of two factors, as PEFT "
-            "saves it with path_initial_model_for_weight_conversion."
-        )
-
-
-def _scale(config: dict[str, Any], module: str, rank: int) -> float:
-    """`alpha / r`, or `alpha / sqrt(r)` for rsLoRA, with the alpha of the first pattern that matches."""
-    patterns = (config.get("alpha_pattern") or {}).items()
-    matching = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", module))
-    alpha = next(matching, config.get("lora_alpha", 8))
-    return float(alpha) / max(rank, 1) ** (0.5 if config.get("use_rslora") else 1)

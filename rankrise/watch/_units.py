@@ -12,9 +12,8 @@ from torch.distributed.tensor import DTensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import tensor_name
 from rankrise.watch._ceilings import PRODUCTS, adapter_ceilings
-from rankrise.watch._heads import heads, unwrap
+from rankrise.watch._heads import heads, recognise, unwrap
 from rankrise.watch._linear import is_linear, linear, plain_name, read_as
-from rankrise.watch._recognise import recognise
 
 Tensors = dict[str, Tensor]
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._recognise import _added
+from rankrise.watch._heads import _added
 
 
 @pytest.fixture(autouse=True)
