@@ -261,6 +261,17 @@ export class Plot {
       start = null;
       this.brush.toggleAttribute("hidden", true);
     };
+    const zoomIn = () => this.zoom.by(2, this.cursor);
+    const showAll = () => this.zoom.set(null);
+    const keys = {
+      "+": zoomIn,
+      "=": zoomIn,
+      "-": () => this.zoom.by(0.5, this.cursor),
+      0: showAll,
+      Escape: showAll,
+      ArrowLeft: () => this.zoom.pan(-0.2),
+      ArrowRight: () => this.zoom.pan(0.2),
+    };
     const handlers = {
       pointerdown: (event) => {
         if (event.button) return;
@@ -286,27 +297,14 @@ export class Plot {
       },
       pointercancel: stop,
       pointerleave: () => this.leave(),
-      keydown: (event) => this.press(event),
+      keydown: (event) => {
+        const act = keys[event.key];
+        if (!act || event.ctrlKey || event.metaKey || event.altKey || this.options.still) return;
+        event.preventDefault();
+        act();
+      },
     };
     for (const [kind, act] of Object.entries(handlers)) this.svg.addEventListener(kind, act);
-  }
-
-  press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || this.options.still) return;
-    const zoomIn = () => this.zoom.by(2, this.cursor);
-    const showAll = () => this.zoom.set(null);
-    const actions = {
-      "+": zoomIn,
-      "=": zoomIn,
-      "-": () => this.zoom.by(0.5, this.cursor),
-      0: showAll,
-      Escape: showAll,
-      ArrowLeft: () => this.zoom.pan(-0.2),
-      ArrowRight: () => this.zoom.pan(0.2),
-    };
-    if (!actions[event.key]) return;
-    event.preventDefault();
-    actions[event.key]();
   }
 
   /** Read the plot at a place: light up the nearest line, and its twin, and say what it is. */

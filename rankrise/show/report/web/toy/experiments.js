@@ -1,7 +1,7 @@
 // The other experiments: smaller initialisations, gradient descent, full weights, perturbations.
 
 import { state, watch, Zoom } from "../controls.js";
-import { highest, known, spread } from "../data.js";
+import { highest, known, mean, spread } from "../data.js";
 import { absent, fixed, h, number, percent, plural, power, productName, signed } from "../dom.js";
 import { pair, Plot } from "../plot.js";
 import { plotOfTime, runs, sideBySide } from "./run.js";
@@ -36,7 +36,8 @@ export function convergence() {
       content: () => {
         const { flows = [], rules = [] } = run.seed ?? {};
         const lines = run.seed ? [{ ...run.seed.theory("loss"), name: "Algorithm 1, the limit" }] : [];
-        lines.push(...flows.map((flow, index) => ({ name: flow.scale, shade: spread(index, flows.length), ...flow.loss })));
+        const shade = (index) => spread(index, flows.length);
+        lines.push(...flows.map((flow, index) => ({ name: flow.scale, shade: shade(index), ...flow.loss })));
         const summary = "The smaller α is, the sharper the steps and the closer they come to the dashed limit.";
         return { lines, rules, logY: state.logLoss, summary: flows.length > 1 ? summary : "" };
       },
@@ -76,8 +77,7 @@ function timeErrors(seed) {
 
 function median(values) {
   const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return mean([sorted[(sorted.length - 1) >> 1], sorted[sorted.length >> 1]]);
 }
 
 /** Weights that are full matrices: singular values, one after another. */

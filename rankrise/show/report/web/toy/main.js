@@ -30,23 +30,21 @@ function controls() {
   const end = times.findIndex((time, index) => time - times[index - 1] === longest);
   state.time = end > 0 ? (times[end - 1] + times[end]) / 2 : 0;
 
-  const seedChoice = select("seed", "Seed ", () => names.map((name) => [name, name]));
-  seedChoice.hidden = names.length < 2;
-  document.getElementById("choices").append(alphaChoice(alphas), seedChoice, timeChoice());
-  document.getElementById("view").append(
-    checkbox("staircase", "Algorithm 1 (dashed)"),
-    checkbox("logLoss", "loss on a log scale"),
-    zoomButtons(timeZoom, "rescaled time", "time", () => state.time),
-  );
-}
-
-function alphaChoice(alphas) {
   const radios = alphas.map((alpha) => {
     const onchange = () => choose({ alpha });
     const input = h("input", { type: "radio", name: "alpha", value: alpha, checked: alpha === state.alpha, onchange });
     return h("label", {}, input, h("span", {}, scaleText(alpha)));
   });
-  return h("fieldset", { class: "alphas" }, h("legend", {}, "Initialisation scale ", h("var", {}, "α")), radios);
+  const legend = h("legend", {}, "Initialisation scale ", h("var", {}, "α"));
+  const alphaChoice = h("fieldset", { class: "alphas" }, legend, radios);
+  const seedChoice = select("seed", "Seed ", () => names.map((name) => [name, name]));
+  seedChoice.hidden = names.length < 2;
+  document.getElementById("choices").append(alphaChoice, seedChoice, timeChoice());
+  document.getElementById("view").append(
+    checkbox("staircase", "Algorithm 1 (dashed)"),
+    checkbox("logLoss", "loss on a log scale"),
+    zoomButtons(timeZoom, "rescaled time", "time", () => state.time),
+  );
 }
 
 function timeChoice() {

@@ -106,8 +106,10 @@ function panel(run) {
     const begun = seed.begun(time);
     const where = begun ? `Stage ${begun} of ${seed.stages.length}` : "Before the first stage";
     heading.replaceChildren(where, h("span", {}, ` at rescaled time ${fixed(time, 3)}`));
-    next.replaceChildren(...nextWords(seed, time, begun));
-    strips.replaceChildren(...[...seed.groups].map(([kind, coordinates]) => strip(seed, kind, coordinates, time, begun)));
+    const stage = seed.stages[begun];
+    next.replaceChildren(...(stage ? nextWords(seed, stage, time) : [`Algorithm 1 has ended. ${seed.message}`]));
+    const groups = [...seed.groups];
+    strips.replaceChildren(...groups.map(([kind, coordinates]) => strip(seed, kind, coordinates, time, begun)));
     numbers.replaceChildren(panelTable(seed, time, begun));
   });
   const signs = [h("span", { class: "key-bar" }), " flow  ", h("span", { class: "key-tick" }), " Algorithm 1  "];
@@ -115,14 +117,11 @@ function panel(run) {
   return h("aside", { class: "now", "aria-label": `Now: ${run.name}` }, words, strips, key, numbers);
 }
 
-function nextWords({ labels, stages, message }, time, begun) {
-  const stage = stages[begun];
-  if (!stage) return [`Algorithm 1 has ended. ${message}`];
-  const { coordinate, sign, tied, runner_up } = stage;
+function nextWords({ labels }, { coordinate, sign, tied, runner_up, time }, now) {
   const then = runner_up === null ? "" : `; the runner-up would come at ${number(runner_up)}`;
   const rest = tied.length ? `, tied with ${tied.map((other) => labels[other]).join(", ")}` : then;
-  const [name, when] = [labels[coordinate], number(stage.time)].map((text) => h("strong", {}, text));
-  const wait = `, ${number(stage.time - time, 2)} from now${rest}.`;
+  const [name, when] = [labels[coordinate], number(time)].map((text) => h("strong", {}, text));
+  const wait = `, ${number(time - now, 2)} from now${rest}.`;
   return ["Algorithm 1: next is ", name, ` (${sign > 0 ? "+" : "−"}) at `, when, wait];
 }
 
@@ -197,12 +196,23 @@ export function stageTable() {
     watch(["alpha", "seed"], () => {
       const { seed } = run;
       if (!seed) return holder.replaceChildren(absent("Algorithm 1 has not been run here."));
-      const { flow, stages } = seed;
+      const { flow, stages, labels } = seed;
       const count = plural(stages.length, "stage");
       const caption = flow ? `${count}; the flow is the one at ${flow.scale}` : count;
       const head = ["stage", "T", "coordinate", "sign", ...(flow ? ["flow", "flow − T"] : [])];
       head.push("loss after", "active", "runner-up", "remarks");
-      const rows = stages.map((_, index) => stageRow(seed, index));
+      const names = (coordinates) => coordinates.map((one) => labels[one]).join(", ");
+      const rows = stages.map(({ time, coordinate, sign, loss, point, runner_up, left, tied }, index) => {
+        const since = flow?.activeNear(coordinate, time);
+        const ofFlow = flow ? [fixed(since, 4), signed(since - time, 4)] : [];
+        const remarks = [
+          ...(seed.order.get(coordinate) === index ? [] : ["again"]),
+          ...(left.length ? [`${names(left)} left`] : []),
+          ...(tied.length ? [`tied with ${names(tied)}`] : []),
+        ];
+        const about = [index + 1, fixed(time, 4), labels[coordinate], sign > 0 ? "+" : "−"];
+        return [...about, ...ofFlow, number(loss), point.length, fixed(runner_up, 4), remarks.join("; ")];
+      });
       const kind = stages.length > MOST_ROWS ? "stage-list tall" : "stage-list";
       holder.replaceChildren(scrolling(`Stages of ${run.name}`, table(caption, head, rows), kind));
       holder.querySelectorAll("tbody tr").forEach((row, index) => {
@@ -215,27 +225,4 @@ export function stageTable() {
     });
     return holder;
   });
-}
-
-function stageRow(seed, index) {
-  const { stages, flow, labels } = seed;
-  const { time, coordinate, sign, loss, point, runner_up, left, tied } = stages[index];
-  const since = flow?.activeNear(coordinate, time);
-  const names = (coordinates) => coordinates.map((one) => labels[one]).join(", ");
-  const remarks = [
-    seed.order.get(coordinate) === index ? "" : "again",
-    left.length ? `${names(left)} left` : "",
-    tied.length ? `tied with ${names(tied)}` : "",
-  ];
-  return [
-    index + 1,
-    fixed(time, 4),
-    labels[coordinate],
-    sign > 0 ? "+" : "−",
-    ...(flow ? [fixed(since, 4), signed(since - time, 4)] : []),
-    number(loss),
-    point.length,
-    fixed(runner_up, 4),
-    remarks.filter(Boolean).join("; "),
-  ];
 }

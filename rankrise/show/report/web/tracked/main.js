@@ -36,7 +36,15 @@ function controls() {
   watch(["layer"], () => (ofHead.querySelector("select").disabled = state.layer < 0));
   watch(["run"], () => [ofLayer, ofHead].forEach((choice) => (choice.hidden = !here().layers.length)));
 
-  document.getElementById("choices").append(runChoice("run", "Run "), kinds, ofLayer, ofHead, stepChoice());
+  const shownStep = () => {
+    const text = here().empty ? "no ranks" : here().now;
+    return { value: state.place, max: Math.max(0, here().steps.length - 1), step: 1, text, words: text };
+  };
+  const pick = (place) => ({ place: Math.round(place) });
+  const parts = slider("step", "Measured step", SECONDS_TO_PLAY, ["run", "place"], shownStep, pick);
+  const time = h("div", { class: "time steps" }, parts.play, parts.input, parts.shown);
+
+  document.getElementById("choices").append(runChoice("run", "Run "), kinds, ofLayer, ofHead, time);
   document.getElementById("view").append(
     checkbox("logTime", "time on a log scale"),
     checkbox("logLoss", "loss on a log scale"),
@@ -52,15 +60,4 @@ function runChoice(id, words) {
   const choice = select("run", words, () => runs.map(({ name }, index) => [index, name]), { id, pick: showRun });
   choice.hidden = runs.length < 2;
   return choice;
-}
-
-function stepChoice() {
-  const last = () => Math.max(0, here().steps.length - 1);
-  const read = () => {
-    const text = here().empty ? "no ranks" : here().now;
-    return { value: state.place, max: last(), step: 1, text, words: text };
-  };
-  const pick = (place) => ({ place: Math.round(place) });
-  const { input, play, shown } = slider("step", "Measured step", SECONDS_TO_PLAY, ["run", "place"], read, pick);
-  return h("div", { class: "time steps" }, play, input, shown);
 }

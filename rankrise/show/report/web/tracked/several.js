@@ -27,25 +27,24 @@ export function runList() {
 /** Stable rank at the end against the initialisation scale, over all heads and by layer. */
 export function byScale() {
   if (new Set(runs.flatMap((run) => run.scale ?? [])).size < 2) return;
-  const ofAll = (run) => {
-    return run.products.map((product) => {
+  const ofHeads = () =>
+    here().products.map((product) => {
       const look = { name: `change of ${product}`, style: LOOKS[product] };
-      return { ...look, curvesOf: (one) => one.kinds.stable[product]?.flat() };
+      return { ...look, curvesOf: (run) => run.kinds.stable[product]?.flat() };
     });
-  };
-  const name = "Stable rank of the change by initialisation scale, all heads";
-  put("glance-here", scalePlot(ofAll, { name, title: "At the end, by initialisation scale" }).figure);
-  const ofLayers = PRODUCTS.map((product) => {
-    const name = `Stable rank of the change of ${product} by initialisation scale`;
-    const linesOf = ({ layers }) =>
-      layers.map(({ title }, layer) => {
-        const look = { label: `layer ${layer + 1}`, shade: spread(layer, layers.length), direct: true };
-        return { name: title, ...look, curvesOf: (one) => one.kinds.stable[product]?.[layer] };
-      });
-    const options = { name, title: ["Stable rank of ", ...changeOf(product), " by initialisation scale"], labelled: 8 };
-    return scalePlot(linesOf, options);
-  });
-  put("runs-here", pair(...ofLayers));
+  const ofLayers = (product) => () =>
+    here().layers.map(({ title }, layer, all) => {
+      const look = { label: `layer ${layer + 1}`, shade: spread(layer, all.length), direct: true };
+      return { name: title, ...look, curvesOf: (run) => run.kinds.stable[product]?.[layer] };
+    });
+  const name = (product) => `Stable rank of the change${product} by initialisation scale`;
+  const title = (product) => ["Stable rank of ", ...changeOf(product), " by initialisation scale"];
+  const options = { name: `${name("")}, all heads`, title: "At the end, by initialisation scale" };
+  put("glance-here", scalePlot(ofHeads, options).figure);
+  const plots = PRODUCTS.map((product) =>
+    scalePlot(ofLayers(product), { name: name(` of ${product}`), title: title(product), labelled: 8 }),
+  );
+  put("runs-here", pair(...plots));
 }
 
 /** The mean of what curves end with at each scale, of the runs of the chosen one's data. */
@@ -62,7 +61,7 @@ function scalePlot(linesOf, options) {
       const { study } = here();
       const alike = runs.filter((run) => run.study === study && run.scale !== null && !run.empty);
       const scales = [...new Set(alike.map((run) => run.scale))].sort((a, b) => a - b);
-      const lines = linesOf(here()).map(({ curvesOf, ...look }) => {
+      const lines = linesOf().map(({ curvesOf, ...look }) => {
         const endsAt = (scale) =>
           alike.filter((run) => run.scale === scale).flatMap((run) => curvesOf(run) ?? []).map((curve) => curve.at(-1));
         return { ...look, ...known(scales, scales.map((scale) => mean(endsAt(scale)))) };
