@@ -28,7 +28,9 @@ from rankrise.watch._spectra import leading_vectors, singular_values
 from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import StagesFound as StagesFound
 from rankrise.watch._stages import find_stages
-from rankrise.watch._streams import tensorboard, trackio, wandb
+from rankrise.watch._streams import TensorBoard as tensorboard
+from rankrise.watch._streams import Trackio as trackio
+from rankrise.watch._streams import WeightsAndBiases as wandb
 from rankrise.watch._tracker import RankTracker
 
 __all__ = [

@@ -62,7 +62,20 @@ def begin(
     info = {
         "model": about["model"],
         "settings": about["settings"],
-        "layers": [_layer(unit) for unit in units if unit.is_layer],
+        "layers": [
+            {
+                "name": unit.name,
+                "heads": unit.all_heads,
+                "tracked_heads": list(unit.heads),
+                "groups": list(unit.group),
+                "d_model": unit.d_model,
+                "d_head": unit.d_head,
+                "notes": list(unit.notes),
+            }
+            | ({"ceilings": unit.ceilings} if unit.ceilings else {})
+            for unit in units
+            if unit.is_layer
+        ],
         "matrices": [
             {"name": unit.name, "shape": list(weights[unit.name]["matrix"].shape)}
             for unit in units
@@ -79,8 +92,15 @@ def begin(
         "note": about["note"],
         "extra": adapter | about["extra"],
     }
-    if overwrite:
-        _remove(folder)
+    if overwrite:  # what else is in the folder stays
+        if has_run(folder):
+            read_run(folder, "tracked")
+            logging.getLogger("rankrise").warning(
+                "Tracking: the run in %s is removed, to start over.", folder
+            )
+        spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
+        for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
+            path.unlink(missing_ok=True)
     if has_run(folder):
         old = read_run(folder, "tracked")
         _refuse_another_model(folder, old, info)
@@ -116,28 +136,6 @@ def read_initial(folder: Path, units: Sequence[Unit]) -> dict[str, Tensors]:
     return {unit.name: {role: tensors[unit.key(role)] for role in unit.roles} for unit in units}
 
 
-def _layer(unit: Unit) -> dict[str, Any]:
-    return {
-        "name": unit.name,
-        "heads": unit.all_heads,
-        "tracked_heads": list(unit.heads),
-        "groups": list(unit.group),
-        "d_model": unit.d_model,
-        "d_head": unit.d_head,
-        "notes": list(unit.notes),
-    } | ({"ceilings": unit.ceilings} if unit.ceilings else {})
-
-
-def _remove(folder: Path) -> None:
-    """Remove the record of a tracked run; what else is in the folder stays."""
-    if has_run(folder):
-        read_run(folder, "tracked")
-        logging.getLogger("rankrise").warning("Tracking: the run in %s is removed, to start over.", folder)
-    spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
-    for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
-        path.unlink(missing_ok=True)
-
-
 def _initial_again(
     folder: Path, old: dict[str, Any], units: Sequence[Unit], weights: Mapping[str, Tensors]
 ) -> tuple[dict[str, Tensors], bool]:
@@ -163,17 +161,15 @@ def _initial_again(
 
 def _refuse_another_model(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Layers and matrices must have the names and sizes of the run's; the first difference is named."""
-
-    def compare(what: str, before: object, after: object) -> None:
-        if before != after:
-            raise RankriseError(
-                f"{folder} holds a run of another model: {what} was {before} and is now {after}; pass "
-                "another folder."
-            )
-
-    compare("products", old["settings"]["products"], new["settings"]["products"])
+    names = ("name", "tracked_heads", "groups", "d_model", "d_head", "shape")
+    sides = [("products", old["settings"]["products"], new["settings"]["products"])]
     for kind in ("layers", "matrices"):
         for before, after in zip(old[kind], new[kind], strict=False):
-            for name in ("name", "tracked_heads", "groups", "d_model", "d_head", "shape"):
-                compare(f"{name} of {before['name']}", before.get(name), after.get(name))
-        compare(kind, *([one["name"] for one in side[kind]] for side in (old, new)))
+            sides += [(f"{name} of {before['name']}", before.get(name), after.get(name)) for name in names]
+        sides.append((kind, [one["name"] for one in old[kind]], [one["name"] for one in new[kind]]))
+    for what, was, now_is in sides:
+        if was != now_is:
+            raise RankriseError(
+                f"{folder} holds a run of another model: {what} was {was} and is now {now_is}; pass another "
+                "folder."
+            )

@@ -33,20 +33,24 @@ def lightning_callback(folder: str | Path, **settings: Any) -> Any:
     return type("RankCallback", (_Lightning, Callback), {})(folder, settings)
 
 
-class _HuggingFace:
+class _Tracking:
+    def __init__(self, folder: str | Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.tracker: RankTracker | None = None
+        self._losses: list[Tensor] = []
+        self._resumed_at = self._last = 0
+
+    def __reduce__(self) -> Any:  # where processes are spawned
+        make = lightning_callback if isinstance(self, _Lightning) else huggingface_callback
+        return partial(make, self.folder, **self.settings), ()
+
+
+class _HuggingFace(_Tracking):
     """Tracks the model while `Trainer.train()` runs, and goes on where a checkpoint is resumed.
 
     A step is one of the optimizer, however many batches it accumulates. Loss, learning rate, gradient norm
     and evaluation metrics come when the `Trainer` logs them (`logging_steps`).
     """
-
-    def __init__(self, folder: str | Path, settings: dict[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
-        self.tracker: RankTracker | None = None
-        self._resumed_at = 0
-
-    def __reduce__(self) -> Any:
-        return partial(huggingface_callback, self.folder, **self.settings), ()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if self.tracker is not None:  # an earlier call of train() was interrupted
@@ -87,21 +91,12 @@ class _HuggingFace:
             tracker.close()
 
 
-class _Lightning:
+class _Lightning(_Tracking):
     """Tracks the module while `Trainer.fit()` runs, and goes on where a checkpoint is resumed.
 
     A step is one of the optimizer (`trainer.global_step`), and its loss the mean over the batches that it
     accumulates.
     """
-
-    def __init__(self, folder: str | Path, settings: dict[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
-        self.tracker: RankTracker | None = None
-        self._losses: list[Tensor] = []
-        self._resumed_at = self._last = 0
-
-    def __reduce__(self) -> Any:  # where processes are spawned
-        return partial(lightning_callback, self.folder, **self.settings), ()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.tracker = RankTracker(pl_module, self.folder, **self.settings)

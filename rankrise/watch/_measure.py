@@ -91,7 +91,14 @@ def measure(
     unfilled: dict[tuple[object, ...], list[_Piece]] = {}  # the last batch of each shape
     for change in changes:
         if not change.unit.is_layer:
-            results[change.unit.name, "matrix"] = _matrix(change, top, full)
+            before, after = change.initial["matrix"], change.now["matrix"]
+            noise = None if change.variances is None else matrix_noise(as_stored(before), as_stored(after))
+            if full or min(before.shape) <= SMALL:
+                numbers = _numbers(difference_values(before, after).cpu()[None], top, noise=noise)
+            else:
+                values, norm = leading_values(before, after, top)
+                numbers = _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
+            results[change.unit.name, "matrix"] = numbers
         for product, _ in change.unit.products:
             room, heads = _portions(change.unit, change.initial, product, accelerator_bytes)
             for piece in (_Piece(change, product, some) for some in heads):
@@ -102,7 +109,19 @@ def measure(
                 batch.append(piece)
 
     def measured(batch: list[_Piece]) -> Tensors:
-        return _batch(batch, top)
+        read = [piece.read() for piece in batch]
+        tensors = [torch.cat(parts) if len(batch) > 1 else parts[0] for parts in zip(*read, strict=True)]
+        factors, variances = tensors[:4], tensors[4:]
+        with without_autocast(factors[0].device.type):
+            values, grams = change_values_and_grams(*factors)
+            if not variances:
+                return _numbers(values.cpu(), top)
+            grams = grams or tuple(factor.double().mT @ factor.double() for factor in factors)
+            k0, q0, kt, qt = (
+                Stored(gram, variance, factor.shape[-2])
+                for gram, variance, factor in zip(grams, variances, factors, strict=True)
+            )
+            return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
 
     on_cpu = all(batch[0].shape[4].type == "cpu" for batch in batches)  # type: ignore[attr-defined]
     found = in_parallel(measured, batches) if on_cpu else map(measured, batches)
@@ -159,32 +178,6 @@ def _factors(unit: Unit, weights: Tensors, product: str, heads: range) -> Iterat
             yield torch.stack([weights[role][unit.groups.index(unit.group[head])] for head in heads])
         else:
             yield weights[role][heads.start : heads.stop]
-
-
-def _batch(batch: list[_Piece], top: int) -> Tensors:
-    """The numbers of all heads in a batch, one after another."""
-    read = [piece.read() for piece in batch]
-    tensors = [torch.cat(parts) if len(batch) > 1 else parts[0] for parts in zip(*read, strict=True)]
-    factors, variances = tensors[:4], tensors[4:]
-    with without_autocast(factors[0].device.type):
-        values, grams = change_values_and_grams(*factors)
-        if not variances:
-            return _numbers(values.cpu(), top)
-        grams = grams or tuple(factor.double().mT @ factor.double() for factor in factors)
-        k0, q0, kt, qt = (
-            Stored(gram, variance, factor.shape[-2])
-            for gram, variance, factor in zip(grams, variances, factors, strict=True)
-        )
-        return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
-
-
-def _matrix(change: UnitChange, top: int, full: bool) -> Tensors:
-    before, after = change.initial["matrix"], change.now["matrix"]
-    noise = None if change.variances is None else matrix_noise(as_stored(before), as_stored(after))
-    if full or min(before.shape) <= SMALL:
-        return _numbers(difference_values(before, after).cpu()[None], top, noise=noise)
-    values, norm = leading_values(before, after, top)
-    return _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
 
 
 def _numbers(values: Tensor, top: int, norm: Tensor | None = None, noise: Noise | None = None) -> Tensors:

@@ -48,7 +48,7 @@ class Streams:
 
 
 class TensorBoard:
-    """Event files for TensorBoard. A resumed run hides what it had written of the steps that it repeats."""
+    """A stream to event files in a folder. A resumed run hides what it had written of repeated steps."""
 
     def __init__(self, folder: str | Path) -> None:
         require("tensorboard", extra="tensorboard", purpose="Streaming to TensorBoard")
@@ -69,11 +69,11 @@ class TensorBoard:
 
 
 class Trackio:
-    """A trackio run."""
+    """A stream to trackio; further settings are those of `trackio.init`, such as name and resume."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, project: str, **settings: Any) -> None:
         self._library = require("trackio", extra="trackio", purpose="Streaming to trackio")
-        self._settings = settings
+        self._settings = {"project": project, **settings}
         self._run: Any = None
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -87,7 +87,7 @@ class Trackio:
 
 
 class WeightsAndBiases:
-    """The W&B run that is going on in this process, or a new one, with the step of training as axis.
+    """A stream to the W&B run of this process, or a new one; settings are those of `wandb.init`.
 
     Numbers come under "rankrise/" with their own step, because W&B's counter only goes forward and other code
     may be moving it.
@@ -110,18 +110,3 @@ class WeightsAndBiases:
     def close(self) -> None:
         if self._started:
             self._run.finish()
-
-
-def tensorboard(folder: str | Path) -> TensorBoard:
-    """A stream to event files in a folder."""
-    return TensorBoard(folder)
-
-
-def wandb(**settings: Any) -> WeightsAndBiases:
-    """A stream to Weights & Biases; settings are those of `wandb.init`, such as project and name."""
-    return WeightsAndBiases(**settings)
-
-
-def trackio(project: str, **settings: Any) -> Trackio:
-    """A stream to trackio; further settings are those of `trackio.init`, such as name and resume."""
-    return Trackio(project=project, **settings)

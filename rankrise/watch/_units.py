@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,7 +104,18 @@ class Unit:
     def read(self) -> Tensors:
         """Its weights as they are now. Parameters that have moved are found again, sharded ones gathered,
         adapters merged into a copy."""
-        self._refuse_absence()
+        try:  # it may be wrapped in another module meanwhile
+            there = self.model.get_submodule(self.path) is self.module
+        except AttributeError:
+            there = False
+        if not there:
+            path = next((path for path, one in self.model.named_modules() if one is self.module), None)
+            if path is None:
+                raise RankriseError(
+                    f"{self.name} is no longer a part of the model: the tracker follows the layers of the "
+                    "beginning."
+                )
+            self.path = path
         if self.sharded:
             return self.fresh(self.module)
         parameters = list(self.module.parameters())
@@ -115,21 +127,6 @@ class Unit:
         live = all(tensor.untyped_storage().data_ptr() in owned for tensor in tensors.values())
         self._views, self._addresses = tensors if live else {}, addresses
         return tensors
-
-    def _refuse_absence(self) -> None:
-        """The module has to be part of the model, but may be wrapped in another one meanwhile."""
-        try:
-            if self.model.get_submodule(self.path) is self.module:
-                return
-        except AttributeError:
-            pass
-        for path, module in self.model.named_modules():
-            if module is self.module:
-                self.path = path
-                return
-        raise RankriseError(
-            f"{self.name} is no longer a part of the model: the tracker follows the layers of the beginning."
-        )
 
 
 def named(units: Sequence[Unit], weights: Mapping[str, Tensors]) -> Tensors:
@@ -157,8 +154,16 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
     found, root = heads(model), unwrap(model)
     paths = {module: path for path, module in root.named_modules()}
     roles = tuple(role for product in PRODUCTS if product in choice.products for role in PRODUCTS[product])
-    for index in _selected(found.names, choice.layers):
-        name, module = found.names[index], found._modules[index]
+    names = found.names
+    for asked in choice.layers or ():
+        if not any(_fits(asked, at, name) for at, name in enumerate(names)):
+            raise RankriseError(
+                f"layers has {asked!r}, which is not one of the {len(names)} attention layers "
+                f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
+            )
+    for index, (name, module) in enumerate(zip(names, found._modules, strict=True)):
+        if choice.layers is not None and not any(_fits(asked, index, name) for asked in choice.layers):
+            continue
         with read_as("shapes"):
             attention = recognise(module)
         assert attention is not None
@@ -176,7 +181,7 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
             root,
             paths[module],
             module,
-            _layer_reader(rows),
+            partial(_read_layer, rows=rows),
             roles,
             heads=chosen,
             group=group,
@@ -188,46 +193,27 @@ def _layers(model: nn.Module, choice: Choice) -> Iterator[Unit]:
         )
 
 
-def _layer_reader(rows: Mapping[str, tuple[int, ...]]) -> Callable[[nn.Module], Tensors]:
-    """A reader of those rows of each role: views where they follow one another."""
-
-    def read(module: nn.Module) -> Tensors:
-        attention = recognise(module)
-        if attention is None:
-            raise RankriseError(
-                f"{type(module).__name__} is not a known attention any more: keep its family until the "
-                "tracker is closed."
-            )
-        tensors: Tensors = {}
-        for role, chosen in rows.items():
-            if role == "output":
-                whole = attention.output.weight[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
-            else:
-                whole = getattr(attention, role).weight
-            first, last = chosen[0], chosen[-1] + 1
-            together = chosen == tuple(range(first, last))
-            tensors[role] = whole[first:last] if together else torch.stack([whole[one] for one in chosen])
-        return tensors
-
-    return read
+def _fits(asked: int | str, index: int, name: str) -> bool:
+    return fnmatchcase(name, asked) if isinstance(asked, str) else index == asked
 
 
-def _selected(names: Sequence[str], asked: Sequence[int | str] | None) -> list[int]:
-    """The numbers of the layers that are asked for by number or name pattern."""
-    if asked is None:
-        return list(range(len(names)))
-    chosen: set[int] = set()
-    for one in asked:
-        fits = [
-            fnmatchcase(name, one) if isinstance(one, str) else at == one for at, name in enumerate(names)
-        ]
-        if not any(fits):
-            raise RankriseError(
-                f"layers has {one!r}, which is not one of the {len(names)} attention layers "
-                f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
-            )
-        chosen.update(at for at, fit in enumerate(fits) if fit)
-    return sorted(chosen)
+def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """Those rows of each role: views where they follow one another."""
+    attention = recognise(module)
+    if attention is None:
+        raise RankriseError(
+            f"{type(module).__name__} is not a known attention any more: keep its family while it is tracked."
+        )
+    tensors: Tensors = {}
+    for role, chosen in rows.items():
+        if role == "output":
+            whole = attention.output.weight[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
+        else:
+            whole = getattr(attention, role).weight
+        first, last = chosen[0], chosen[-1] + 1
+        together = chosen == tuple(range(first, last))
+        tensors[role] = whole[first:last] if together else torch.stack([whole[one] for one in chosen])
+    return tensors
 
 
 def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
@@ -247,7 +233,8 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
             fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
             if fitting and (whole or _as_matrix(module, parameter) is not None):
                 missing -= fitting
-                yield Unit(name, model, path, module, _matrix_reader(None if whole else parameter))
+                read = partial(_read_matrix, parameter=None if whole else parameter)
+                yield Unit(name, model, path, module, read)
     if missing:
         raise RankriseError(
             f"matrices has {sorted(missing)[0]!r}, which matches no weight matrix of {type(model).__name__}: "
@@ -267,10 +254,7 @@ def _as_matrix(module: nn.Module, parameter: str) -> Tensor | None:
     return weight[0] if weight.ndim == 3 and weight.shape[0] == 1 < weight.shape[1] else None
 
 
-def _matrix_reader(parameter: str | None) -> Callable[[nn.Module], Tensors]:
-    def read(module: nn.Module) -> Tensors:
-        source = module if parameter is None else _as_matrix(module, parameter)
-        assert source is not None
-        return {"matrix": linear(source).weight[0].mT}
-
-    return read
+def _read_matrix(module: nn.Module, parameter: str | None) -> Tensors:
+    source = module if parameter is None else _as_matrix(module, parameter)
+    assert source is not None
+    return {"matrix": linear(source).weight[0].mT}

@@ -48,15 +48,6 @@ def test_rows_come_back_and_a_torn_end_costs_one_row(
     assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:expected])
 
 
-def test_whole_lines_are_not_touched_on_opening(tmp_path: Path) -> None:
-    """The time of its files says when a run was last written."""
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"step":1,"a":1}\n')
-    os.utime(path, (5, 5))
-    Lines(path).close()
-    assert path.stat().st_mtime == 5
-
-
 @pytest.mark.parametrize("line", [b'{"step":', b"[]", b"3", b"{}", b'{"step":"x"}', b"\xff"])
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "ranks.jsonl"

@@ -112,12 +112,6 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     assert is_held(tmp_path) is None
 
 
-def test_whether_it_is_held_is_unknown_for_a_lock_of_another_machine(tmp_path: Path) -> None:
-    Lock(tmp_path).release()
-    (tmp_path / ".lock").write_bytes(b"0" * 16)
-    assert is_held(tmp_path) is None
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
 def test_forked_workers_do_not_hold_the_lock_of_a_killed_run(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKING, str(tmp_path)]

@@ -3,7 +3,6 @@
 import copy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from rankrise import watch
-from rankrise.foundations.errors import RankriseError
-from rankrise.watch import _callbacks as callbacks
 
 EVERY = watch.Schedule(often=1, seldom=4)
 
@@ -229,19 +226,6 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     fit(tmp_path / "parts", callback("run"), resume=True, dropout=0.0)
     assert watch.load(tmp_path / "run").info["finished"] is not None
     check_same_record(tmp_path / "whole-run", tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("make", "library"),
-    [(callbacks.huggingface_callback, "transformers"), (callbacks.lightning_callback, "lightning")],
-)
-def test_a_missing_library_is_named(
-    make: Callable[[str], object], library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    hint = rf"{library}.*pip install 'rankrise\[{library}\]', or in a clone: pip install '\.\[{library}\]'\.$"
-    with pytest.raises(RankriseError, match=hint):
-        make("runs/none")
 
 
 def test_importing_watch_imports_none_of_them() -> None:

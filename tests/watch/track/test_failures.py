@@ -164,27 +164,6 @@ def test_a_layer_that_vanishes(tmp_path, caplog):
     assert not run.finished
 
 
-@pytest.mark.parametrize(
-    ("step", "named"), [(-1, "step is -1"), (2.5, "'float' object"), ("two", "'str' object")]
-)
-def test_a_step_that_is_no_number(tmp_path, caplog, step, named):
-    with watch.RankTracker(tiny(), tmp_path) as tracker:
-        tracker.step(4)
-        tracker.step(step)
-    assert named in caplog.text
-    assert watch.load(tmp_path).measured.tolist() == [4]
-
-
-def test_a_step_after_the_end(tmp_path, caplog):
-    tracker = watch.RankTracker(tiny(), tmp_path)
-    tracker.step(1, loss=1.0)
-    tracker.close()
-    for step in (2, 3):
-        tracker.step(step, loss=1.0)
-    assert caplog.text.count("is closed: call step before close") == 1
-    assert watch.load(tmp_path).steps()["step"].tolist() == [1]
-
-
 def test_a_second_loss_of_a_step_is_noticed(tmp_path, caplog):
     with watch.RankTracker(tiny(), tmp_path) as tracker:
         for loss in (3.0, 2.0, 1.0):

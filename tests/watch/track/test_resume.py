@@ -1,6 +1,5 @@
 """A run that is killed, resumed, rewound or confused with another one."""
 
-import json
 import os
 import subprocess
 import sys
@@ -135,15 +134,6 @@ def test_a_finished_run_goes_on_from_its_last_weights_with_other_settings(tmp_pa
     assert torch.tensor(run.top("KQ")).isnan().sum(-1).tolist() == [[[1, 1], [1, 1]], *[[[0, 0], [0, 0]]] * 2]
 
 
-def test_rows_whose_run_json_was_removed_are_not_dropped(tmp_path):
-    tracked(tmp_path, [1])
-    (tmp_path / "run.json").unlink()
-    before = contents(tmp_path)
-    with pytest.raises(RankriseError, match=r"steps\.jsonl.*run\.json"):
-        watch.RankTracker(tiny(), tmp_path)
-    assert contents(tmp_path) == before
-
-
 @pytest.mark.parametrize("step", [7, 3])
 def test_a_damaged_row_is_named_before_anything_changes_unless_it_is_run_again(tmp_path, step):
     tracked(tmp_path, range(1, 9), finished=False)
@@ -180,25 +170,6 @@ def test_another_models_folder_is_refused(tmp_path, sizes, choice, message):
         watch.RankTracker(tiny(**sizes), tmp_path, **choice)
     assert contents(tmp_path) == before
     watch.RankTracker(tiny(), tmp_path).close()  # the refused one let go of it
-
-
-def test_initial_weights_are_verified(tmp_path):
-    watch.RankTracker(tiny(), tmp_path).close()
-    path = tmp_path / "initial.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    for _ in range(2):
-        with pytest.raises(RankriseError, match=r"initial\.safetensors"):
-            watch.RankTracker(tiny(), tmp_path)
-        path.unlink(missing_ok=True)
-
-
-def test_a_folder_of_something_else(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"format": "rankrise-run/2", "kind": "toy"}))
-    with pytest.raises(RankriseError, match="toy run"):
-        watch.RankTracker(tiny(), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
 
 
 def test_what_a_killed_process_was_writing_is_removed(tmp_path):
@@ -239,3 +210,15 @@ def test_an_exception_leaves_it_unfinished(tmp_path):
     run = watch.load(tmp_path)
     assert run.steps()["loss"].tolist() == [1.0]
     assert (run.info["finished"], run.info["stopped"]) == (None, "KeyboardInterrupt")
+
+
+def test_initial_weights_are_verified(tmp_path):
+    watch.RankTracker(tiny(), tmp_path).close()
+    path = tmp_path / "initial.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(RankriseError, match=r"initial\.safetensors"):
+            watch.RankTracker(tiny(), tmp_path)
+        path.unlink(missing_ok=True)

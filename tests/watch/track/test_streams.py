@@ -13,7 +13,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from rankrise import watch
-from rankrise.foundations.errors import RankriseError
 from rankrise.watch._streams import Stream
 
 LAYERS = ("layers.0.self_attn", "layers.1.self_attn")
@@ -130,13 +129,6 @@ def test_wandb_starts_a_run_or_joins_the_one_that_goes_on(
     assert used.finished == own
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
-def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(RankriseError, match=rf"pip install 'rankrise\[{name}\]'"):
-        getattr(watch, name)("runs/tb") if name == "tensorboard" else getattr(watch, name)(project="x")
-
-
 @pytest.mark.parametrize("when", ["write", "close"])
 @pytest.mark.parametrize("error", [ConnectionError("no network"), SystemExit("no network")])
 def test_a_stream_that_fails_is_left_out(
@@ -160,20 +152,3 @@ def test_a_stream_that_fails_is_left_out(
     assert "no network" in message
     assert "Broken" in message
     assert run.finished
-
-
-@pytest.mark.slow
-def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B's own library, without a network."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB__SERVICE_WAIT", "300")
-    import wandb
-
-    with wandb.init(project="ranks", dir=str(tmp_path)) as active:
-        record = train(tmp_path / "run", watch.wandb())
-        summary = dict(active.summary)
-    assert summary["rankrise/step"] == 6
-    mean = record.stable_rank("KQ")[-1].mean()
-    assert summary["rankrise/KQ/stable_rank/mean"] == pytest.approx(mean, rel=1e-5)
-    assert summary["rankrise/loss"] == pytest.approx(record.steps()["loss"][-1], rel=1e-5)

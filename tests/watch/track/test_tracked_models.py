@@ -124,15 +124,6 @@ def test_an_adapter_tells_its_base_and_its_rank(tmp_path, settings, frozen, rank
     assert watch.load(tmp_path / "plain").extra == {}
 
 
-def test_adapters_of_transformers_tell_theirs(tmp_path):
-    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=8, vocab_size=12)
-    model = transformers.GPT2LMHeadModel(config)
-    model.add_adapter(peft.LoraConfig(r=3, target_modules=["c_attn"], fan_in_fan_out=True))
-    watch.RankTracker(model, tmp_path).close()
-    assert watch.load(tmp_path).adapter_rank == 3
-
-
 def test_shards_without_values_are_refused(tmp_path):
     """ZeRO-3 leaves empty parameters."""
     model = tiny()
@@ -140,24 +131,6 @@ def test_shards_without_values_are_refused(tmp_path):
     weight.data, weight.ds_id = torch.empty(0), 0
     with pytest.raises(RankriseError, match="ZeRO-3"):
         watch.RankTracker(model, tmp_path)
-
-
-def test_batches_of_heads_do_not_matter(tmp_path, monkeypatch):
-    """Heads are measured many or few at a time: the numbers are the same."""
-    from rankrise.watch import _measure as measure
-
-    model = tiny(width=12, heads=3, depth=3)
-    with (
-        watch.RankTracker(model, tmp_path / "many", schedule=EVERY) as many,
-        watch.RankTracker(model, tmp_path / "few", schedule=EVERY) as few,
-    ):
-        train(model, [1], after=many.step)
-        many.flush()
-        monkeypatch.setattr(measure, "CHUNK_BYTES", 1)
-        few.step(1)
-        few.flush()
-    runs = [watch.load(tmp_path / name) for name in ("many", "few")]
-    numpy.testing.assert_allclose(runs[0].top("VO"), runs[1].top("VO"), rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("shape", [(700, 400), (300, 900), (50, 30)])

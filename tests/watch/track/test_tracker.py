@@ -134,20 +134,6 @@ def test_the_end_is_measured(tmp_path):
         numpy.testing.assert_array_equal(run.spectrum("KQ", 3), due.spectrum("KQ", 3))
 
 
-def test_a_reader_while_it_is_written(tmp_path):
-    model = tiny()
-    tracker = watch.RankTracker(model, tmp_path, schedule=EVERY)
-    train(model, [1, 2], after=tracker.step)
-    tracker.flush()
-    with (tmp_path / "ranks.jsonl").open("a") as file:
-        file.write('{"step":3,"time":1.0,"KQ":{"stable_')
-    run = watch.load(tmp_path)
-    assert run.measured.tolist() == [1, 2]
-    assert run.info["finished"] is None
-    tracker.close()
-    assert watch.load(tmp_path).info["finished"] is not None
-
-
 def test_autocast_around_the_step_does_not_matter(tmp_path):
     model = tiny()
     with (
@@ -158,15 +144,6 @@ def test_autocast_around_the_step_does_not_matter(tmp_path):
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
             two.step(1)
     assert watch.load(tmp_path / "a").top("KQ").tolist() == watch.load(tmp_path / "b").top("KQ").tolist()
-
-
-def test_half_precision_weights(tmp_path):
-    model = tiny(dropout=0.0).to(torch.bfloat16)
-    before = products(model)
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        train(model, [1, 2], optimizer=torch.optim.SGD(model.parameters(), lr=1.0), after=tracker.step)
-    values = torch.linalg.svdvals(products(model)["KQ"] - before["KQ"])
-    numpy.testing.assert_allclose(watch.load(tmp_path).top("KQ")[-1, ..., :4], values[..., :4], rtol=1e-4)
 
 
 def test_grouped_heads(tmp_path):
@@ -370,3 +347,12 @@ def test_a_layout_is_proved_before_training_or_noted_as_a_guess(tmp_path, recwar
     guessed.close()
     for text in (repr(guessed), repr(watch.load(tmp_path / "guess"))):
         assert "not checked" in text
+
+
+def test_half_precision_weights(tmp_path):
+    model = tiny(dropout=0.0).to(torch.bfloat16)
+    before = products(model)
+    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
+        train(model, [1, 2], optimizer=torch.optim.SGD(model.parameters(), lr=1.0), after=tracker.step)
+    values = torch.linalg.svdvals(products(model)["KQ"] - before["KQ"])
+    numpy.testing.assert_allclose(watch.load(tmp_path).top("KQ")[-1, ..., :4], values[..., :4], rtol=1e-4)
