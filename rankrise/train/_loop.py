@@ -168,8 +168,9 @@ class _Training:
 
     def batches(self, first: int) -> Iterator[Batch]:
         """This process's share of every batch from update number `first` on."""
-        size = self.settings.batch_size
-        share = self.share_of(size // self.accelerator.num_processes)
+        size, rank = self.settings.batch_size, self.accelerator.process_index
+        part = size // self.accelerator.num_processes
+        share = slice(rank * part, (rank + 1) * part)
         epoch, number = divmod(first, self.times.epoch_steps)
         while True:
             yield from self.task.batches(epoch, number, size, share)
@@ -177,16 +178,12 @@ class _Training:
 
     def validate(self) -> dict[str, Tensor]:
         """The metrics over the validation set, in batches no larger than training takes at once."""
-        processes = self.accelerator.num_processes
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         whole = self.settings.batch_size // processes
         size = min(self.settings.micro_batch_size or whole, whole)
-        batches = self.task.validation_batches(size * processes, self.share_of(size))
+        batches = self.task.validation_batches(size * processes, slice(rank * size, (rank + 1) * size))
         scores = [self.score_of(batch).clone() for batch in batches]
         return self.task.metrics(self.accelerator.reduce(torch.stack(scores).sum(0), "sum"))
-
-    def share_of(self, size: int) -> slice:
-        """This process's examples of a batch, if every process takes `size`."""
-        return slice(self.accelerator.process_index * size, (self.accelerator.process_index + 1) * size)
 
     def keep(self, step: int) -> None:
         """Add the weights to the series that is kept, if this step belongs to it."""

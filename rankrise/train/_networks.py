@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.optional import require
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._vision_layers import project_by_product, read_class_token_only, use_our_kernels
+from rankrise.train._vision_layers import forward_class_token, forward_patches, use_our_kernels
 
 PADDING = 64
 """The logits of GPT-2 have a multiple of this many columns, because fast kernels need aligned rows."""
@@ -44,10 +44,14 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
             redraw_projections(model, settings.initialisation)
     scale_layers(model, settings.initialisation_scale, keep=("vit.embeddings.",))
     attend_without_mask(model.vit.layers)
-    project_by_product(model)
+    patches, last = model.vit.embeddings.patch_embeddings, model.vit.layers[-1]
+    patches.forward = MethodType(forward_patches, patches)
     if settings.dropout == 0:
-        read_class_token_only(model)
-    if settings.attention == "short" and our_kernels_serve(settings):
+        last.forward = MethodType(forward_class_token, last)
+    tokens = (settings.image_size // settings.patch_size) ** 2
+    sizes_fit = tokens in (16, 64) and settings.head_size in (16, 32, 64, 128)
+    plain = settings.precision == "bf16" and settings.dropout == 0
+    if settings.attention == "short" and sizes_fit and plain:
         use_our_kernels(model)
     network: nn.Module = model
     return network
@@ -71,13 +75,6 @@ def redraw_projections(model: nn.Module, initialisation: str) -> None:
                 nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-
-
-def our_kernels_serve(settings: TrainSettings) -> bool:
-    """Whether our kernels take these sizes; they compute in bfloat16, without dropout."""
-    patches = (settings.image_size // settings.patch_size) ** 2
-    sizes_fit = patches in (16, 64) and settings.head_size in (16, 32, 64, 128)
-    return sizes_fit and settings.precision == "bf16" and settings.dropout == 0
 
 
 def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:

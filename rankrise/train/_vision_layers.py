@@ -20,14 +20,8 @@ class Unsummed(NamedTuple):
     """The bias in `branch`, which gets its gradient in that kernel. [d]"""
 
 
-def project_by_product(model: Any) -> None:
-    """Turn patches into tokens by a matrix product instead of a convolution."""
-    patches = model.vit.embeddings.patch_embeddings
-    patches.forward = MethodType(_forward_patches, patches)
-
-
-def _forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
-    """`ViTPatchEmbeddings.forward`. [batch, channels, height, width] -> [batch, patches, d]"""
+def forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
+    """`ViTPatchEmbeddings.forward` by a matrix product. [batch, channels, h, w] -> [batch, patches, d]"""
     weight, bias = patches.projection.weight, patches.projection.bias
     height, width = weight.shape[2:]
     grid = pixel_values.unflatten(3, (-1, width)).unflatten(2, (-1, height))
@@ -35,19 +29,13 @@ def _forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
     return nn.functional.linear(rows, weight.flatten(1), bias)
 
 
-def read_class_token_only(model: Any) -> None:
-    """Let the last layer compute the class token only, since the classifier reads nothing else.
-
-    This leaves two fifths of the layer's work in the paper's network, and a sixth in ViT-B.
-    """
-    layer = model.vit.layers[-1]
-    layer.forward = MethodType(_forward_class_token, layer)
-
-
-def _forward_class_token(
+def forward_class_token(
     layer: Any, hidden_states: Tensor | Unsummed, attention_mask: None = None, **_: Any
 ) -> Tensor:
-    """`ViTLayer.forward` for the class token, which attends to all. [batch, tokens, d] -> [batch, 1, d]"""
+    """`ViTLayer.forward` for the class token alone, which attends to all. [batch, tokens, d] -> [batch, 1, d]
+
+    The classifier reads nothing else: two fifths of the paper's last layer are left, and a sixth of ViT-B's.
+    """
     attention = layer.attention
     stream, normalised = _summed(hidden_states, layer.layernorm_before)
     query = attention.q_proj(normalised[:, :1])
