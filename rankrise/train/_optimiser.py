@@ -30,25 +30,19 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
         "random-walk": partial(RandomWalk, **adamw),
     }[settings.optimiser]
     rate = torch.tensor(settings.learning_rate, device=device) if on_gpu else settings.learning_rate
-    return make(_groups(settings, model), lr=rate)
-
-
-def _groups(settings: TrainSettings, model: nn.Module) -> list[dict[str, Any]]:
-    """Matrices and the rest; for Muon the layers' matrices apart from other matrices."""
-    decay = settings.weight_decay
     matrices = [one for one in model.parameters() if one.ndim >= 2]
-    rest = {"params": [one for one in model.parameters() if one.ndim < 2], "weight_decay": 0.0}
-    if settings.optimiser != "muon":
-        return [{"params": matrices, "weight_decay": decay}, rest]
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    inside = {id(one) for layers in lists for one in layers.parameters() if one.ndim == 2}
-    layers = [one for one in matrices if id(one) in inside]
-    others = [one for one in matrices if id(one) not in inside]
-    return [
-        {"params": layers, "weight_decay": decay, "orthogonal": True},
-        {"params": others, "weight_decay": decay, "orthogonal": False},
-        rest | {"orthogonal": False},
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": [one for one in model.parameters() if one.ndim < 2], "weight_decay": 0.0},
     ]
+    if settings.optimiser == "muon":  # the layers' matrices apart from other matrices
+        lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+        inside = {id(one) for layers in lists for one in layers.parameters() if one.ndim == 2}
+        layers = [one for one in matrices if id(one) in inside]
+        groups[0]["params"] = [one for one in matrices if id(one) not in inside]
+        groups = [{"params": layers, "weight_decay": settings.weight_decay, "orthogonal": True}, *groups]
+        groups[1]["orthogonal"] = groups[2]["orthogonal"] = False
+    return make(groups, lr=rate)
 
 
 class Lion(Optimizer):
@@ -70,7 +64,7 @@ class Lion(Optimizer):
             weights, gradients, means = _with_gradients(self, group)
             if not weights:
                 continue
-            rate = _on(group["lr"], weights[0].device)
+            rate = torch.as_tensor(group["lr"], device=weights[0].device)
             updates = torch._foreach_lerp(means, gradients, 1 - group["momentum"])
             torch._foreach_sign_(updates)
             torch._foreach_mul_(updates, -rate)
@@ -107,7 +101,7 @@ class Muon(AdamW):
             alike[one[0].shape].append(one)
         for shape, several in alike.items():
             weights, gradients, means = map(list, zip(*several, strict=True))
-            rate = _on(group["lr"], weights[0].device)
+            rate = torch.as_tensor(group["lr"], device=weights[0].device)
             torch._foreach_lerp_(means, gradients, 1 - self._momentum)
             ahead = torch._foreach_lerp(gradients, means, self._momentum)
             updates = orthogonalised(torch.stack(ahead)).float() * (-0.2 * max(shape) ** 0.5 * rate)
@@ -153,7 +147,3 @@ def _with_gradients(optimiser: Optimizer, group: dict[str, Any]) -> tuple[list[T
             optimiser.state[one]["momentum_buffer"] = torch.zeros_like(one)
     means = [optimiser.state[one]["momentum_buffer"] for one in weights]
     return weights, [one.grad for one in weights], means
-
-
-def _on(rate: float | Tensor, device: torch.device) -> Tensor:
-    return torch.as_tensor(rate, device=device)

@@ -44,22 +44,12 @@ def steps_of(
     if settings.compile != "none":
         mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
         task = task.compiled(partial(torch.compile, fullgraph=alone, dynamic=False, mode=mode))
-    step = eager_step(settings, accelerator, model, optimiser, task.loss)
-    score = eager_score(settings, accelerator, model, task.score)
-    on_gpu = accelerator.device.type == "cuda"
-    if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
-        stream, memory = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-        step, score = (_graphed(one, stream, memory, before_capture) for one in (step, score))
-    return step, score
-
-
-def eager_step(
-    settings: TrainSettings, accelerator: Any, model: nn.Module, optimiser: Any, loss_of: Any
-) -> Step:
-    """Forward and backward through each micro-batch, then one update."""
     share = settings.batch_size // accelerator.num_processes
     size = settings.micro_batch_size or share
     cast = partial(torch.autocast, accelerator.device.type, torch.bfloat16, settings.precision == "bf16")
+    # In validation a compiled network is used as in training, with gradients, or it would be compiled again.
+    # Dropout rules that out, and so do several processes, which would wait for the gradients.
+    as_in_training = settings.compile != "none" and alone and settings.dropout == 0
 
     def step(batch: Batch) -> Tensor:
         parts = list(zip(*(tensor.split(size) for tensor in batch), strict=True))
@@ -68,7 +58,7 @@ def eager_step(
             last = number == len(parts) - 1
             with nullcontext() if last else accelerator.no_sync(model):
                 with cast():
-                    loss = loss_of(model, *part) * (len(part[0]) / share)
+                    loss = task.loss(model, *part) * (len(part[0]) / share)
                 loss.backward()
                 total += loss.detach()
         if settings.clip:
@@ -77,27 +67,19 @@ def eager_step(
         optimiser.zero_grad()
         return total
 
-    return step
-
-
-def eager_score(settings: TrainSettings, accelerator: Any, model: nn.Module, score_of: Any) -> Step:
-    """The score of a validation batch.
-
-    A compiled network is used as in training, with gradients, or it would be compiled again. Dropout rules
-    that out, and so do several processes, which would wait for the gradients.
-    """
-    alone = accelerator.num_processes == 1
-    as_in_training = settings.compile != "none" and alone and settings.dropout == 0
-    cast = partial(torch.autocast, accelerator.device.type, torch.bfloat16, settings.precision == "bf16")
-
     def score(batch: Batch) -> Tensor:
         model.train(as_in_training)
         with torch.set_grad_enabled(as_in_training), cast():
-            scored: Tensor = score_of(model, *batch)
+            scored = task.score(model, *batch)
         model.train()
         return scored
 
-    return score
+    on_gpu = accelerator.device.type == "cuda"
+    if settings.cuda_graph and settings.compile != "none" and alone and on_gpu:
+        stream, memory = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        graphed = partial(_graphed, stream=stream, memory=memory, before_capture=before_capture)
+        return graphed(step), graphed(score)
+    return step, score
 
 
 def _graphed(

@@ -16,7 +16,7 @@ from torch import nn
 from rankrise import RankriseError, watch
 from rankrise.train import train
 from rankrise.train._optimiser import optimiser_of
-from rankrise.train._step import eager_step, steps_of
+from rankrise.train._step import steps_of
 from rankrise.train._task import task_of
 from rankrise.train._times import Times, decayed, rate_at
 
@@ -85,7 +85,7 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny):
                 plain.step()
         else:
             prepared, optimiser = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
-            step = eager_step(asked, accelerator, prepared, optimiser, task.loss)
+            step, _ = steps_of(asked, accelerator, task, prepared, optimiser, before_capture=lambda: None)
             for _ in range(3):
                 step(next(batches))
         weights.append([weight.detach().clone() for weight in model.parameters()])
