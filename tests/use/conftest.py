@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_models import changed, made
-from tiny_words import save_tokenizer, sentences
+from tiny_models import changed, made, save_tokenizer, sentences
 
 
 @pytest.fixture

@@ -34,7 +34,6 @@ def moment(size: int, seed: int) -> Tensor:
 SPECTRA = {
     "flat": torch.ones(600),
     "slow": torch.arange(1, 601) ** -0.5,
-    "fast": torch.arange(1, 601) ** -2.0,
     "steep": 10.0 ** -torch.linspace(0, 12, 600),
     "low rank": torch.cat([torch.ones(5), torch.zeros(595)]),
 }
@@ -132,15 +131,11 @@ def test_rounding_alone_has_no_direction_and_a_real_one_stays(dtype: torch.dtype
     largest, square = rounding(stored, tuned, None)
     assert 0.7 * largest < torch.linalg.matrix_norm(errors, ord=2) <= largest
     assert errors.square().sum() == pytest.approx(square, rel=0.1)
-
-
-def test_weighted_noise_bounds_the_weighted_errors() -> None:
-    base = 0.02 * normal(200, 150)
-    inputs, outputs = Moment((moment(150, 5),)).root(), Moment((moment(200, 6),)).root()
-    weighted = outputs.apply(inputs.apply((base.bfloat16().float() - base).mT).mT)
-    largest, square = rounding(base.bfloat16(), base, (inputs, outputs))
-    assert 0.3 * largest < float(torch.linalg.matrix_norm(weighted, ord=2)) < largest
-    assert float(weighted.square().sum()) == pytest.approx(square, rel=0.2)
+    roots = Moment((moment(300, 5),)).root(), Moment((moment(400, 6),)).root()
+    weighted = roots[1].apply(roots[0].apply(errors.mT).mT)
+    largest, square = rounding(stored, tuned, roots)
+    assert 0.3 * largest < torch.linalg.matrix_norm(weighted, ord=2) < largest
+    assert weighted.square().sum() == pytest.approx(square, rel=0.2)
 
 
 squares = st.lists(st.floats(0.01, 10), min_size=1, max_size=4).map(lambda v: tuple(sorted(v, reverse=True)))

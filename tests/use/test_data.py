@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import SMALL, made
-from tiny_words import save_tokenizer, sentences
+from tiny_models import SMALL, gpt2, made, save_tokenizer, sentences
 from torch import nn
 
 from rankrise import RankriseError, use
@@ -29,9 +28,7 @@ def reading(kind: str, padding: int | None) -> Any:
     given: dict[str, Any] = {"vocab_size": 20, "num_labels": 3, "pad_token_id": padding}
     if kind == "llama":
         return transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SMALL, **given)).eval()
-    given |= {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
-    config = transformers.GPT2Config(**given, bos_token_id=None, eos_token_id=None)
-    return transformers.GPT2ForSequenceClassification(config).eval()
+    return gpt2(transformers.GPT2ForSequenceClassification, **given).eval()
 
 
 ROWS = [
@@ -80,13 +77,9 @@ def test_a_running_text_is_cut_into_blocks_and_long_texts_to_the_models_length(t
     (tmp_path / "text.txt").write_text("\n".join(sentences(4)))
     blocks = read_examples(tmp_path / "text.txt", model, tmp_path, 100)
     assert [len(block["input_ids"]) for block in blocks] == [12, 12, 8]
-    found = examples(model, tmp_path, [{"text": "w1 " * 13}, {"text": "w1 " * 12}])
+    rows = [{"text": "w1 " * 13}, None, {"text": "w1 " * 12}, {"no text": 1}]
+    found = examples(model, tmp_path, rows, at_most=2)
     assert [len(example["input_ids"]) for example in found] == [12, 12]
-
-
-def test_blank_lines_are_skipped_and_only_as_many_are_read_as_are_asked(tmp_path: Path) -> None:
-    rows = [ROWS[0], None, *ROWS[1:], {"no text": 1}]
-    assert len(examples(made("bert"), tmp_path, rows, at_most=5)) == 5
 
 
 def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> None:
@@ -99,26 +92,15 @@ def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> Non
             examples(model, tmp_path, [{"text": "w1 w2", "label": label}])
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
-    model = made("gpt2")
-    model.resize_token_embeddings(10)
-    examples(model, tmp_path, [{"text": "w17 w16"}] * 2)
-    with pytest.raises(RankriseError, match="its own tokenizer"):
-        read_data(model, tmp_path, Measuring(data=str(tmp_path / "data.jsonl")))
-
-
 @pytest.mark.parametrize(
     ("name", "file", "content", "named"),
     [
         ("gpt2", "a.jsonl", '{"text": "w1 w2"}\nw2', "line 2"),
-        ("gpt2", "a.jsonl", '{"words": "w1 w2"}', "text"),
         ("gpt2", "a.jsonl", '{"text": "w1 w2"}\n{"text": ""}', "line 2"),
         ("gpt2", "a.jsonl", '{"text": "w1 w2"}', "holds 1 example"),
         ("gpt2", "none.jsonl", None, "none.jsonl"),
-        ("gpt2", ".", None, "text"),
         ("bert", "a.txt", "w1 w2 w3", "label"),
         ("vit", "a.jsonl", '{"text": "w1 w2"}', "folder"),
-        ("vit", ".", None, "3 classes"),
     ],
 )
 def test_mistakes_are_named(name: str, file: str, content: str | None, named: str, tmp_path: Path) -> None:

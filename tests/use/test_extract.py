@@ -64,8 +64,9 @@ def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any,
 
 
 @pytest.mark.parametrize("size", [0.05, 1e-4])
-@pytest.mark.parametrize(("dtype", "rest"), [(torch.float32, "leave"), (torch.bfloat16, "keep")])
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "rest"), [("bert", torch.float32, "leave"), ("gpt2", torch.bfloat16, "keep")]
+)
 def test_what_an_adapter_holds_is_what_peft_gives_back(
     name: str, dtype: torch.dtype, size: float, rest: Any, tmp_path: Path
 ) -> None:
@@ -83,42 +84,30 @@ def test_what_an_adapter_holds_is_what_peft_gives_back(
         assert adapter.held == held
 
 
-def test_what_is_left_out_is_named_with_its_share(tmp_path: Path) -> None:
+def test_what_is_left_out_is_named_with_its_share() -> None:
     base = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4, 3))
     tuned = changed(base)
     adapter = use.extract(base, tuned, rank=3, rest="leave")
-    squares = {
-        name: float((after - before).square().sum())
-        for (name, after), before in zip(tuned.named_parameters(), base.parameters(), strict=True)
-    }
-    whole = sum(squares.values())
+    pairs = zip(tuned.named_parameters(), base.parameters(), strict=True)
+    squares = {name: float((after - before).square().sum()) for (name, after), before in pairs}
+    shares = {name: square / sum(squares.values()) for name, square in squares.items()}
     assert adapter.kept == pytest.approx(1)
-    assert adapter.held == pytest.approx(squares["2.weight"] / whole, rel=1e-4)
-    left_out = adapter.holds.left_out
-    assert left_out == pytest.approx(
-        {name: squares[name] / whole for name in ("0.weight", "0.bias", "2.bias")}
-    )
-    assert list(left_out.values()) == sorted(left_out.values(), reverse=True)
+    assert adapter.held == pytest.approx(shares.pop("2.weight"), rel=1e-4)
+    assert adapter.holds.left_out == pytest.approx(shares)
+    assert list(adapter.holds.left_out) == sorted(shares, key=shares.get, reverse=True)
     assert use.extract(base, tuned, rank=3).held == pytest.approx(1)
 
 
 def test_every_scale_is_1_and_each_key_matches_one_module(tmp_path: Path) -> None:
     base = made("llama")
     adapter = use.extract(base, changed(base), rank=3, uniform=False, rest="leave")
-    adapter.save(tmp_path / "adapter")
-    config = peft.LoraConfig.from_pretrained(str(tmp_path / "adapter"))
-    assert config.r == max(adapter.ranks.values())
-    assert len(config.rank_pattern) == sum(0 < rank < config.r for rank in adapter.ranks.values())
-    model = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    model = peft.PeftModel.from_pretrained(base, adapter.save(tmp_path / "adapter"))
     layers = {
-        name.removeprefix("base_model.model."): module
+        name.removeprefix("base_model.model."): (module.r["default"], module.scaling["default"])
         for name, module in model.named_modules()
         if isinstance(module, peft.tuners.lora.LoraLayer)
     }
-    assert {name: module.r["default"] for name, module in layers.items()} == {
-        name: rank for name, rank in adapter.ranks.items() if rank
-    }
-    assert {module.scaling["default"] for module in layers.values()} == {1.0}
+    assert layers == {name: (rank, 1.0) for name, rank in adapter.ranks.items() if rank}
 
 
 def test_a_layer_whose_name_ends_like_another_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -140,13 +129,12 @@ def test_folders_give_what_models_give(name: str, shard: str, tmp_path: Path) ->
     tuned.save_pretrained(tmp_path / "tuned", max_shard_size=shard)
     from_models = use.extract(base, tuned, rank=2)
     from_folders = use.extract(tmp_path / "base", tmp_path / "tuned", rank=2)
-    assert from_models.ranks == from_folders.ranks
+    assert from_folders.base == str(tmp_path / "base")
     assert from_models.rest.changed == from_folders.rest.changed
     assert from_models.held == pytest.approx(from_folders.held)
     for key, (b, a) in from_models.factors.items():
         other_b, other_a = from_folders.factors[key]
         assert torch.allclose(b @ a, other_b @ other_a, atol=1e-6)
-    assert from_folders.base == str(tmp_path / "base")
 
 
 def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
@@ -154,15 +142,10 @@ def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
     base.bert.save_pretrained(tmp_path / "encoder")
     tuned = changed(base)
     tuned.save_pretrained(tmp_path / "tuned")
-    whole = use.extract(base, tuned, rank=16, only=lambda name: "layer" in name)
-    assert torch.equal(whole.rest.tensors["classifier.weight"], tuned.classifier.weight)
     adapter = use.extract(tmp_path / "encoder", tmp_path / "tuned", rank=16)
     assert "classifier" not in adapter.ranks
     assert {"classifier.weight", "classifier.bias"} <= set(adapter.rest.changed)
-    adapter.save(tmp_path / "adapter")
-    found = load_file(tmp_path / "adapter/adapter_model.safetensors")
-    assert torch.equal(found["base_model.model.classifier.weight"], tuned.classifier.weight)
-    model = merged(base, tmp_path / "adapter")
+    model = merged(base, adapter.save(tmp_path / "adapter"))
     for key, tensor in tuned.state_dict().items():
         assert torch.allclose(model.state_dict()[key], tensor, atol=1e-5), key
 
@@ -239,35 +222,17 @@ def resized() -> Any:
     return larger
 
 
-def undefined() -> Any:
-    model = changed(made("llama"))
-    with torch.no_grad():
-        model.model.norm.weight[3] = float("nan")
-    return model
-
-
-def quantised() -> Any:
-    model = changed(made("llama"))
-    weight = model.get_parameter("model.layers.0.mlp.up_proj.weight")
-    weight.data = weight.data.to(torch.float8_e4m3fn)
-    return model
-
-
 @pytest.mark.parametrize(
     ("tuned", "given", "named"),
     [
         (llama, {}, "budget"),
         (llama, {"rank": 1, "keep": 0.5}, "rank and keep"),
         (llama, {"gain": 0.9}, "evaluate"),
-        (llama, {"rank": 1, "only": lambda name: False}, "only"),
         (llama, {"rank": 1, "evaluate": lambda model: {"accuracy": 1.0}}, "accuracy"),
         (lambda: changed(made("llama")), {"keep": 0.99, "largest": 1}, "largest"),
         (lambda: made("gpt2"), {"rank": 1}, "different architectures"),
-        (lambda: nn.Sequential(nn.Linear(2, 2)), {"rank": 1}, "no linear layer"),
         (resized, {"rank": 1}, "embed_tokens.weight"),
         (lambda: llama(num_hidden_layers=3), {"rank": 1}, r"layers\.2\."),
-        (undefined, {"rank": 1}, r"model\.norm\.weight"),
-        (quantised, {"rank": 1}, "up_proj.weight"),
     ],
 )
 def test_mistakes_are_named(tuned: Any, given: dict[str, Any], named: str) -> None:

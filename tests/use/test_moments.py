@@ -51,20 +51,16 @@ def test_every_layer_is_seen_whether_weights_are_trained_or_frozen(name: str) ->
 
 
 def test_padding_does_not_count() -> None:
-    model = made("bert")
-    batch = {"input_ids": torch.tensor([[1, 2, 3]]), "attention_mask": torch.tensor([[1, 1, 1]])}
-    padded = {
-        "input_ids": torch.tensor([[1, 2, 3, 0, 0]]),
-        "attention_mask": torch.tensor([[1, 1, 1, 0, 0]]),
-    }
+    model, labels = made("bert"), torch.tensor([1])
+    text = {"input_ids": torch.tensor([[1, 2, 3]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+    padded = {name: nn.functional.pad(tensor, (0, 2)) for name, tensor in text.items()}
     alone, filled = (
-        use.moments(model, [each | {"labels": torch.tensor([1])}], use.labelled) for each in (batch, padded)
+        use.moments(model, [{**batch, "labels": labels}], use.labelled) for batch in (text, padded)
     )
     for side in ("inputs", "outputs"):
         for name, moment in getattr(alone, side).items():
-            assert torch.allclose(
-                moment.blocks[0], getattr(filled, side)[name].blocks[0], rtol=1e-3, atol=1e-6
-            ), name
+            other = getattr(filled, side)[name]
+            assert torch.allclose(moment.blocks[0], other.blocks[0], rtol=1e-3, atol=1e-6), name
 
 
 def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
@@ -93,13 +89,12 @@ def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
 
 
 def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = torch.randn(6, 10)
-    whole, blocked = Sum(10), Sum(4)
-    diagonal = Sum(4)
-    for each in (whole, blocked):
+    rows, sums = torch.randn(6, 10), [Sum(10), Sum(4), Sum(4)]
+    for each in sums[:2]:
         each.add(rows, 2.0)
     monkeypatch.setattr("rankrise.use._gathered.DIAGONAL_ABOVE", 9)
-    diagonal.add(rows, 2.0)
+    sums[2].add(rows, 2.0)
+    whole, blocked, diagonal = sums
     dense = 2 * rows.mT @ rows
     assert torch.allclose(whole.blocks[0], dense, atol=1e-5)
     assert [len(block) for block in blocked.blocks] == [4, 3, 3]
@@ -107,60 +102,45 @@ def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.allclose(diagonal.blocks[0], dense.diagonal(), atol=1e-5)
 
 
-def squares(model: Any, batch: Any) -> Tensor:
-    """A loss that every token takes part in."""
-    logits: Tensor = model(**batch).logits
-    return logits.square().mean()
-
-
-@pytest.mark.parametrize("name", ["llama", "bert", "vit"])
+@pytest.mark.parametrize("name", ["llama", "vit"])
 def test_layers_that_read_one_tensor_share_the_c_that_each_has_alone(name: str) -> None:
+    def loss(model: Any, batch: Any) -> Tensor:
+        """Every token takes part."""
+        squares: Tensor = model(**batch).logits.square()
+        return squares.mean()
+
     model = made(name)
     batches = [inputs(model), inputs(model, seed=1)]
-    together = use.moments(model, batches, squares)
-    for layer, moment in list(together.inputs.items())[:: 1 if name == "vit" else 3]:
-        alone = use.moments(model, batches, squares, only=lambda other, layer=layer: other == layer)
-        assert torch.allclose(moment.blocks[0], alone.inputs[layer].blocks[0], rtol=1e-4, atol=1e-6), layer
-        assert together.tokens[layer] == alone.tokens[layer]
+    together = use.moments(model, batches, loss)
     found = together.inputs
+    for layer in list(found)[::3]:
+        alone = use.moments(model, batches, loss, only=lambda other, layer=layer: other == layer)
+        assert torch.allclose(found[layer].blocks[0], alone.inputs[layer].blocks[0], rtol=1e-4, atol=1e-6)
+        assert together.tokens[layer] == alone.tokens[layer]
     if name == "llama":
         assert found["model.layers.0.mlp.gate_proj"] is found["model.layers.0.mlp.up_proj"]
         assert found["model.layers.0.self_attn.o_proj"] is not found["model.layers.0.mlp.down_proj"]
     if name == "vit":  # in the last layer, a classifier reads the class token's query alone
-        (q, k, v), (last_q, last_k, last_v) = (
-            [found[f"vit.layers.{layer}.attention.{role}_proj"] for role in "qkv"] for layer in (0, 1)
-        )
-        assert q is k is v
-        assert last_q is not last_k is last_v
+        q, k, v = (found[f"vit.layers.1.attention.{role}_proj"] for role in "qkv")
+        assert q is not k is v
 
 
 def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.one(x), self.other(x)
-
     def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
-        one, other = model(batch["x"])
+        one, other = model["one"](batch["x"]), model["other"](batch["x"])
         return (one * batch["first"][:, None]).sum() + other.sum()
 
+    model = nn.ModuleDict({"one": nn.Linear(3, 2), "other": nn.Linear(3, 2)})
     x, y = torch.randn(4, 3), torch.randn(4, 3)
-    everywhere, half = torch.ones(4), torch.tensor([1.0, 1.0, 0.0, 0.0])
-    batches = [{"x": x, "first": everywhere}, {"x": y, "first": half}, {"x": y, "first": 0 * half}]
-    found = use.moments(Two(), batches, loss)
-    of_one = (x.mT @ x + y[:2].mT @ y[:2]) / 6
-    of_other = (x.mT @ x + 2 * y.mT @ y) / 12
-    assert torch.allclose(found.inputs["one"].blocks[0], of_one, atol=1e-6)
-    assert torch.allclose(found.inputs["other"].blocks[0], of_other, atol=1e-6)
-    together = use.moments(Two(), batches[:1], loss)
-    assert together.inputs["one"] is together.inputs["other"]
+    half = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    batches = [{"x": x, "first": torch.ones(4)}, {"x": y, "first": half}, {"x": y, "first": 0 * half}]
+    found = use.moments(model, batches, loss).inputs
+    assert torch.allclose(found["one"].blocks[0], (x.mT @ x + y[:2].mT @ y[:2]) / 6, atol=1e-6)
+    assert torch.allclose(found["other"].blocks[0], (x.mT @ x + 2 * y.mT @ y) / 12, atol=1e-6)
 
 
 def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_when_read(tmp_path) -> None:
-    """A moment of n tokens is singular where a layer has more inputs; the width of a block counts."""
+    """The moment of n tokens has rank n at most; the width of a block counts."""
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2), nn.Linear(2, 2))
 
     def measured(examples: int, **options: Any) -> use.Moments:
@@ -169,7 +149,6 @@ def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_whe
 
     with pytest.warns(UserWarning, match="2 of 3 layers") as caught:
         found = measured(3)
-    assert len(torch.linalg.eigvalsh(found.inputs["0"].blocks[0]).relu().gt(1e-4).nonzero()) == 3
     assert caught[0].filename == __file__
     found.save(tmp_path / "moments")
     with pytest.warns(UserWarning, match="2 of 3 layers"):
@@ -189,26 +168,22 @@ def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
     assert (again.about["block"], again.about["seed"]) == (10, 3)
     for side in ("inputs", "outputs"):
         for name, moment in getattr(found, side).items():
-            pairs = zip(moment.blocks, getattr(again, side)[name].blocks, strict=True)
-            assert all(torch.equal(one, other) for one, other in pairs)
+            assert all(map(torch.equal, moment.blocks, getattr(again, side)[name].blocks))
 
 
 def test_sampled_labels_give_the_fisher_matrix_of_a_softmax() -> None:
     """For a linear classifier, G is `diag(p) - p p^T`."""
 
-    class Classifier(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(2, 3)
-
-        def forward(self, x: Tensor) -> Any:
-            return type("Output", (), {"logits": self.head(x)})
-
     torch.manual_seed(0)
-    model = Classifier()
-    x = torch.ones(1, 2).expand(20000, 2)
-    found = use.moments(model, [{"x": x}], use.sampled).outputs["head"].blocks[0]
-    p = model.head(x[0]).softmax(-1).detach()
+    linear = nn.Linear(2, 3)
+    p = linear(torch.ones(2)).softmax(-1).detach()
+    model = nn.Sequential(linear)
+    batch = {"input": torch.ones(1, 2).expand(20000, 2)}
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return use.sampled(lambda input: type("Output", (), {"logits": model(input)}), batch)
+
+    found = use.moments(model, [batch], loss).outputs["0"].blocks[0]
     assert torch.allclose(found, p.diag() - torch.outer(p, p), atol=0.01)
 
 
@@ -249,15 +224,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         use.moments(model, [], square_loss)
     with pytest.raises(RankriseError, match="nan"):
         use.moments(model, x, lambda model, batch: model(batch).mean() * float("nan"))
-    undefined = use.moments(model, x, lambda model, batch: (model(batch) * 0).sqrt().mean())
-    with pytest.raises(RankriseError, match="nan"):
-        undefined.outputs["0"].root()
     with pytest.raises(RankriseError, match="no linear layer"):
         use.moments(model, x, lambda model, batch: batch.sum())
-    path = found.save(tmp_path / "moments.safetensors")
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(RankriseError, match=r"moments\.safetensors"):
-        use.Moments.load(path)
-    save_file({"weight": torch.eye(2)}, path)
+    save_file({"weight": torch.eye(2)}, tmp_path / "moments")
     with pytest.raises(RankriseError, match="holds no moments"):
-        use.Moments.load(path)
+        use.Moments.load(tmp_path / "moments")

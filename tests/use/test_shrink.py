@@ -16,10 +16,8 @@ from rankrise import RankriseError, use
 def trained(name: str, folder: Path, **settings: Any) -> Any:
     """An adapter by PEFT itself with random weights, saved; the model with it merged."""
     torch.manual_seed(0)
-    config = peft.LoraConfig(
-        **({"r": 6, "lora_alpha": 9, "target_modules": "all-linear", "init_lora_weights": False} | settings)
-    )
-    model = peft.get_peft_model(made(name), config)
+    given = {"r": 6, "lora_alpha": 9, "target_modules": "all-linear", "init_lora_weights": False, **settings}
+    model = peft.get_peft_model(made(name), peft.LoraConfig(**given))
     model.save_pretrained(folder)
     return model.merge_and_unload()
 
@@ -46,14 +44,17 @@ def test_at_its_own_rank_nothing_changes(name: str, settings: dict[str, Any], tm
         assert torch.allclose(again.state_dict()[key], tensor, atol=1e-5), key
 
 
-def test_each_product_is_cut_as_its_svd_is(tmp_path: Path) -> None:
+def test_each_product_is_cut_as_its_svd_is_and_its_square_is_held(tmp_path: Path) -> None:
     base, model = made("llama"), trained("llama", tmp_path / "large")
     small = use.shrink(tmp_path / "large", rank=2)
     assert set(small.ranks.values()) == {2}
+    whole = held = 0.0
     for name, (b, a) in small.factors.items():
-        change = model.get_submodule(name).weight - base.get_submodule(name).weight
-        u, s, vh = torch.linalg.svd(change)
+        u, s, vh = torch.linalg.svd(model.get_submodule(name).weight - base.get_submodule(name).weight)
         assert torch.allclose(b.float() @ a.float(), (u[:, :2] * s[:2]) @ vh[:2], atol=1e-4), name
+        whole, held = whole + float(s.square().sum()), held + float(s[:2].square().sum())
+    assert small.held == pytest.approx(held / whole, abs=1e-4)
+    assert small.held == pytest.approx(small.kept, abs=1e-4)
 
 
 def test_a_gain_is_kept_with_fewer_directions(tmp_path: Path) -> None:
@@ -93,35 +94,21 @@ def test_a_kept_module_that_was_tied_is_measured_as_peft_loads_it(whole: list[st
     assert measured.adapter["loss"] == pytest.approx(losses[1])
 
 
-def test_what_is_held_of_the_larger_adapter_is_the_square_of_its_products(tmp_path: Path) -> None:
-    base, model = made("llama"), trained("llama", tmp_path / "large")
-    small = use.shrink(tmp_path / "large", rank=2, uniform=False)
-    have = peft.PeftModel.from_pretrained(made("llama"), small.save(tmp_path / "small")).merge_and_unload()
-    whole = lost = 0.0
-    for name in small.ranks:
-        before, after, given = (each.get_submodule(name).weight.detach() for each in (base, model, have))
-        whole += float((after - before).square().sum())
-        lost += float((after - given).square().sum())
-    assert small.held == pytest.approx(1 - lost / whole, abs=1e-5)
-    assert small.held == pytest.approx(small.kept, abs=1e-4)
-
-
 def test_mistakes_are_named(tmp_path: Path) -> None:
     trained("llama", tmp_path / "large")
-    path = tmp_path / "large/adapter_config.json"
-    config = json.loads(path.read_text())
-
-    def refused(named: str, folder: Path = tmp_path / "large", **given: Any) -> None:
-        with pytest.raises(RankriseError, match=named):
-            use.shrink(folder, **({"rank": 2} | given))
-
-    refused("adapter_config.json", tmp_path)
-    refused(r"model\.layers\.0", base=made("gpt2"))
-    refused("pass base", evaluate=lambda model: 0.0)
-    refused("budget", rank=None)
-    path.write_text(json.dumps(config | {"base_model_name_or_path": "a/b"}))
-    other = made("llama")
+    path, other = tmp_path / "large/adapter_config.json", made("llama")
     other.config._name_or_path = "another/model"
-    refused("another/model", base=other)
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"base_model_name_or_path": "a/b"}))
+    mistakes: dict[str, dict[str, Any]] = {
+        r"model\.layers\.0": {"base": made("gpt2")},
+        "pass base": {"evaluate": lambda model: 0.0},
+        "budget": {"rank": None},
+        "another/model": {"base": other},
+    }
+    for named, given in mistakes.items():
+        with pytest.raises(RankriseError, match=named):
+            use.shrink(tmp_path / "large", **({"rank": 2} | given))
     path.write_text(json.dumps(config | {"use_dora": True}))
-    refused("use_dora")
+    with pytest.raises(RankriseError, match="use_dora"):
+        use.shrink(tmp_path / "large", rank=2)

@@ -18,24 +18,7 @@ from rankrise.use._weights import linear_layers
 from rankrise.use.types import GainCurve, Point, Truncation
 
 
-@pytest.mark.parametrize("products", [("KQ",), ("VO",), ("KQ", "VO")])
-@pytest.mark.parametrize("name", ["vit", "gpt2"])
-def test_widened_heads_with_all_directions_are_the_trained_model(
-    name: str, products: tuple[str, ...]
-) -> None:
-    base = made(name)
-    tuned, batch = changed(base, 0.3), inputs(base)
-    found = HeadProducts(base, tuned)
-    with torch.no_grad():
-        want = tuned(**batch).logits
-        with found.cut_to(tuned, 16, products):
-            assert torch.allclose(tuned(**batch).logits, want, atol=1e-4)
-        with found.cut_to(tuned, 1, products):
-            assert not torch.allclose(tuned(**batch).logits, want, atol=1e-2)
-        assert torch.equal(tuned(**batch).logits, want)
-
-
-@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("rank", [0, 3, 16])
 @pytest.mark.parametrize("name", ["vit", "gpt2"])
 def test_widened_heads_compute_the_cut_products(name: str, rank: int) -> None:
     """One attention layer by hand, from the products as [d, d] matrices."""
@@ -58,9 +41,14 @@ def test_widened_heads_compute_the_cut_products(name: str, rank: int) -> None:
         if name == "gpt2":
             logits = logits.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
         total = total + logits.softmax(-1) @ x @ vo + new.value_bias[head] @ new.output[head].mT
-    with torch.no_grad(), found.cut_to(tuned, rank, ("KQ", "VO")):
-        have, _ = tuned.get_submodule(new.name)(x[None])
-    assert torch.allclose(have[0], total + new.output_bias, atol=1e-4)
+    module = tuned.get_submodule(new.name)
+    with torch.no_grad():
+        trained = module(x[None])[0]
+        with found.cut_to(tuned, rank, ("KQ", "VO")):
+            have = module(x[None])[0]
+        assert torch.allclose(have[0], total + new.output_bias, atol=1e-4)
+        assert torch.equal(module(x[None])[0], trained)
+        assert torch.allclose(have, trained, atol=1e-4) == (rank == 16)
 
 
 def test_groups_of_fused_and_of_single_matrices() -> None:
@@ -81,11 +69,11 @@ def test_curves_rise_to_the_whole_gain(name: str) -> None:
     tuned = changed(base, 0.2)
     weights = deepcopy(tuned.state_dict())
     moments = use.moments(tuned, [inputs(tuned, 16, seed) for seed in range(4)], use.sampled)
-    named = ("all", "q", "mlp", "KQ", "vo", "kq+vo")
+    named = ("all", "q", "KQ", "vo", "kq+vo")
     found = use.truncate(base, tuned, imitation(tuned), groups=named, moments=moments)
     assert all(torch.equal(tensor, weights[key]) for key, tensor in tuned.state_dict().items())
     assert {(curve.group, curve.method) for curve in found.curves} == {
-        *((name, method) for name in ("all", "q", "mlp") for method in ("plain", "weighted")),
+        *((name, method) for name in ("all", "q") for method in ("plain", "weighted")),
         *((name, "plain") for name in ("KQ", "VO", "KQ and VO")),
     }
     for curve in found.curves:
@@ -115,22 +103,18 @@ def test_only_what_is_asked_is_measured_and_a_functional_rank_is_not_guessed() -
     tuned = changed(base, 0.2)
     whole = use.truncate(base, tuned, imitation(tuned), groups=("q",)).curve("q")
     rank = whole.functional_rank
-    assert rank == whole.at_most
-    assert rank is not None
-    assert rank > 1
+    assert rank == whole.at_most > 1
     for ranks, functional, at_most in (
         ((rank - 1, rank), rank, rank),
         ((rank,), None, rank),
         ((1,), None, None),
         ((1, whole.full_rank), None, whole.full_rank),
     ):
-        found = use.truncate(base, tuned, imitation(tuned), groups=("q",), ranks=ranks)
-        (curve,) = found.curves
-        assert [point.rank for point in curve.points] == sorted(set(ranks))
+        curve = use.truncate(base, tuned, imitation(tuned), groups=("q",), ranks=ranks).curve("q")
+        assert [point.rank for point in curve.points] == list(ranks)
         assert (curve.functional_rank, curve.at_most) == (functional, at_most)
-    assert [curve.group for curve in use.truncate(base, tuned, imitation(tuned), ranks=(1,)).curves] == [
-        "all", "attention", "mlp", "q", "k", "v", "o", "KQ", "VO", "KQ and VO",
-    ]  # fmt: skip
+    groups = [curve.group for curve in use.truncate(base, tuned, imitation(tuned), ranks=(1,)).curves]
+    assert groups == ["all", "attention", "mlp", "q", "k", "v", "o", "KQ", "VO", "KQ and VO"]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -152,28 +136,23 @@ def test_the_config_gives_every_module_the_ranks_that_were_found(name: str, weig
 
 
 def test_groups_that_gain_little_or_less_with_more_ranks_are_starred() -> None:
-    gains = {"all": (0.2, 0.99, 0.9)}
-    curves = [
-        GainCurve(
-            name,
-            "plain",
-            tuple(
-                Point(name, "plain", rank, 10 * rank, 1.0, {"loss": 1.0}, gain)
-                for rank, gain in zip((1, 2, 4), gains.get(name, (1.0,) * 3), strict=True)
-            ),
-            {"loss": initial},
-            full_rank=8,
-            functional_rank=2,
+    def curve(name: str, initial: float, gains: tuple[float, ...]) -> GainCurve:
+        ranks = zip((1, 2, 4), gains, strict=True)
+        points = tuple(
+            Point(name, "plain", rank, 10 * rank, 1.0, {"loss": 1.0}, gain) for rank, gain in ranks
         )
-        for name, initial in (("all", 2.0), ("q", 1.02), ("k", 1.002), ("v", 1.005))
-    ]
-    found = Truncation({"loss": 1.0}, {"loss": 2.0}, tuple(curves))
-    little, falling, enough = notes(found, "8 examples", 0.99, every_rank=True)[-3:]
-    assert little.startswith("*k, v: ")
+        return GainCurve(name, "plain", points, {"loss": initial}, full_rank=8, functional_rank=2)
+
+    level = (1.0, 1.0, 1.0)
+    fine, little = curve("q", 1.02, level), (curve("k", 1.002, level), curve("v", 1.005, level))
+    curves = curve("all", 2.0, (0.2, 0.99, 0.9)), fine, *little
+    found = Truncation({"loss": 1.0}, {"loss": 2.0}, curves)
+    *_, starred, falling, enough = notes(found, "8 examples", 0.99, every_rank=True)
+    assert starred.startswith("*k, v: ")
     assert falling.startswith("*all (plain): ")
     assert "rank 2 for every matrix" in enough
-    fine = replace(found, curves=tuple(curves[1:2]))
-    assert not any(note.startswith("*") for note in notes(fine, "8 examples", 0.99, every_rank=True))
+    found = replace(found, curves=(fine,))
+    assert not any(note.startswith("*") for note in notes(found, "8 examples", 0.99, every_rank=True))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +162,6 @@ def test_groups_that_gain_little_or_less_with_more_ranks_are_starred() -> None:
         ({"groups": ("QK",)}, "'QK'"),
         ({"ranks": (0, 1)}, "ranks"),
         ({"gain": 2.0}, "gain"),
-        ({"evaluate": lambda model: {"accuracy": 1.0}}, "accuracy"),
         ({"evaluate": lambda model: 1.0}, "no gain"),
     ],
 )

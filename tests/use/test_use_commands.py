@@ -2,26 +2,22 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import peft
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from PIL import Image
-from tiny_models import SMALL, changed, made
+from tiny_models import changed, made, vit
 
 from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.commands import main
 from rankrise.runs import open as open_runs
 from rankrise.train import TrainSettings, train
-from rankrise.train._begun import last_checkpoint, settings_of
-from rankrise.train._task import task_of
-from rankrise.use._weights import load_model
 
 
 def answer(capsys: Any, *words: object) -> Any:
@@ -33,39 +29,31 @@ def answer(capsys: Any, *words: object) -> Any:
 def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders, capsys) -> None:
     here, base, tuned = folders["here"], folders[name] / "base", folders[name] / "tuned"
     words = ["--data", here / data, "--batch_size", 4]
-    found = answer(
-        capsys,
-        "extract",
-        base,
-        tuned,
-        *words,
-        "--out",
-        here / "adapter",
-        "--rank",
-        4,
-        "--moments",
-        here / "m",
-    )
-    losses = {which: scores["loss"] for which, scores in list(found["measured"].items())[:3]}
-    assert found["measured"]["gain"] == pytest.approx(
-        (losses["base"] - losses["adapter"]) / (losses["base"] - losses["tuned"])
-    )
+    budget = ["--rank", 4, "--moments", here / "m"]
+    found = answer(capsys, "extract", base, tuned, *words, "--out", here / "adapter", *budget)
+    measured = found["measured"]
+    initial, trained, cut = (measured[which]["loss"] for which in ("base", "tuned", "adapter"))
+    assert measured["gain"] == pytest.approx((initial - cut) / (initial - trained))
     assert found["measured_on"].startswith("14 held-out" if name == "gpt2" else "10 held-out")
     assert len({row["rank"] for row in found["matrices"]}) > 1
     assert found["parameters"] <= found["budget"] == 4 * sum(sum(row["shape"]) for row in found["matrices"])
     assert found["kept_of"] == "weighted square"
     assert 0 < found["held"] < 1
+    facts = {
+        "data": str(here / data),
+        "labels": "sampled",
+        "seed": 0,
+        "examples": 13 if name == "gpt2" else 10,
+    }
+    assert {fact: found["moments"][fact] for fact in facts} == facts
     kind = transformers.AutoModelForCausalLM if name == "gpt2" else transformers.BertForSequenceClassification
     peft.PeftModel.from_pretrained(kind.from_pretrained(base), here / "adapter")
-    told = found["moments"]
-    assert (told["data"], told["labels"], told["seed"]) == (str(here / data), "sampled", 0)
-    assert told["examples"] == (13 if name == "gpt2" else 10)
 
-    words = ["--out", here / "smaller", "--rank", 1, "--base", base, *words[:4]]
+    words = ["--out", here / "smaller", "--rank", 1, "--base", base, *words]
     smaller = answer(capsys, "shrink", here / "adapter", *words)
     assert smaller["parameters"] < found["parameters"]
-    assert smaller["measured"]["base"] == pytest.approx(found["measured"]["base"])
-    assert smaller["measured"]["tuned"]["loss"] == pytest.approx(losses["adapter"], rel=1e-3)
+    assert smaller["measured"]["base"] == pytest.approx(measured["base"])
+    assert smaller["measured"]["tuned"]["loss"] == pytest.approx(cut, rel=1e-3)
     with pytest.raises(SystemExit, match="2"):
         answer(capsys, "extract", tuned, base, "--out", here / "other", "--moments", here / "m")
     assert "other weights" in capsys.readouterr().err
@@ -103,48 +91,41 @@ def test_the_same_command_gives_the_same_factors_and_another_seed_gives_others(f
     here, words = folders["here"], [folders["gpt2"] / part for part in ("base", "tuned")]
     words += ["--data", here / "gpt2.txt", "--rank", 2]
 
-    def factors(name: str, *others: object) -> dict[str, list[float]]:
+    def factors(name: str, *others: object) -> bytes:
         torch.rand(7)  # torch's own generator must not matter
         answer(capsys, "extract", *words, "--out", here / name, *others)
-        tensors = safetensors.torch.load_file(here / name / "adapter_model.safetensors")
-        return {key: tensor.flatten().tolist() for key, tensor in tensors.items()}
+        return (here / name / "adapter_model.safetensors").read_bytes()
 
     assert factors("a") == factors("b") != factors("c", "--seed", 1)
 
 
 def test_images_in_folders_and_curves_that_are_measured_once(folders, capsys) -> None:
-    here = folders["here"]
-    model = transformers.ViTForImageClassification(
-        transformers.ViTConfig(**SMALL, image_size=8, patch_size=4, num_labels=3)
-    )
-    for part, each in (("base", changed(model, 0.5)), ("tuned", model)):
+    here, images = folders["here"], folders["here"] / "images"
+    for part, each in (("base", changed(model := vit(channels=3), 0.5)), ("tuned", model)):
         each.save_pretrained(folders["vit"] / part)
         transformers.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(folders["vit"] / part)
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
     for name in ("cat", "dog", "owl"):
-        (here / "images" / name).mkdir(parents=True)
+        (images / name).mkdir(parents=True)
         for number in range(4):
-            pixels = torch.randint(256, (8, 8, 3), generator=generator, dtype=torch.uint8)
-            Image.fromarray(pixels.numpy()).save(here / "images" / name / f"{number}.png")
-    models = [folders["vit"] / "base", folders["vit"] / "tuned", "--data", here / "images"]
+            pixels = generator.integers(256, size=(8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(images / name / f"{number}.png")
+    models = [folders["vit"] / "base", folders["vit"] / "tuned", "--data", images]
     words = ["truncate", *models, "--out", here / "curves"]
     found = answer(capsys, *words, "--groups", "all,q,kq+vo")
     assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ and VO"}
-    assert {path.name for path in (here / "curves").iterdir()} == {
-        f"truncation.{kind}" for kind in ("json", "csv", "png", "svg")
-    }
+    written = {f"truncation.{kind}" for kind in ("json", "csv", "png", "svg")}
+    assert {path.name for path in (here / "curves").iterdir()} == written
     assert answer(capsys, *words, "--groups", "all,q,kq+vo")["curves"] == found["curves"]
     assert {curve["group"] for curve in answer(capsys, *words, "--groups", "q")["curves"]} == {"q"}
     kept = json.loads((here / "curves/truncation.json").read_text())
     assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
-    for others, named in ((["--ranks", "1"], "ranks"), (["--labels", "data"], "labels")):
+    for others, named in ((["--ranks", "1"], "ranks"), (["--labels", "data"], "labels"), ([], "weights")):
+        if named == "weights":
+            changed(model).save_pretrained(folders["vit"] / "tuned")
         with pytest.raises(SystemExit):
             main([*map(str, words), *others])
         assert named in capsys.readouterr().err
-    changed(model).save_pretrained(folders["vit"] / "tuned")
-    with pytest.raises(SystemExit):
-        main([*map(str, words)])
-    assert "weights" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -160,24 +141,18 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     words = ["--groups", "all,kq", "--examples", 200, "--ranks", "2,16", "--config", config]
     found = answer(capsys, "truncate", run, *words)
     assert json.loads(config.read_text()) == found["config"]
-    assert found["config"]["r"] == max(found["curves"][1]["ranks"].values())
     curves = {(curve["group"], curve["method"]): curve for curve in found["curves"]}
-    assert set(curves) == {("all", "plain"), ("all", "weighted"), ("KQ", "plain")}
-    assert curves["all", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
-    assert curves["KQ", "plain"]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
+    assert found["config"]["r"] == max(curves["all", "weighted"]["ranks"].values())
+    for way in (("all", "plain"), ("KQ", "plain")):
+        assert curves[way]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     assert found["measured_on"] == "1500 training examples"
-    read, model = settings_of(run), load_model(last_checkpoint(run)).eval()
-    task, size = task_of(read, torch.device("cpu")), read.batch_size
-    losses = [model(**task.inputs(*batch)).loss for batch in task.batches(1, 0, size, slice(0, size))]
-    assert found["trained"]["loss"] == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
     assert found["trained"]["validation_loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
     again = answer(capsys, "truncate", run, "--groups", "kq", "--loss", "validation", "--out", run)
     assert again["measured_on"] == "the whole validation set"
     assert again["trained"]["loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
     (claim,) = (c for c in check_claims(open_runs([run]), everything=True) if c.name == "functional rank")
-    if claim.part == "KQ":
-        assert claim.deciding[0].value == again["curves"][0]["functional_rank"] / 8
+    assert claim.part != "KQ" or claim.deciding[0].value == again["curves"][0]["functional_rank"] / 8
     adapter = answer(capsys, "extract", run, "--out", tmp_path / "adapter", "--gain", 0.9)
     assert adapter["measured"]["gain"] >= 0.9
 
@@ -185,31 +160,31 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["extract", "gpt2/base", "gpt2/tuned"], "--out is missing"),
-        (["extract", "gpt2/base", "--out", "a"], "is not a run"),
-        (["extract", "gpt2/base", "gpt2/tuned", "--out", "gpt2"], "gpt2"),
-        (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--gain", "0.9"], "--data"),
-        (["extract", "gpt2/base", "gpt2/tuned", "--out", "a", "--moments", "m"], "--data"),
-        (["extract", "gpt2/base", "lora", "--out", "a"], "PEFT adapter"),
-        (["extract", "vit/base", "vit/tuned", "--out", "a", "--data", "vit-digits"], "vit-digits"),
-        (["extract", "masked", "masked", "--out", "a", "--data", "bert.jsonl"], "BertForMaskedLM"),
-        (["shrink", "gpt2/base", "--out", "a", "--base", "gpt2/base"], "--base and --data"),
-        (["truncate", "gpt2/base", "gpt2/tuned"], "--data"),
-        (["truncate", "run", "--data", "gpt2.txt"], "run is not a run of 'rankrise train'"),
-        (["truncate", "gpt2/base", "bare", "--data", "gpt2.txt"], "'bare' has no tokenizer"),
+        ("extract gpt2/base gpt2/tuned", "--out is missing"),
+        ("extract gpt2/base --out a", "is not a run"),
+        ("extract gpt2/base gpt2/tuned --out gpt2", "gpt2"),
+        ("extract gpt2/base gpt2/tuned --out a --gain 0.9", "--data"),
+        ("extract gpt2/base gpt2/tuned --out a --moments m", "--data"),
+        ("extract gpt2/base lora --out a", "PEFT adapter"),
+        ("extract masked masked --out a --data bert.jsonl", "BertForMaskedLM"),
+        ("shrink gpt2/base --out a --base gpt2/base", "--base and --data"),
+        ("truncate gpt2/base gpt2/tuned", "--data"),
+        ("truncate run --data gpt2.txt", "run is not a run of 'rankrise train'"),
+        ("truncate gpt2/base bare --data gpt2.txt", "'bare' has no tokenizer"),
     ],
 )
 def test_mistakes_are_named_and_nothing_is_written(words, named, folders, capsys, monkeypatch) -> None:
     monkeypatch.chdir(folders["here"])
     Path("lora").mkdir()
     Path("lora/adapter_config.json").write_text("{}")
-    shutil.copytree("gpt2/tuned", "bare", ignore=shutil.ignore_patterns("tokenizer*"))
     if "masked" in words:
         transformers.BertForMaskedLM(made("bert").config).save_pretrained("masked")
+    if "bare" in words:
+        made("gpt2").save_pretrained("bare")
     if "run" in words:
         with watch.RankTracker(made("gpt2"), "run") as tracker:
             tracker.step(1, loss=1.0)
     with pytest.raises(SystemExit, match="2"):
-        main(words)
+        main(words.split())
     assert named in capsys.readouterr().err
     assert not Path("a").exists()
