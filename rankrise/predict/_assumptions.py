@@ -20,8 +20,7 @@ from rankrise.predict._stages import Stage, Stages
 _SAME_POINT = 1e-3
 """Two ends this close, as a fraction of the largest weight, are the same point."""
 
-DURATION = 20.0
-"""The paper trains on for 1000 epochs without naming its step; 0.02 is stable at its size."""
+_DURATION = 20.0  # The paper trains on for 1000 epochs without naming its step; 0.02 is stable at its size
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def perturb(
     time: float,
     noise: float,
     threshold: float = 1e-5,
-    duration: float = DURATION,
+    duration: float = _DURATION,
     seed: int = 0,
     tolerance: float = 1e-5,
 ) -> Perturbation:

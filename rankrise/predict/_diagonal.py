@@ -67,13 +67,7 @@ class Coordinates:
 
     @staticmethod
     def of_weights(u: Tensor, v: Tensor, log_alpha: float = 0.0) -> tuple["Coordinates", Tensor]:
-        """The coordinates of weights `exp(log_alpha) * (u, v)`, and their place `z` (p,) in them.
-
-        >>> u, v = torch.tensor([2.0, 1.0, 3.0]).double(), torch.tensor([1.0, -1.0, 0.0]).double()
-        >>> coordinates, z = Coordinates.of_weights(u, v)
-        >>> coordinates.product(z)
-        tensor([ 2., -1.,  0.], dtype=torch.float64)
-        """
+        """The coordinates of weights `exp(log_alpha) * (u, v)`, and their place `z` (p,) in them."""
         product, gap = u * v, (u - v).abs() * (u + v).abs()
         tied, one = gap == 0, torch.ones_like(gap)
         gap, size = torch.where(tied, one, gap), torch.where(tied, product.abs(), one)
@@ -323,12 +317,6 @@ def land(loss: Loss, start: Tensor) -> Tensor | None:
 
     This is gradient flow on u and v with `|u| = |v|`, as on every stationary point of a vanishing
     initialisation. A coordinate that decays to nothing is exactly zero in the result.
-
-    >>> from rankrise.predict._loss import checked_loss
-    >>> target = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
-    >>> loss = checked_loss(lambda a: ((a - target) ** 2).sum(), 3)
-    >>> land(loss, torch.tensor([1e-6, 0.5, 0.0], dtype=torch.float64))
-    tensor([1., 0., 0.], dtype=torch.float64)
     """
     support = start.nonzero()[:, 0]
     part, few = loss.restricted(support), start[support]

@@ -71,9 +71,7 @@ class Flow:
         return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def place_at(self, time: float | Array) -> Tensor:
-        """What the path follows at a rescaled time, (p,), or at several, (m, p): the exact coordinate z of a
-        diagonal network, or flat products.
-        """
+        """The exact coordinate z of a diagonal network, or flat products, at one time or several, (m, p)."""
         asked = as_tensor("time", time, self.times.device).double()
         last = float(self.times[-1])
         if not ((asked >= 0) & (asked <= last * (1 + 1e-12))).all():
@@ -100,9 +98,7 @@ class Flow:
         return torch.cat(first) if self.diagonal else tuple(first)
 
     def rises(self, threshold: float = 1e-3) -> dict[tuple[int, int], list[float]]:
-        """The times at which a singular value rises above `threshold`, by (product, rank), or the size of a
-        coordinate, by (coordinate, 1).
-        """
+        """The times of rises above `threshold`, by (product, rank); the rank of a coordinate is 1."""
         times: dict[tuple[int, int], list[float]] = {}
         for crossing in self.crossings(threshold):
             if crossing.upward:
@@ -124,11 +120,6 @@ class Flow:
         if isinstance(self.path, MatrixPath):
             return self.path.log_singular_values[product]
         return self.values[:, product, None].abs().log()
-
-    @property
-    def places(self) -> Tensor:
-        """The exact coordinate z of a diagonal network at the moments, (n, p)."""
-        return self.path.places
 
     @property
     def tied(self) -> Tensor:

@@ -70,8 +70,7 @@ class Stage:
 
     @property
     def gap(self) -> float:
-        """How much later the runner-up would come: a flow shows the stage clearly if
-        `gap * log(1/alpha)` is far above 1."""
+        """How much later the runner-up would come: a clear stage has `gap * log(1/alpha)` far above 1."""
         return self.runner_up - self.time
 
 

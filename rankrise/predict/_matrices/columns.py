@@ -63,8 +63,7 @@ class Columns:
     def rotate(self, beginning: int = 0) -> None:
         """Sort the columns from number `beginning` on, and make them orthogonal by one-sided rotations.
 
-        Jacobi's keep the accuracy of graded columns (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13,
-        1992).
+        Jacobi's keep graded columns accurate (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13, 1992).
         """
         self._sort(beginning)
         self._rotate_near(beginning)
@@ -186,20 +185,13 @@ def rounds(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def advance(columns: Tensor, rows: int, early: Tensor, late: Tensor, time: float) -> Tensor:
-    """Follow `W' = M(t) W`, `M = [[0, -G], [-G^T, 0]]`, for a `time`: columns (d1 + d2, c) under a gradient
-    (d1, d2) that is `early` and `late` at Gauss' points.
-    """
+    """Follow `W' = [[0, -G], [-G^T, 0]] W` for a `time`, with G `early` and `late` at Gauss' points."""
     columns = exponential(columns, rows, time * (_HEAVY * early + _LIGHT * late))
     return exponential(columns, rows, time * (_LIGHT * early + _HEAVY * late))
 
 
 def exponential(columns: Tensor, rows: int, gradient: Tensor) -> Tensor:
-    """`exp([[0, -G], [-G^T, 0]])` times columns, from the singular vectors of the gradient (d1, d2).
-
-    >>> columns = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    >>> exponential(columns, 1, torch.tensor([[-1.0]], dtype=torch.float64)).T   # cosh 1 and sinh 1
-    tensor([[1.5431, 1.1752]], dtype=torch.float64)
-    """
+    """`exp([[0, -G], [-G^T, 0]])` times columns, from the singular vectors of the gradient (d1, d2)."""
     left, values, right = torch.linalg.svd(-gradient, full_matrices=False)
     up, down = columns[:rows], columns[rows:]
     along, across = left.T @ up, right @ down

@@ -110,9 +110,7 @@ class _State:
         return step, error
 
     def carry(self, step: Step | None, size: float) -> tuple[list[Columns], list[Moment]]:
-        """All columns after a step, the inactive ones moved in parts, and the moments on the way, whose times
-        count from its beginning.
-        """
+        """All columns after a step, the inactive ones moved in parts, and the moments within it."""
         loss, space, ranks, gradient = self.loss, self.space, self.ranks, self.point.gradient
         columns, moments = [copy.deepcopy(many) for many in self.columns], list[Moment]()
         growing = space.pace(self.point)
@@ -174,8 +172,7 @@ def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Ten
 
 @dataclass(frozen=True, eq=False)
 class MatrixPath:
-    """Flat products `places` (n, size) with their `rates` in rescaled time, and `log_singular_values`, (n,
-    min(d1, d2)) per product.
+    """Flat products `places` (n, size) with their `rates`; `log_singular_values` (n, min(d1, d2)) of each.
 
     `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift` is
     the largest relative change of a column by errors before it was restored.

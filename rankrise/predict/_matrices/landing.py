@@ -46,10 +46,7 @@ class Rest:
 
 
 def land(
-    loss: Loss,
-    factors: Factors,
-    pace: float,
-    observe: Callable[[Tensor], None] = lambda gradient: None,
+    loss: Loss, factors: Factors, pace: float, observe: Callable[[Tensor], None] = lambda gradient: None
 ) -> Rest | None:
     """The limit of gradient flow from `factors`, or None where it finds none.
 

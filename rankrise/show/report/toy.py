@@ -145,7 +145,7 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
 def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
     fine = fine_times(flow)  # the solver's steps are so long that lines between them would show
     times = fine.numpy()
-    switches: list[list[float]] = [[] for _ in range(flow.places.shape[1])]
+    switches: list[list[float]] = [[] for _ in range(flow.values.shape[1])]
     for crossing in flow.crossings(ACTIVE):
         switches[crossing.coordinate].append(crossing.time)
     return {
