@@ -76,11 +76,9 @@ class HubServer:
         assert "authorization" not in request.headers, "the token went to another host"
         _, commit, name = urlsplit(request.path).path.split("/")
         fault = self.faults.pop(0) if self.faults else ""
-        if fault == "limit":
-            _reply(request, 429, {"error": "slow down"}, {"Retry-After": "0"})
-            return
-        if fault == "missing":
-            _reply(request, 404, {"error": "no such file"}, {"X-Error-Code": "EntryNotFound"})
+        if fault in ("limit", "missing"):
+            status = {"limit": 429, "missing": 404}[fault]
+            _reply(request, status, {"error": fault}, {"Retry-After": "0", "X-Error-Code": "EntryNotFound"})
             return
         data = (self._folder(commit) / name).read_bytes()
         begin, end = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["range"]).groups())

@@ -7,17 +7,13 @@ from safetensors.torch import save_file
 
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._networks import language_model, vision_transformer
+from rankrise.train._networks import language_model
 
 SMALL = {"layers": 2, "heads": 2, "hidden_size": 16, "mlp_size": 16, "head_size": 8}
 
 
 def text_model():
     return language_model(TrainSettings(data="made-text", sequence_length=8, **SMALL), vocabulary=20)
-
-
-def image_model():
-    return vision_transformer(TrainSettings(data="digits", image_size=8, patch_size=4, **SMALL), 1, 10)
 
 
 def shared_keys():

@@ -12,8 +12,7 @@ NEAR = 0.2
 class Passage(NamedTuple):
     """The way from one resolved plateau of Algorithm 1 to the next, through stages `first` to `last`.
 
-    The flow is nearest to the two plateaus at the times `begin` and `end`. The last way may be `open`: the
-    flow ends, or goes on to plateaus that it does not resolve.
+    The flow is nearest to the plateaus at `begin` and `end`; the last way may be `open`, without an end.
     """
 
     begin: float

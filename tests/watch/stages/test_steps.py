@@ -77,10 +77,9 @@ def test_intervals_cover_the_truth_and_probability_falls_with_noise() -> None:
     assert len(covered) >= 25
     assert np.mean(covered) > 22 / 30
     for noise, low, high in ((0.02, 0.99, 1), (0.5, 0, 0.5)):
-        curves = [staircase(500, factor=0.9, noise=noise, seed=seed) for seed in range(4)]
-        steps = [find_steps(STEPS, curve, probability=0) for curve in curves]
-        sure = [max((one.probability for one in some if 450 < one.time < 550), default=0) for some in steps]
-        assert low <= np.mean(sure) <= high
+        steps = find_steps(STEPS, staircase(500, factor=0.9, noise=noise), probability=0)
+        sure = max((one.probability for one in steps if 450 < one.time < 550), default=0)
+        assert low <= sure <= high
 
 
 def test_order_gaps_and_nan_do_not_matter() -> None:
@@ -164,16 +163,16 @@ def test_smooth_curves_without_noise() -> None:
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("scale", ["log", "linear"])
 def test_pure_noise(direction, scale) -> None:
-    for seed in range(5):
+    for seed in range(3):
         noise = np.exp(0.3 * np.random.default_rng(seed).standard_normal(400))
         assert find_steps(np.arange(1, 401), noise, direction=direction, scale=scale) == []
 
 
 def test_noise_with_heavy_tails() -> None:
-    """Exponential noise, as of single examples: at most 1 of 20 decays steps."""
+    """Exponential noise, as of single examples: at most 1 of 12 decays steps."""
     steps = np.arange(1, 2001)
     decays = 1.4 * np.exp(-steps / 200), 0.5 + steps**-0.3
-    noises = [np.random.default_rng(seed).exponential(size=2000) for seed in range(10)]
+    noises = [np.random.default_rng(seed).exponential(size=2000) for seed in range(6)]
     assert sum(bool(find_steps(steps, decay * noise)) for decay in decays for noise in noises) <= 1
 
 

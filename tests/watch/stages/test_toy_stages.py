@@ -27,7 +27,7 @@ def recorded(flow: predict.Flow, rows: int = 1000) -> tuple[np.ndarray, np.ndarr
 
 
 def in_loss(times: np.ndarray, losses: np.ndarray) -> list[float]:
-    return [step.time for step in find_steps(times, losses) or ()]
+    return [step.time for step in find_steps(times, losses)]
 
 
 def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[float]:
@@ -43,16 +43,11 @@ def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[flo
     return [stage.step / 1e6 for stage in watch.find_stages(curves)]
 
 
-@pytest.fixture(scope="module")
-def small() -> tuple:
+@pytest.mark.parametrize(("log10_alpha", "resolved", "missed"), [(-4, 1, 0), (-32, 9, 1)])
+def test_the_diagonal_toy(log10_alpha: float, resolved: int, missed: int) -> None:
     """A head with a dozen stages, some of them close to one another."""
     network = predict.diagonal_head(dimension=8, tokens=10, samples=200, seed=0)
-    return network, predict.greedy(network, network.size, until=2.5)
-
-
-@pytest.mark.parametrize(("log10_alpha", "resolved", "missed"), [(-4, 1, 0), (-16, 5, 1), (-32, 9, 1)])
-def test_the_diagonal_toy(small: tuple, log10_alpha: float, resolved: int, missed: int) -> None:
-    network, stages = small
+    stages = predict.greedy(network, network.size, until=2.5)
     u0, v0 = predict.random_start(16, seed=0)
     flow = predict.gradient_flow(network, u0, v0, log10_alpha=log10_alpha, until=2.5)
     times, values, losses = recorded(flow)
