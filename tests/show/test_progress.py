@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from rankrise.show.progress import ProgressLines, bar
 
 
@@ -14,8 +16,18 @@ def lines_of(times: list[float], places: list[float], **told: bool) -> list[str]
     return out.getvalue().splitlines()
 
 
-def test_short_work_says_nothing() -> None:
-    assert lines_of([1, 2, 4.9], [10, 500, 1000]) == []
+@pytest.mark.parametrize(
+    ("times", "places", "told", "last"),
+    [
+        ([1, 2, 4.9], [10, 500, 1000], {}, []),  # short work says nothing
+        ([10, 20], [500, 510], {}, ["training: 51 %, 1 images/s, 0:08:10 left"]),  # resumed, and no faster
+        ([0.5, 1.0], [500, 1000], {"tell": True}, ["training: 100 %, 1,000 images/s"]),
+    ],
+)
+def test_lines_tell_rate_and_time_left(
+    times: list[float], places: list[float], told: dict, last: list
+) -> None:
+    assert lines_of(times, places, **told)[-1:] == last
 
 
 def test_lines_come_ever_more_seldom() -> None:
@@ -23,17 +35,6 @@ def test_lines_come_ever_more_seldom() -> None:
     lines = lines_of(times, [second / 4 for second in times])
     assert 40 < len(lines) < 80
     assert lines[0].startswith("training: 0 %, 0.25 images/s, 1:06:")
-
-
-def test_a_resumed_run_is_not_thought_faster_than_it_is() -> None:
-    assert lines_of([10, 20], [500, 510])[-1] == "training: 51 %, 1 images/s, 0:08:10 left"
-
-
-def test_a_place_worth_telling_is_told_at_once() -> None:
-    assert lines_of([0.5, 1.0], [500, 1000], tell=True) == [
-        "training: 50 %",
-        "training: 100 %, 1,000 images/s",
-    ]
 
 
 def test_a_bar_in_a_pipe_is_lines(capsys) -> None:

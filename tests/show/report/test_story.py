@@ -66,10 +66,7 @@ def test_a_coordinate_that_comes_and_goes_is_switched_on_and_off(run: ToyRun) ->
         assert len(times) % 2 == column[-1]  # on at the end or not
 
 
-@pytest.mark.parametrize(
-    ("peak", "course"),
-    [(1.2, " via 2.40 (epoch "), (1.05, " to 2.00 "), (0.96, " to 2.00 "), (0.5, " via 1.00 (")],
-)
+@pytest.mark.parametrize(("peak", "course"), [(1.2, " via 2.40 (epoch "), (1.05, " to 2.00 ")])
 def test_the_story_names_the_turning_points_of_a_rank(
     tracked: dict[str, Path], tmp_path: Path, peak: float, course: str
 ) -> None:
@@ -82,28 +79,17 @@ def test_the_story_names_the_turning_points_of_a_rank(
     assert f"goes from 2.00{course}" in " ".join(tracked_story.chapters(open(run)))
 
 
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        ((), "no stage in the loss and ranks."),
-        ((40,), "1 stage in the loss and ranks, at step 40."),
-        ((10, 40, 90), "3 stages in the loss and ranks, at steps 10, 40, 90."),
-        (range(10, 80, 10), "7 stages in the loss and ranks, from step 10 to step 70."),
-    ],
-)
-def test_the_story_begins_with_the_stages(
-    tracked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Any, words: str
-) -> None:
-    stages = tuple(FoundStage(step, (step - 1, step + 1), 1.0, {}) for step in steps)
-    found = {
-        "unit": watch.StagesFound(stages, ("loss", "all KQ stable rank"), 120),
-        "again": watch.StagesFound((), (), 9),
-    }
-    monkeypatch.setattr(tracked_story, "found_stages", lambda run: found[run.name])
-    (answer,) = tracked_story.answers(open(tracked["unit"]))
-    assert answer == f"<strong>We found {words}</strong>"
+def test_the_story_begins_with_the_stages(tracked: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = tuple(FoundStage(step, (step - 1, step + 1), 1.0, {}) for step in (10, 40, 90))
+    found = {"unit": stages, "again": ()}
+    monkeypatch.setattr(
+        tracked_story,
+        "found_stages",
+        lambda run: watch.StagesFound(found[run.name], ("loss", "all KQ stable rank"), 120),
+    )
     (answer,) = tracked_story.answers(open([tracked["unit"], tracked["again"]]))
-    assert answer.endswith("1 of the 2 runs has stages." if steps else "None of the 2 runs have stages.")
+    assert "<strong>We found 3 stages in the loss and ranks, at steps 10, 40, 90.</strong>" in answer
+    assert answer.endswith("1 of the 2 runs has stages.")
 
 
 def test_what_runs_have_in_common_stands_once() -> None:

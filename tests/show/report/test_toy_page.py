@@ -42,7 +42,9 @@ def test_stages_and_claims_are_the_run_s(open_page: Open, run: ToyRun, toy_page:
         assert plain(value.split()[0]) == pytest.approx(expected, rel=6e-3, nan_ok=True)
 
 
-def test_the_panel_follows_the_slider(open_page: Open, run: ToyRun, toy_page: Path) -> None:
+def test_the_panel_follows_the_slider_and_plots_can_be_read(
+    open_page: Open, run: ToyRun, toy_page: Path
+) -> None:
     page, stages, labels, flow = open_page(toy_page), run.stages(0), run.labels(0), run.flow(0, "1e-8")
     for begun, stage in enumerate(stages):
         slide(page, "#time", stage.time - 0.05)
@@ -62,14 +64,6 @@ def test_the_panel_follows_the_slider(open_page: Open, run: ToyRun, toy_page: Pa
     for button, middle in (("#after", (times[0] + times[1]) / 2), ("#before", times[0] / 2)):
         page.locator(button).click()
         assert float(page.input_value("#time")) == pytest.approx(middle, abs=run.settings.until / 500)
-    check_zoom(page, f"#stages-here {PLOTS}")
-    check_play(page, "#time")
-
-
-def test_hovering_names_the_coordinate_its_stage_and_its_value(
-    open_page: Open, run: ToyRun, toy_page: Path
-) -> None:
-    page, stages, labels = open_page(toy_page), run.stages(0), run.labels(0)
     last = stages[len(stages) - 1]
     coordinate = max(last.support, key=lambda index: abs(float(last.point[index])))
     plot = page.locator(f"svg[aria-label='Entries of {run.places(0)[coordinate].kind}, report-run']")
@@ -78,6 +72,8 @@ def test_hovering_names_the_coordinate_its_stage_and_its_value(
     assert words[0] == f"{labels[coordinate]}, stage {order}"
     theory = plain(words[2].removeprefix("Algorithm 1 "))
     assert theory == pytest.approx(float(last.point[coordinate]), abs=5.1e-4)
+    check_zoom(page, f"#stages-here {PLOTS}")
+    check_play(page, "#time")
 
 
 def test_the_numbers_of_a_plot_can_be_read_and_saved(
