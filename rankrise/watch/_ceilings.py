@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankrise.watch._families import Attention
-from rankrise.watch._linear import Projection, is_adapter
+from rankrise.watch._linear import is_adapter
 
 PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 """The left and the right factor of each product of a head."""
@@ -20,11 +20,16 @@ def product_ceilings(attention: Attention, rank_of: RankOf) -> dict[str, int]:
     A product whose factors change by ranks r and s changes by r + s at most, not by the larger of the two,
     since `K Q^T - K0 Q0^T = (K - K0) Q^T + K0 (Q - Q0)^T`.
     """
+    found = dict.fromkeys(PRODUCTS, 0)
     sizes = {"KQ": attention.query.width, "VO": attention.value.width}
-    return {
-        product: sum(min(_ceiling(getattr(attention, role), rank_of), sizes[product]) for role in roles)
-        for product, roles in PRODUCTS.items()
-    }
+    for product, roles in PRODUCTS.items():
+        for role in roles:
+            projection = getattr(attention, role)
+            whole = min(projection.weight.shape[1], projection.blocks * projection.width)
+            ranks = [rank_of(layer) for layer in projection.layers]  # those of several layers add up
+            most = sum(whole if rank is None else rank for rank in ranks)
+            found[product] += min(whole, most, sizes[product])
+    return found
 
 
 def adapter_ceilings(attention: Attention) -> dict[str, int]:
@@ -90,10 +95,3 @@ def _trains_more(module: nn.Module) -> bool:
         weight.requires_grad and weight.ndim > 1 and "lora_" not in name
         for name, weight in module.named_parameters()
     )
-
-
-def _ceiling(projection: Projection, rank_of: RankOf) -> int:
-    """The highest rank of the change of a projection: those of its layers add up."""
-    ranks = [rank_of(layer) for layer in projection.layers]
-    whole = min(projection.weight.shape[1], projection.blocks * projection.width)
-    return min(whole, sum(whole if rank is None else rank for rank in ranks))
