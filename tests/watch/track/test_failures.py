@@ -237,17 +237,6 @@ def test_a_folder_or_a_file_that_is_moved_away(tmp_path, caplog, what):
     assert (tmp_path / "run").exists() == (what != "run")
 
 
-def test_an_interrupt_passes(tmp_path, monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    tracker = watch.RankTracker(tiny(), tmp_path, schedule=EVERY)
-    monkeypatch.setattr(tracker._staging, "take", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tracker.step(1)
-    tracker.close(finished=False)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
 def test_a_forked_copy_of_the_tracker_changes_nothing(tmp_path, caplog):
     """A worker that leaves the tracker's context by an exception, or closes it, is not the run's end."""
@@ -271,3 +260,14 @@ def test_a_forked_copy_of_the_tracker_changes_nothing(tmp_path, caplog):
     run = watch.load(tmp_path)
     assert run.finished
     assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3, 4]
+
+
+def test_memory_for_copies_is_taken_once(tmp_path):
+    def memory():
+        units = [unit for one in tracker._staging._free for unit in one.memory.values()]
+        return sorted(tensor.data_ptr() for roles in units for tensor in roles.values())
+
+    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY, strict=True) as tracker:
+        before = memory()
+        train(tracker._model, range(1, 50), after=lambda *now: (tracker.step(*now), tracker.wait()))
+        assert memory() == before
