@@ -242,10 +242,7 @@ class Adapter:
 def lora_config(
     ranks: Mapping[str, int], module_names: Sequence[str], padded: bool = False
 ) -> dict[str, Any]:
-    """The arguments of a `LoraConfig` that name matrices and ranks, with every scale 1.
-
-    The key of a pattern is a whole, escaped module name, so PEFT matches it to one module.
-    """
+    """The arguments of a `LoraConfig` for these ranks: every scale is 1, every pattern matches one module."""
     chosen = {name: rank for name, rank in ranks.items() if rank}
     if not chosen:
         raise RankriseError(

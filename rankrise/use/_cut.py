@@ -57,12 +57,7 @@ class Cut:
 
 
 def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | None = None) -> Cut:
-    """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made.
-
-    >>> made = cut_change(torch.zeros(3, 3), torch.diag(torch.tensor([3.0, 2.0, 1.0])), count=2)
-    >>> made.values.tolist(), round(made.total, 3)
-    ([3.0, 2.0], 14.0)
-    """
+    """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made."""
     largest, noise_square = rounding(before, after, roots)
     weighted = after.float() - before.float()
     if roots is not None:
@@ -75,12 +70,7 @@ def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | None = 
 
 
 def cut_product(left: Tensor, right: Tensor, roots: Roots | None = None) -> Cut:
-    """Find all directions of `left @ right`, [out, k] and [k, in], without forming the product.
-
-    >>> made = cut_product(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    >>> made.values.tolist()
-    [3.0, 1.0]
-    """
+    """Find all directions of `left @ right`, [out, k] and [k, in], without forming the product."""
     left, right = left.double(), right.mT.double()
     if roots is not None:
         right, left = roots[0].apply(right), roots[1].apply(left)
@@ -111,11 +101,7 @@ def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> tuple[float,
 
 
 def _unweighted(directions: Directions, total: float, roots: Roots | None, noise: float) -> Cut:
-    """Map the directions above the noise back, with both factors of a direction equally long.
-
-    Mapped back alone, their lengths differ as inputs and gradients do in size, which neither a learning rate
-    nor 16 bits serve well.
-    """
+    """Map the directions above the noise back; equally long factors suit one learning rate and 16 bits."""
     counted = int((directions[0] > noise).sum())
     values, left, right = (each[..., :counted] for each in directions)
     if roots is not None:
@@ -141,9 +127,6 @@ def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> D
     leaves out and grows fastest beyond it (Zhou and Saad 2007). It stops when a pass adds less than
     `tolerance` to the kept square; each pass divides what is missing by a multiple of 10. Every step is a
     product of matrices, so a GPU runs it at full speed.
-
-    >>> leading_directions(torch.diag(torch.arange(1.0, 6.0)), 2)[0]
-    tensor([5., 4.])
     """
     if matrix.shape[0] < matrix.shape[1]:
         values, left, right = leading_directions(matrix.mT, count, tolerance)

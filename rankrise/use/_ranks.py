@@ -38,19 +38,14 @@ def directions_to_find(budget: Budget, smaller_side: int, one: int, uniform: boo
 def ranks_for(budget: Budget, spectra: Spectra, uniform: bool) -> dict[str, int]:
     """The ranks that a budget buys, unless it is a gain, which has to be searched."""
     if budget.keep is not None:
-        return (one_rank_keeping if uniform else ranks_keeping)(spectra, budget.keep)
+        return ranks_keeping(spectra, budget.keep, uniform)
     one = cost_of_one(spectra)
     parameters = budget.parameters if budget.parameters is not None else (budget.rank or 0) * one
     return one_rank(spectra, parameters // max(one, 1)) if uniform else ranks_within(spectra, parameters)
 
 
 def ranks_within(spectra: Spectra, parameters: int) -> dict[str, int]:
-    """The ranks that keep most within a number of parameters, up to one direction.
-
-    >>> wide, narrow = Spectrum((4.0, 1.0), 5.0, cost=10), Spectrum((9.0, 1.0), 10.0, cost=4)
-    >>> ranks_within({"wide": wide, "narrow": narrow}, parameters=15)
-    {'wide': 1, 'narrow': 1}
-    """
+    """The ranks that keep most within a number of parameters, up to one direction."""
     ranks, left = dict.fromkeys(spectra, 0), parameters
     for name in _order(spectra):
         if spectra[name].cost <= left:
@@ -59,13 +54,12 @@ def ranks_within(spectra: Spectra, parameters: int) -> dict[str, int]:
     return ranks
 
 
-def ranks_keeping(spectra: Spectra, share: float) -> dict[str, int]:
-    """The fewest parameters that keep a share of the square of all matrices together.
-
-    >>> wide, narrow = Spectrum((4.0, 1.0), 5.0, cost=10), Spectrum((9.0, 1.0), 10.0, cost=4)
-    >>> ranks_keeping({"wide": wide, "narrow": narrow}, share=0.9)
-    {'wide': 1, 'narrow': 2}
-    """
+def ranks_keeping(spectra: Spectra, share: float, uniform: bool) -> dict[str, int]:
+    """The fewest parameters that keep a share of the square of all matrices; one rank for all if uniform."""
+    if uniform:
+        every = (one_rank(spectra, rank) for rank in range(highest(spectra) + 1))
+        most = one_rank(spectra, highest(spectra))
+        return next((ranks for ranks in every if kept_share(spectra, ranks) >= share), most)
     ranks, wanted = dict.fromkeys(spectra, 0), share * sum(spectrum.total for spectrum in spectra.values())
     kept = 0.0
     for name in _order(spectra):
@@ -89,13 +83,6 @@ def _order(spectra: Spectra) -> list[str]:
 def one_rank(spectra: Spectra, rank: int) -> dict[str, int]:
     """The same rank for every matrix, or all that a matrix has."""
     return {name: min(rank, len(spectrum.squares)) for name, spectrum in spectra.items()}
-
-
-def one_rank_keeping(spectra: Spectra, share: float) -> dict[str, int]:
-    """The least common rank that keeps a share of the square of all matrices."""
-    most = highest(spectra)
-    every = (one_rank(spectra, rank) for rank in range(most))
-    return next((ranks for ranks in every if kept_share(spectra, ranks) >= share), one_rank(spectra, most))
 
 
 def highest(spectra: Spectra) -> int:
@@ -124,11 +111,6 @@ def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float
 
     `first` is doubled until it is enough, then the last doubling is bisected geometrically. Beyond that
     doubling nothing is assumed: a loss may rise with the rank.
-
-    >>> least(lambda number: number >= 37, 1000)
-    37
-    >>> least(lambda number: number in (6, 7, 8) or number > 500, 1000)
-    6
     """
     if most < 1:
         return None

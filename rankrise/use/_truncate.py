@@ -210,11 +210,7 @@ def truncate(
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """The groups' own names, each once.
-
-    >>> group_names(["q", "kq+vo", "KQ"])
-    ['q', 'KQ and VO', 'KQ']
-    """
+    """The groups' own names, each once."""
     found = [TYPED.get(name.lower(), name) for name in names]
     for name in found:
         if name not in GROUPS and name not in PRODUCTS:
@@ -223,14 +219,7 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 
 def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matrix]]:
-    """The matrices in the numbered layers by group; queries, keys and values in one matrix are taken apart.
-
-    >>> block = nn.ModuleDict({"fc": nn.Linear(2, 2)})
-    >>> model = nn.ModuleDict({"layers": nn.ModuleList([block]), "head": nn.Linear(2, 2)})
-    >>> groups = grouped(model, [Matrix("layers.0.fc", 2, 2, False), Matrix("head", 2, 2, False)])
-    >>> {name: [matrix.name for matrix in found] for name, found in groups.items() if found}
-    {'all': ['layers.0.fc'], 'mlp': ['layers.0.fc']}
-    """
+    """The matrices in the numbered layers by group; fused queries, keys and values are taken apart."""
     attention: Any = ()
     with suppress(RankriseError):  # a model without known attention
         attention = heads(model).names

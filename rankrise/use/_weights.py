@@ -102,12 +102,7 @@ class Pair:
 
 
 def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name: True) -> Pair:
-    """Put two checkpoints of one model side by side, to cut the matrices that `only` accepts by name.
-
-    >>> both = pair(nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 3)))
-    >>> [matrix.name for matrix in both.matrices], both.others
-    (['0'], ('0.bias',))
-    """
+    """Put two checkpoints of one model side by side, to cut the matrices that `only` accepts by name."""
     after = open_source(tuned)
     folder = tuned if not isinstance(tuned, nn.Module) else _path_of(after.model)
     before = open_source(base, like=folder if folder and Path(folder, CONFIG).is_file() else None)
@@ -165,11 +160,7 @@ def load_model(source: str | Path) -> nn.Module:
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
-    """The linear layers whose weight is not tied to another module's.
-
-    >>> linear_layers(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))
-    [Matrix(name='0', out=3, into=2, transposed=False, first=0)]
-    """
+    """The linear layers whose weight is not tied to another module's."""
     owners = Counter(
         id(parameter) for module in model.modules() for parameter in set(module.parameters(recurse=False))
     )

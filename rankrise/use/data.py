@@ -200,10 +200,7 @@ def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most:
 
 
 def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Example]:
-    """Batches on the model's device, shorter texts masked and padded.
-
-    The padding is the model's own token, by which a left-to-right classifier finds the end of a text.
-    """
+    """Batches on the model's device; texts are padded by its own token, which classifiers look for."""
     device = next(model.parameters()).device
     padding = model.config.pad_token_id if "input_ids" in examples[0] else None
     known = padding is not None and 0 <= padding < model.get_input_embeddings().num_embeddings

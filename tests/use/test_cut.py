@@ -15,7 +15,6 @@ from rankrise.use._ranks import (
     Spectrum,
     kept_share,
     least,
-    one_rank_keeping,
     parameters_of,
     ranks_keeping,
     ranks_within,
@@ -159,13 +158,13 @@ def test_ranks_keeping_a_share_keep_it_and_no_direction_too_many(
     rows: list[tuple[tuple[float, ...], int]], share: float
 ) -> None:
     spectra = {str(place): Spectrum(each, sum(each), cost) for place, (each, cost) in enumerate(rows)}
-    ranks = ranks_keeping(spectra, share)
+    ranks = ranks_keeping(spectra, share, uniform=False)
     assert kept_share(spectra, ranks) >= share - 1e-9
     parameters = parameters_of(spectra, ranks)
     if parameters:
         fewer = ranks_within(spectra, parameters - 1)
         assert kept_share(spectra, fewer) <= kept_share(spectra, ranks) + 1e-9
-    assert kept_share(spectra, one_rank_keeping(spectra, share)) >= share - 1e-9
+    assert kept_share(spectra, ranks_keeping(spectra, share, uniform=True)) >= share - 1e-9
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 90))
