@@ -93,9 +93,7 @@ def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
 
 
 def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network) -> None:
-    """Strict minima: noise at random times, after which training should return to the plateau. Noise
-    robustness: less noise just after a coordinate crossed the threshold; training should keep to its path.
-    """
+    """Add noise at random times, or less noise whenever a coordinate has just crossed the threshold."""
     flow = run.flow(piece.seed, settings.alphas[-1])
     source = torch.Generator().manual_seed(piece.seed)
     if piece.kind == "strict-minima":

@@ -1,4 +1,4 @@
-"""What a task of training is, and the order of its data.
+"""The interface of a training task, and the order of its data.
 
 The order and every draw of the augmentation come from a counter-based generator. They depend on the seed and
 the epoch alone, so that a run resumes anywhere, on any number of processes.
@@ -25,7 +25,7 @@ OPERATIONS = slice(4, 4 + PER_IMAGE)
 
 
 class Task(ABC):
-    """All that the loop knows of what is trained. Every training batch has the same shapes."""
+    """Data, network and loss, as the training loop uses them. Every training batch has the same shapes."""
 
     name: ClassVar[str]
     compiled_parts: ClassVar[tuple[str, ...]] = ("judged",)

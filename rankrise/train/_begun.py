@@ -1,4 +1,4 @@
-"""What a run began and goes on with: its settings, its initial network and its newest checkpoint."""
+"""Open a run that has begun: its settings, initial network and newest checkpoint, and where it ended."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -42,11 +42,10 @@ def train(
     progress: Callable[[Reached], None] | None = None,
     meter: Meter = unseen,
 ) -> Reached:
-    """Train as `settings` say and record the run in `folder`, or resume the run that is there.
+    """Train as `settings` say and record the run in `folder`, or resume the run in that folder.
 
-    `progress` is called while it trains; `meter` shows how far the data are decoded or tokenised before.
-
-    Call it under `accelerate launch` for several processes: they share each batch.
+    `progress` is called during training; `meter` shows how far the data are decoded or tokenised before.
+    Under `accelerate launch` several processes share each batch.
     """
     folder = Path(folder)
     found = run_in(folder, settings)

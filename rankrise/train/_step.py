@@ -1,4 +1,4 @@
-"""How a step is computed: as it is written, compiled, or replayed as one CUDA graph; and by which kernels."""
+"""One step of training or validation: eager, compiled, or replayed as a CUDA graph; and its kernels."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""At which steps a run logs, validates, measures and saves; and its learning rate at each."""
+"""The steps at which a run logs, validates, measures and saves; and its learning rate at each."""
 
 import math
 from collections.abc import Sequence

@@ -114,7 +114,7 @@ def _forward_attention(attention: Any, hidden_states: Tensor, *_: Any, **__: Any
 
 
 def _mixed_by_heads(attention: Any, hidden_states: Tensor) -> Tensor:
-    """What the heads read, by one matrix product instead of three. [batch, tokens, heads * d_head]"""
+    """Outputs of all heads, projected by one matrix product. [batch, tokens, heads * d_head]"""
     parts = attention.q_proj, attention.k_proj, attention.v_proj
     packed, bias = _packed(parts, hidden_states, attention.head_dim)
     if hidden_states.is_cuda:

@@ -24,6 +24,9 @@ pytest.importorskip("triton", reason="Triton comes with torch's GPU builds")
 GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 needs_either = pytest.mark.skipif(not GPU and not INTERPRETED, reason="runs in a process of its own")
+sizes = pytest.mark.parametrize(
+    ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
+)
 DEVICE, DTYPE, TOLERANCE = ("cuda", torch.bfloat16, 1e-2) if GPU else ("cpu", torch.float32, 2e-6)
 
 
@@ -84,9 +87,7 @@ def plain(packed: Tensor, scale: float) -> Tensor:
 
 
 @needs_either
-@pytest.mark.parametrize(
-    ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
-)
+@sizes
 def test_attention_is_plain_attention(images, patches, heads, width):
     from rankrise.train._gpu.attention import short_attention
 
@@ -107,9 +108,7 @@ def test_attention_is_plain_attention(images, patches, heads, width):
 
 
 @needs_either
-@pytest.mark.parametrize(
-    ("images", "patches", "heads", "width"), [(3, 64, 2, 128), (2, 16, 3, 16), (2, 32, 1, 64)]
-)
+@sizes
 def test_the_class_tokens_attention_is_the_first_row_of_plain_attention(images, patches, heads, width):
     from rankrise.train._gpu.attention import class_attention
 

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sweep_workers
+from tiny_training import TINY, recipe_file
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
@@ -69,21 +71,21 @@ def test_failed_runs_are_reported_others_go_on_and_the_next_call_retries_only_th
         (TrainSettings(), SCALES, [1, 2], "seed=0"),
     ],
 )
-def test_another_sweeps_folder_is_refused_by_the_first_difference(tmp_path, settings, sets, seeds, name):
+def test_another_sweeps_folder_is_refused_by_the_first_difference_and_a_sweep_may_grow(
+    tmp_path, settings, sets, seeds, name
+):
     swept(plan(TrainSettings(), SCALES, 2), tmp_path)
     before = (tmp_path / "sweep.json").read_text()
     with pytest.raises(RankriseError, match=name):
         run_sweep(plan(settings, sets, seeds), tmp_path, work=sweep_workers.quick)
+    with pytest.raises(RankriseError, match="is not a sweep"):
+        run_sweep(
+            plan(settings, sets, seeds), tmp_path / "initialisation_scale=1,seed=0", work=sweep_workers.quick
+        )
     assert (tmp_path / "sweep.json").read_text() == before
-    swept(plan(TrainSettings(data_folder="elsewhere"), SCALES, 2), tmp_path)  # where data lie may change
-    assert set(calls(tmp_path).values()) == {1}
-
-
-def test_values_and_seeds_can_be_added(tmp_path):
-    swept(plan(TrainSettings(), SCALES, [3]), tmp_path)
-    more = swept(plan(TrainSettings(), {"initialisation_scale": [1, 0.5, 0.1]}, [3, 0]), tmp_path)
-    assert set(more.values()) == {"finished"}
-    assert calls(tmp_path) == dict.fromkeys(more, 1)
+    more = plan(TrainSettings(data_folder="elsewhere"), {"initialisation_scale": [1, 0.5, 0.1]}, [0, 1, 7])
+    assert set(swept(more, tmp_path).values()) == {"finished"}  # where data lie may change, and more be added
+    assert calls(tmp_path) == {run.name: 1 for run in more.runs}
 
 
 def test_parts_of_a_table_can_be_trained_apart_and_choices_added_but_not_changed(tmp_path):
@@ -100,12 +102,6 @@ def test_parts_of_a_table_can_be_trained_apart_and_choices_added_but_not_changed
     with pytest.raises(RankriseError, match="biases"):
         run_sweep(plan_choices(TrainSettings(), CHOICES | {"biases": {"layers": 2}}), tmp_path)
     with pytest.raises(RankriseError, match="base"):
-        run_sweep(plan(TrainSettings(), {}), tmp_path)
-
-
-def test_a_folder_that_is_no_sweep_is_refused(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(RankriseError, match="is not a sweep"):
         run_sweep(plan(TrainSettings(), {}), tmp_path)
 
 
@@ -149,18 +145,11 @@ def test_a_killed_process_fails_its_run_only_and_each_process_sees_one_gpu(tmp_p
     assert {seen["seed=0"], seen["seed=1"]} == {"3", "GPU-5"}
 
 
-TINY = {
-    "data": "digits", "image_size": 8, "patch_size": 4, "augmentation": "none", "layers": 1, "heads": 2,
-    "hidden_size": 16, "mlp_size": 16, "head_size": 8, "epochs": 1, "warm_up_epochs": 0, "batch_size": 256,
-    "precision": "fp32", "compile": "none", "log_every": 1, "measurements": 4, "evaluate_every": 1000,
-}  # fmt: skip
-
-
 @pytest.fixture
 def recipe(tmp_path):
+    small = replace(TINY, layers=1, patch_size=4, epochs=1, warm_up_epochs=0, batch_size=256, log_every=1)
     path = tmp_path / "tiny.yaml"
-    path.write_text("".join(f"{name}: {value}\n" for name, value in TINY.items()))
-    return str(path)
+    return str(recipe_file(small, path, measurements=4, evaluate_every=1000, checkpoint_every=50))
 
 
 @pytest.mark.slow

@@ -17,11 +17,6 @@ RULES = (
 """Patterns and replacements, applied one after the other. Cached tokens depend on them."""
 
 
-def is_wikitext(text: str) -> bool:
-    """Whether a text is in this form: nobody else writes ` @-@ `."""
-    return " @-@ " in text
-
-
 def detokenised(text: str) -> str:
     """The text as people write it, as far as rules can tell; single quotation marks and dashes stay.
 

@@ -38,9 +38,9 @@ class PlannedRun:
     """A run of a sweep."""
 
     name: str
-    """Of its folder: what varies, "initialisation_scale=0.5,seed=1", or the choice's name."""
+    """Name of its folder: what varies, "initialisation_scale=0.5,seed=1", or the choice."""
     changed: dict[str, Any]
-    """What the sweep sets."""
+    """Settings that the sweep sets."""
     settings: TrainSettings
 
 
@@ -50,7 +50,7 @@ class SweepPlan:
 
     settings: TrainSettings
     over: dict[str, Any]
-    """What the runs differ in, as `sweep.json` has it: `sets` and `seeds`, or `choices`."""
+    """Differences between the runs, kept in `sweep.json`: `sets` and `seeds`, or `choices`."""
     runs: list[PlannedRun]
     wanted: list[PlannedRun]
 
@@ -62,7 +62,7 @@ class SweepRun:
     name: str
     """Its folder inside the sweep's."""
     settings: dict[str, Any]
-    """What the sweep sets."""
+    """Settings that the sweep sets."""
     state: State
     reason: str = ""
     """Why it failed or stopped."""
