@@ -204,15 +204,11 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the measures of other choices are grouped by choice, with the verdict of each."""
-        by_choice = self.by_choice
-        choices = [
-            {
-                "choice": choice,
-                "verdict": by_choice.get(choice),
-                "measures": [asdict(one) for one in self.choices if one.choice == choice],
-            }
-            for choice in dict.fromkeys(one.choice for one in self.choices)
-        ]
+        verdicts = dict.fromkeys(one.choice for one in self.choices) | self.by_choice
+        choices = []
+        for choice, verdict in verdicts.items():
+            measures = [asdict(one) for one in self.choices if one.choice == choice]
+            choices.append({"choice": choice, "verdict": verdict, "measures": measures})
         measures = [asdict(one) for one in self.measures if not one.choice]
         return asdict(self) | {"turned": self.turned, "choices": choices, "measures": measures}
 
@@ -259,10 +255,6 @@ class Statement:
         """Further numbers of a part."""
         return []
 
-    def overall(self) -> Sequence[Measure]:
-        """Further numbers of all parts."""
-        return []
-
     def thresholds(self, how: How) -> Sequence[float]:
         """The threshold of each number."""
         return how.threshold or [one.threshold for one in self.numbers]
@@ -288,7 +280,7 @@ class Statement:
                     others = [replace(one, **unknown, why=str(missing)) for one in own]
                 measured += [replace(one, choice=choice) for one in others]
             found += [replace(one, part=part) for one in (*measured, *self.beside(part))]
-        return found + list(self.overall())
+        return found
 
     def judged(self, everything: bool = False) -> list[Claim]:
         """The verdict on each part.

@@ -39,7 +39,7 @@ class FullWeights(OnToyRun):
         Number(
             "rank when half the fall of the loss is over, as a fraction of the final rank",
             "<= 0.5",
-            "rank that grows during training is below half then; weights that start large have all of it",
+            "rank that grows during training is below half then; weights that start large have all",
             RANK,
         ),
         Number(
@@ -51,8 +51,7 @@ class FullWeights(OnToyRun):
         Number(
             "largest error of a predicted stage time, as a fraction of that time",
             "<= 5",
-            "5 / log(1/scale): a prediction for a vanishing scale is off by a few times 1/log(1/scale) at a "
-            "finite one",
+            "5 / log(1/scale): at a finite scale, a prediction for a vanishing one is off by as much",
             TIMES,
         ),
     )
@@ -106,32 +105,28 @@ class FullWeights(OnToyRun):
         return [float(together), max(overlap(curve, least) for curve in self.curves)]
 
     def beside(self, part: str) -> list[Measure]:
-        """For comparison: how many entries of diagonal weights the flow and Algorithm 1 learn at once."""
+        """How many were learned, and as much of diagonal weights, for comparison."""
+        fewest = min(int(learned(values_of(curve)).sum()) for curve in self.curves)
+        why = f"above {LEARNED:g} of the largest at the end"
+        measures = [noted("singular values learned", float(fewest), why)]
         if part != ORDER:
-            return []
+            return measures
         alpha = self.run.settings.alphas[-1]
         try:
             flows = [self.run.flow(seed, alpha).values for seed in self.seeds]
             plateaus = [[stage.point for stage in self.run.stages(seed)] for seed in self.seeds]
         except NotRecorded:
-            return []
+            return measures
         limits = [torch.stack([0 * flow[0], *points]) for flow, points in zip(flows, plateaus, strict=True)]
-        measures = []
         for what, curves, more in (
             (f"the exact flow from {alpha}", flows, ""),
             ("Algorithm 1", limits, "; it adds one at a time, but those that are learned move on"),
         ):
             together, count = max(in_transition(curve.abs().numpy()) for curve in curves)
             name = f"most entries of diagonal weights that are being learned at the same time, by {what}"
-            measures.append(
-                noted(name, float(together), f"for comparison, of {count} that were learned{more}")
-            )
+            why = f"for comparison, of {count} that were learned{more}"
+            measures.append(noted(name, float(together), why))
         return measures
-
-    def overall(self) -> list[Measure]:
-        fewest = min(int(learned(values_of(curve)).sum()) for curve in self.curves)
-        why = f"above {LEARNED:g} of the largest at the end"
-        return [noted("singular values learned", float(fewest), why)]
 
 
 def values_of(curve: Curve) -> np.ndarray:

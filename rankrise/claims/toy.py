@@ -62,8 +62,7 @@ class Convergence(OnToyRun):
         Number(
             "largest error of a stage time, extrapolated to alpha = 0, as a fraction of that time",
             "<= 0.02",
-            "errors like c/log(1/alpha) vanish on the line through the two smallest scales; what is left "
-            "is of second order, below 2 %",
+            "errors like c/log(1/alpha) vanish in the extrapolation; what is left is of second order",
         ),
         Number(
             "p, where the error of stage times falls like 1/log(1/alpha)^p",
@@ -78,7 +77,7 @@ class Convergence(OnToyRun):
         Number(
             "coordinates learned beyond one per stage",
             "<= 0",
-            "Theorem 4.5: at most one per stage; counted midway through the plateaus that the flow resolves",
+            "Theorem 4.5; counted midway through the plateaus that the flow resolves",
         ),
     )
     choices = TOLERANCES
@@ -106,7 +105,7 @@ class Convergence(OnToyRun):
             worst_known(max, found["excess"], 0),
         ]
 
-    def overall(self) -> list[Measure]:
+    def beside(self, part: str) -> list[Measure]:
         most, stages = max(zip(self.found["resolved"], self.found["stages"], strict=True))
         return [noted("plateaus resolved at the smallest alpha", float(most), f"of {stages} stages")]
 
@@ -197,19 +196,15 @@ class Support(OnToyRun):
     name = "support"
     numbers = (Number("coordinates that fall back to zero", "<= 0", "what was learned stays learned"),)
 
-    def left(self) -> list[int]:
-        """How many coordinates leave at each stage."""
+    def decide(self, part: str, how: How) -> list[float]:
         left = [len(stage.left) for seed in self.seeds for stage in self.run.stages(seed)]
         if not left:
             raise self.no_stage()
-        return left
+        return [float(sum(left))]
 
-    def decide(self, part: str, how: How) -> list[float]:
-        return [float(sum(self.left()))]
-
-    def overall(self) -> list[Measure]:
-        why = "a coordinate could have left at each of them"
-        return [noted("stages of Algorithm 1", float(len(self.left())), why)]
+    def beside(self, part: str) -> list[Measure]:
+        stages = sum(len(self.run.stages(seed)) for seed in self.seeds)
+        return [noted("stages of Algorithm 1", float(stages), "a coordinate could have left at each of them")]
 
 
 class Nondegeneracy(OnToyRun):
@@ -264,16 +259,13 @@ class StrictMinima(OnToyRun):
         return [shares[len(shares) // 2] if how.aggregate else shares[-1]]
 
     def beside(self, part: str) -> list[Measure]:
-        shares = self.shares(part)
+        shares, margin = self.shares(part), min(self.margins(self.name.replace(" ", "_")), default=None)
         over = float(sum(share > RETURNED for share in shares))
         return [
             noted(f"{REMAINS} {part}, median", shares[len(shares) // 2], "over all perturbations"),
             noted(f"perturbations with more than {RETURNED:g}", over, f"of {len(shares)}"),
+            Number(self.margin, ">= 1e-9", self.margin_why).measure(margin),
         ]
-
-    def overall(self) -> list[Measure]:
-        margin = min(self.margins(self.name.replace(" ", "_")), default=None)
-        return [Number(self.margin, ">= 1e-9", self.margin_why).measure(margin)]
 
 
 class NoiseRobustness(StrictMinima):
@@ -296,17 +288,12 @@ def remaining(curve: PerturbedCurve) -> tuple[float, float] | None:
     if float(apart.max()) <= PERTURBED:
         return None
     ends = ((curve.perturbed[-1], curve.original), (curve.original[-1], curve.perturbed))
-    left = min(distance_to_path(point, path) for point, path in ends)
+    left = min(distance_to_path(point.double(), path.double()) for point, path in ends)
     return left / max(float(apart[0]), PERTURBED), left / float(apart.max())
 
 
 def distance_to_path(point: Tensor, path: Tensor) -> float:
-    """The distance, largest over coordinates, from a point [p] to the nearest place on a path [n, p].
-
-    >>> distance_to_path(torch.tensor([0.5, 0.1]), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
-    0.1...
-    """
-    point, path = point.double(), path.double()
+    """The distance, largest over coordinates, from a point [p] to the nearest place on a path [n, p]."""
     start, along = path[:-1], path.diff(dim=0)
     share = ((point - start) * along).sum(1) / along.square().sum(1).clamp_min(1e-300)
     nearest = start + share.clamp(0, 1)[:, None] * along

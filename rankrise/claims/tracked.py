@@ -226,14 +226,13 @@ class RankGrows(OnStudy):
         Number(
             "share of heads whose stable rank is higher at the end than early",
             ">= 0.75",
-            "three of four; half of them would by chance. Early is the end of the first epoch, when all data "
-            "has been seen (1 % of training where epochs are not known)",
+            "three of four; half of them would by chance. Early is the end of the first epoch (1 % of "
+            "training where epochs are not known)",
         ),
         Number(
             "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
             ">= 0.5",
-            "1 where it only rises, 0 without a trend, half-way between; at up to 40 of the measurements, "
-            "spread over a logarithmic clock",
+            "1 where it only rises, 0 without a trend; up to 40 measurements, on a log clock",
         ),
     )
 

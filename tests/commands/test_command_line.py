@@ -30,8 +30,6 @@ from rankrise.recipes.files import names, settings_in
         ("predict --network tree", "head, transformer, linear"),
         ("predict --dimension", "--dimension"),
         ("recipes vit-digit", "vit-digit"),
-        ("figures no-such-run", "no-such-run"),
-        ("claims no-such-run", "no-such-run"),
         ("report no-such-run", "no-such-run"),
     ],
 )

@@ -60,12 +60,6 @@ def test_mistakes_are_named_and_nothing_is_written(series, tmp_path, capsys, mon
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_watch_says_what_makes_a_run_of_checkpoints(series, capsys):
-    with pytest.raises(SystemExit):
-        main(["watch", str(series)])
-    assert f"'rankrise history {series} --run FOLDER'" in capsys.readouterr().err
-
-
 def test_after_weights_that_are_not_finite_the_others_are_kept(series, tmp_path, capsys):
     save_file({"mlp.up": torch.full((6, 5), torch.nan)}, series / "step4" / "model.safetensors")
     words = ["history", str(series), "--matrices=*.up", "--run", str(tmp_path / "run")]

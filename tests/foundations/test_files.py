@@ -10,7 +10,7 @@ import pytest
 
 from rankrise import RankriseError
 from rankrise.foundations import files
-from rankrise.foundations.files import MACHINE, make_folder, read_json, replacing, whole_folder, write_json
+from rankrise.foundations.files import MACHINE, make_folder, read_json, replacing, whole_folder
 
 SCRIPT = """
 import os, sys
@@ -21,12 +21,6 @@ with {how}(Path(sys.argv[1])) as path:
     {write}
     os.kill(os.getpid(), 9)
 """
-
-
-def test_a_text_that_is_not_utf_8_is_kept(tmp_path: Path) -> None:
-    note = b"ranks \xff of \xc3\xa9tudes".decode("utf-8", "surrogateescape")
-    write_json(tmp_path / "run.json", {"note": note})
-    assert read_json(tmp_path / "run.json") == {"note": note}
 
 
 @pytest.mark.parametrize("content", [b"", b'{"step": 1', b"[1, 2]", b"\xff\xfe", b"[" * 100_000])
