@@ -36,7 +36,7 @@ class Shape:
 
 SHAPES = (
     Shape("ViT, 6 x 8 heads (512, 128)", 48, 512, 128, formed=48),
-    Shape("ViT-B and GPT-2, 12 x 12 heads (768, 64)", 144, 768, 64, formed=24, factored=24),
+    Shape("ViT-B and GPT-2, 12 x 12 heads (768, 64)", 144, 768, 64, formed=24),
     Shape("Llama 7B, one layer of 32 heads (4096, 128)", 32, 4096, 128, formed=1),
 )
 

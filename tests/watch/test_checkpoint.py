@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from timm_alone import timm
 from tiny_heads import assert_same
 from tiny_heads import tiny as tiny_model
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageClassification
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, AutoModelForImageClassification
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
@@ -69,6 +69,8 @@ def saved(tmp_path):
 )
 @pytest.mark.parametrize("shard", ["1GB", "20KB"])
 def test_folder(tmp_path, family, auto, shard):
+    if family not in CONFIG_MAPPING:
+        pytest.skip("this version of transformers lacks the family")
     model = tiny(family, auto)
     model.save_pretrained(tmp_path, max_shard_size=shard)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "20KB")
