@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class About:
-    """What a recipe says about itself under `about`."""
+    """The `about` of a recipe: what it reproduces, how, and in what time."""
 
     reproduces: str
     command: str
@@ -59,7 +59,7 @@ def choices_in(recipe: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def about(recipe: str | Path) -> About | None:
-    """What a recipe says about itself, or None."""
+    """The `about` of a recipe, or None."""
     given = _read(recipe).get("about")
     return None if given is None else About(**given)
 

@@ -47,7 +47,7 @@ def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str
     ranks, rest = list(adapter.ranks.values()), adapter.rest
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
-        f"Of the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
+        f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(ranks)} at most."
     )
     most = max(len(spectrum.squares) for spectrum in adapter.spectra.values())

@@ -67,8 +67,8 @@ class LayerRanks:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a run has recorded by now. `heads` counts those of the largest layer; `stages` is None before they
-    have been searched for."""
+    """The numbers of a run so far. `heads` is the count in the largest layer; `stages` is None before the
+    first search."""
 
     run: TrackedRun
     stages: StagesFound | None

@@ -81,7 +81,7 @@ def print_truncation(
 
 
 def notes(truncation: "Truncation", measured_on: str, gain: float, every_rank: bool) -> list[str]:
-    """What a reader of the tables has to know, and which rank is enough."""
+    """Notes on the tables: the scores of base and tuned model, and which rank is enough."""
     base = truncation.base["loss"]
     beside = "; other scores are of the validation set" if "validation_loss" in truncation.base else ""
     told = [

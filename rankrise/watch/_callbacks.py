@@ -118,7 +118,7 @@ class _Lightning(_Tracking):
             self._losses = []
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """What the module has logged in validation; before the first step it has been recorded already."""
+        """Record the metrics of a validation, except at the step where a resumed run begins."""
         if self.tracker is None or trainer.sanity_checking or trainer.global_step == self._resumed_at > 0:
             return
         metrics = {name: value for name, value in trainer.callback_metrics.items() if name != "step"}

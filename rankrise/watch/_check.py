@@ -172,7 +172,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 class Refuted(Exception):
-    """What the module does that the layout says it does not."""
+    """The module's forward pass contradicts the layout."""
 
 
 class Unprovable(Exception):

@@ -1,4 +1,4 @@
-"""What an attention module says about itself: which layer is the query, how many heads, what else acts.
+"""Read roles from an attention module's names: which layer is the query, how many heads, what else acts.
 
 Names tell roles and numbers only. Types and shapes tell the sides of a weight and the size of a head.
 """

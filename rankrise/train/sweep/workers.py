@@ -22,7 +22,7 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.optional import require
 
 GRACE = 60.0
-"""Seconds in which a worker that is told to stop may save its checkpoint."""
+"""Seconds that a stopping worker has to save its checkpoint."""
 SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout")
 """submitit's options for every cluster; others are Slurm's own, such as partition or account."""
 
