@@ -164,7 +164,7 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
 def curves_of(run: TrackedRun) -> Iterator[Curve]:
     """The loss; for every layer and product the median stable rank of its heads and the total of their
     leading singular values; for every product the stable rank of all heads together, where there are several
-    layers. Steps at which the change of most heads is rounding noise are left out.
+    layers. Steps at which a head is nan, or the change of most heads is rounding noise, are left out.
     """
     recorded = run.steps()
     if "loss" in recorded:
@@ -174,16 +174,24 @@ def curves_of(run: TrackedRun) -> Iterator[Curve]:
         values = np.nansum(run.top(product), axis=(2, 3))
         for place, layer in enumerate(run.layers):
             name, heads = f"{layer['name']} {product}", ranks[:, place]
-            clear = 2 * noisy[:, place].sum(1) <= np.isfinite(heads).sum(1)
+            clear = _usable(heads, noisy[:, place])
             heads = heads[:, ~np.isnan(heads).all(0)]
             median = np.median(heads, axis=1) if heads.size else np.zeros(len(heads))
             steps, total = run.measured[clear], values[clear, place]
             yield Curve(f"{name} stable rank", steps, median[clear], alone=False)
             yield Curve(f"{name} singular values", steps, total, scale="linear", alone=False)
         if len(run.layers) > 1:  # of one layer, it would only repeat that layer's curve
-            clear = 2 * noisy.sum((1, 2)) <= np.isfinite(ranks).sum((1, 2))
+            clear = _usable(ranks, noisy)
             total = np.nansum(ranks, axis=(1, 2))[clear]
             yield Curve(f"all {product} stable rank", run.measured[clear], total, alone=False)
+
+
+def _usable(ranks: np.ndarray, noisy: np.ndarray) -> np.ndarray:
+    """The steps at which no head that was ever measured is nan, and at most half of them are noise."""
+    known = np.isfinite(ranks)
+    count, heads = known.sum(tuple(range(1, ranks.ndim))), known.any(0).sum()
+    usable: np.ndarray = (count == heads) & (2 * noisy.sum(tuple(range(1, noisy.ndim))) <= count)
+    return usable
 
 
 def _holds(step: FoundStep, time: float) -> bool:

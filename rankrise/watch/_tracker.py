@@ -398,7 +398,7 @@ class RankTracker:
         try:
             job()
         except (Exception, SystemExit) as error:
-            lost = self._record.lost
+            lost = self._record.lost if hasattr(self, "_record") else ""  # other processes have none
             if lost and isinstance(error, (OSError, RankriseError)):  # logged once, whatever was written
                 doing, error = "recording", RankriseError(lost)
             self._troubles.lose(doing, error, "nothing more of this run is recorded" if lost else "")

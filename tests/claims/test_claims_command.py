@@ -13,6 +13,8 @@ from rankrise.commands import main
 from rankrise.runs import open as open_runs
 from rankrise.show.report.claims import claims_section
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

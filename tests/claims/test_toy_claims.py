@@ -25,6 +25,8 @@ from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
 from rankrise.runs.toy.run import FullWeights
 from rankrise.toy import ToySettings, experiments, run_toy
 
+pytestmark = pytest.mark.slow
+
 
 def verdicts(run: Path, name: str) -> dict[str, Claim]:
     """By part."""

@@ -12,6 +12,8 @@ from rankrise.claims import Claim, check_claims
 from rankrise.record.folder import read_lines
 from rankrise.runs import open
 
+pytestmark = pytest.mark.slow
+
 
 def verdicts(name: str, *runs: Path, everything: bool = True) -> dict[str, Claim]:
     """The claims of a name on one subject, by part."""

@@ -103,6 +103,7 @@ def test_an_adapter_is_compared_with_its_base_as_peft_merges_it(tmp_path, capsys
     assert changed == {f"transformer.h.{layer}.attn.c_attn.weight": 2 for layer in (0, 1)}
 
 
+@pytest.mark.slow
 def test_the_overlap_of_two_adapters(tmp_path, capsys):
     before, _ = checkpoints(tmp_path)
     first, second = (adapter(tmp_path / name, before) for name in ("one", "two"))

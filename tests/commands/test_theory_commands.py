@@ -13,6 +13,7 @@ SMALL = ["--dimension", "2", "--tokens", "3", "--samples", "20"]
 FULL = [*SMALL, "--weights", "full"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [SMALL, FULL])
 def test_predict_prints_every_number_of_the_stages(flags, capsys, tmp_path):
     main(["predict", *flags, "--until", "100", "--check", "--json", "--out", str(tmp_path)])
@@ -26,6 +27,7 @@ def test_predict_prints_every_number_of_the_stages(flags, capsys, tmp_path):
     assert (tmp_path / "stages.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [SMALL, FULL])
 def test_flow_prints_predicted_and_measured_times(flags, capsys, tmp_path):
     main(["flow", *flags, "--log10_alpha", "-40", "--until", "4", "--out", str(tmp_path)])

@@ -8,6 +8,8 @@ import pytest
 from rankrise.commands import main
 from rankrise.runs import ToyRun, open_toy
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["--dimension=2", "--tokens=3", "--samples=20", "--alphas=1e-4,1e-8", "--experiments=stages,flow"]
 
 
@@ -40,6 +42,7 @@ def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixtu
     assert json.loads((tiny.folder / "claims.json").read_text())["claims"] == printed
 
 
+@pytest.mark.slow
 def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("6", "figure-6", "Figure 6"):
         main(["figures", str(tiny.folder), "--only", name, "--out", str(tmp_path), "--json"])

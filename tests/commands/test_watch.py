@@ -71,6 +71,7 @@ def test_one_frame(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path, width: int) -> None:
     written = io.StringIO()
@@ -131,6 +132,7 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
         assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
 
 
+@pytest.mark.slow
 def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     """A part of the record, with its last line torn, and no end: seen as it is, until it is interrupted."""
     part = tmp_path / "part"
@@ -178,6 +180,7 @@ input()
 """A run that takes some steps, and then waits to be killed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "where"), [(7, "at step 7"), (0, "before its first step")])
 def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, where: str

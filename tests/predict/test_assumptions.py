@@ -100,6 +100,7 @@ def test_noise_touches_only_weights_above_the_threshold(head, flow):
     )
 
 
+@pytest.mark.slow
 def test_noise_at_a_crossing_keeps_to_the_path(head, flow):
     """As in the paper's test of noise robustness: little noise, just when a coordinate awakes."""
     times = [crossing.time for crossing in flow.crossings(1e-5) if crossing.upward and crossing.time < 0.95]

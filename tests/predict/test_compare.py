@@ -18,6 +18,7 @@ def sensing():
     return network, stages, flows
 
 
+@pytest.mark.slow
 def test_the_error_of_stage_times_falls_like_the_inverse_logarithm(head, stages):
     start = predict.random_start(head)
     flows = [predict.gradient_flow(head, *start, scale, until=3.8) for scale in (-8, -100, -1000)]

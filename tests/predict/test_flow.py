@@ -48,6 +48,7 @@ def head():
     return predict.diagonal_head(dimension=4, tokens=6, samples=50, seed=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log10_alpha", [-1, -4])
 def test_agrees_with_an_integration_in_the_original_coordinates(head, log10_alpha):
     u0, v0 = predict.random_start(head.size, seed=3)
@@ -109,6 +110,7 @@ def test_loss_never_rises_and_belongs_to_the_values(head):
     assert float(flow.times[-1]) == 3.0
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=5).filter(

@@ -53,6 +53,7 @@ def test_first_time_is_the_inverse_of_the_largest_gradient():
     assert first.sign == -int(gradient[first.coordinate].sign())
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0.2, 3), min_size=1, max_size=6, unique_by=lambda x: round(x, 3)), st.randoms())
 def test_separable_quadratics_are_learned_in_order_of_size(sizes, random):
@@ -87,6 +88,7 @@ def test_a_coordinate_can_leave_the_support_and_come_back_with_the_other_sign():
     assert predict.compare(stages, flow).largest_time_error < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [leaving_loss, predict.diagonal_head(dimension=2, tokens=3, samples=20)])
 def test_agrees_with_small_explicit_steps(loss):
     size = getattr(loss, "size", 3)
@@ -130,6 +132,7 @@ def tail(a):
     return ((a[0] - 2) ** 2) / 2 + torch.nn.functional.softplus(-a[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "sizes", "ending", "count"),
     [

@@ -54,6 +54,7 @@ def check_slopes(network, starts, stages, scales=(-100, -300), tolerance=1e-4):
         assert not times[len(expected) :].isfinite().any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "log10_alpha"),
     [(predict.matrix_sensing(3, 2, samples=30), -8), (predict.full_head(2, 3, 20), -4)],
@@ -68,6 +69,7 @@ def test_the_flow_is_that_of_the_plain_weights(network, log10_alpha):
     assert float(flow.losses[-1]) == pytest.approx(float(network(*flow.at(times[-1]))), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "columns"),
     [((3, 3), 3), ((2, 3), 2), ((3, 3), 2), ((2, 2), 3)],
@@ -80,6 +82,7 @@ def test_stage_times_of_sensing_are_the_limit(shape, columns):
     check_slopes(network, predict.random_start([shape], columns, seed=3), stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["squared", "cross-entropy"])
 def test_stage_times_of_a_softmax_head_are_the_limit(objective):
     network = predict.full_head(2, 3, 20, teacher="full", objective=objective)
@@ -100,6 +103,7 @@ def test_without_the_sign_the_last_stage_would_be_far_off():
     check_slopes(network, predict.random_start([(2, 2)], seed=3), stages)
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(st.integers(0, 1000))
 def test_rotations_of_the_columns_and_of_the_data_change_nothing(seed):
@@ -129,6 +133,7 @@ def test_tiny_scales_are_numbers_like_any_other():
     assert flow.balanced == (False,)
 
 
+@pytest.mark.slow
 def test_krylov_spaces_follow_the_same_flow(monkeypatch):
     network = predict.full_head(2, 4, 30)
     starts = predict.random_start(network)

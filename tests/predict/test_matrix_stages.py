@@ -36,6 +36,7 @@ def test_first_two_times_in_closed_form():
     assert stages[1].time == pytest.approx(first + (1 - float(at_zero[1]) * first) / later, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [predict.matrix_sensing(3, samples=40), predict.full_head(3, 4, 40)])
 def test_points_of_rest_are_where_the_flow_ends(network):
     stages = predict.greedy(network, max_stages=3)
@@ -68,6 +69,7 @@ def random_loss(seed, size):
 LOSSES = [(leaving_loss, 3), *((random_loss(seed, 4), 4) for seed in range(4))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "size"), LOSSES)
 def test_products_of_one_by_one_are_the_diagonal_network(loss, size):
     expected = predict.greedy(loss, size)
@@ -81,6 +83,7 @@ def test_products_of_one_by_one_are_the_diagonal_network(loss, size):
     assert stages.ending == expected.ending
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "size"), LOSSES)
 def test_a_loss_of_the_diagonal_keeps_its_directions(loss, size):
     """In one d x d product nothing couples the directions: exponents and signs ride on them."""
@@ -146,6 +149,7 @@ def test_columns_bound_the_rank_and_change_nothing_before():
         assert limited.ending == "nothing moves"
 
 
+@pytest.mark.slow
 def test_large_networks_take_krylov_spaces_to_the_same_points(monkeypatch):
     network = predict.full_head(4, 5, 60)
     dense = predict.greedy(network, max_stages=4)

@@ -9,6 +9,8 @@ import pytest
 from rankrise.runs import NotRecorded, ToyRun, open
 from rankrise.show.figures import draw_figures
 
+pytestmark = pytest.mark.slow
+
 FIGURES = {"3", "6", "7", "8", "9", "10", "descent"}
 
 

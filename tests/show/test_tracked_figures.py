@@ -17,6 +17,8 @@ from rankrise.show.figures import FIGURES, draw_figures
 from rankrise.show.terminal import snapshot
 from rankrise.watch.types import FoundStage, StagesFound
 
+pytestmark = pytest.mark.slow
+
 DRAW = {figure.name: figure.draw for figure in FIGURES}
 PAPER = ["1", "11", "2", "5", "12", "4", "14", "13"]
 

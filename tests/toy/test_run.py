@@ -20,6 +20,8 @@ from rankrise.runs.toy.pieces import Piece, needs, pieces_of
 from rankrise.toy import ToySettings, run_toy
 from rankrise.toy.experiments import initialisation_of, network_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
 PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
 

@@ -120,6 +120,7 @@ def test_mistakes_are_named(photographs, changes, name):
         list(task_of(on(photographs, **changes), CPU).batches(0, 0, 1, slice(None)))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(2, 6), st.integers(2, 6), st.integers(0, 3))
 @settings(max_examples=10)
 def test_cut_is_pad_crop_and_mirror(seed, height, width, margin):

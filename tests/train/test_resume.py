@@ -37,6 +37,7 @@ def text(tmp_path_factory):
         yield asked, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "steps"),
     [
@@ -232,6 +233,7 @@ def kept(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_history_of_a_kept_series_is_the_record_at_its_steps(kept, tiny, tmp_path):
     record, history = watch.load(kept), watch.history(kept, tmp_path / "history")
     steps = history.measured.tolist()

@@ -94,6 +94,7 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny):
         torch.testing.assert_close(whole, parts, rtol=0, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [TINY, replace(TINY, augmentation="rand-augment"), TINY_TEXT])
 def test_a_compiled_step_and_score_compute_the_same(asked, tmp_path, monkeypatch):
     """With the compiler's own eager backend: the whole graph is traced, without its code generation."""

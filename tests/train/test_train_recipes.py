@@ -44,6 +44,7 @@ def made_up(data, settings):
     return 1500 if settings.data == "digits" else settings.examples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", OTHERS)
 def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -38,6 +38,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("shape", [(900, 600), (600, 900)])
 def test_leading_directions_keep_what_the_whole_svd_keeps(name: str, shape: tuple[int, int]) -> None:

@@ -99,6 +99,7 @@ def test_the_same_command_gives_the_same_factors_and_another_seed_gives_others(f
     assert factors("a") == factors("b") != factors("c", "--seed", 1)
 
 
+@pytest.mark.slow
 def test_images_in_folders_and_curves_that_are_measured_once(folders, capsys) -> None:
     here, images = folders["here"], folders["here"] / "images"
     for part, each in (("base", changed(model := vit(channels=3), 0.5)), ("tuned", model)):

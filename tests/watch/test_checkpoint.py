@@ -144,6 +144,7 @@ def test_timm_folder(tmp_path):
     assert_same(watch.heads(tmp_path), watch.heads(model))
 
 
+@pytest.mark.slow
 def test_only_one_layer_is_in_memory(saved, monkeypatch):
     _, folder = saved
     reads, alive = [], []

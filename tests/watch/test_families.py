@@ -96,6 +96,7 @@ families("image", "swin", num_heads=[4], embed_dim=16, window_size=4, **ONE | IM
 families("image", "segformer", hidden_sizes=[32], num_encoder_blocks=1, sr_ratios=[1], **ONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "run", "needs"), TRANSFORMERS, ids=[row[0] for row in TRANSFORMERS])
 def test_transformers(family, run, needs):
     kind = family.split(",")[0]

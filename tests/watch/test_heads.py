@@ -120,6 +120,7 @@ def test_fully_sharded_model(one_process):
     assert_same(watch.heads(model), watch.heads(plain))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap", [DistributedDataParallel, torch.compile, lambda m: torch.compile(nn.DataParallel(m))]
 )

@@ -10,6 +10,8 @@ from pages import PLOTS, Open
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["toy_page", "page_of_all"])
 def path(request: pytest.FixtureRequest) -> Path:

@@ -22,6 +22,8 @@ from rankrise.show.report.page import settings_tables
 from rankrise.show.report.toy import gather
 from rankrise.watch.types import FoundStage
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_command_writes_a_page_for_each_kind_of_run(
     run: ToyRun, copy_of: Any, tracked: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

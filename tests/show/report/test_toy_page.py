@@ -14,6 +14,8 @@ from rankrise.claims import check_claims
 from rankrise.runs import ToyRun, open_toy
 from rankrise.show.report import write_report
 
+pytestmark = pytest.mark.slow
+
 
 def test_stages_and_claims_are_the_run_s(open_page: Open, run: ToyRun, toy_page: Path) -> None:
     page, stages, labels = open_page(toy_page), run.stages(0), run.labels(0)

@@ -34,6 +34,8 @@ from rankrise.watch.types import FoundStage
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def unit(tracked: dict[str, Path]) -> TrackedRun:

@@ -137,6 +137,7 @@ def test_too_little_to_find_a_step_in() -> None:
 # Curves without stages.
 
 
+@pytest.mark.slow
 def test_smooth_curves_under_noise() -> None:
     """Eleven kinds of decay and growth, white and correlated noise up to 20 %, spikes, irregular records."""
     alarms = []

@@ -43,6 +43,7 @@ def in_values(times: np.ndarray, values: np.ndarray, dimension: int) -> list[flo
     return [stage.step / 1e6 for stage in watch.find_stages(curves)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("log10_alpha", "resolved", "missed"), [(-4, 1, 0), (-32, 9, 1)])
 def test_the_diagonal_toy(log10_alpha: float, resolved: int, missed: int) -> None:
     """A head with a dozen stages, some of them close to one another."""
@@ -60,6 +61,7 @@ def test_the_diagonal_toy(log10_alpha: float, resolved: int, missed: int) -> Non
         assert counts.false == 0
 
 
+@pytest.mark.slow
 def test_the_toy_at_the_size_of_the_paper() -> None:
     """89 stages, most of them too near to one another to be resolved even at alpha = 1e-32."""
     run = runs.open_toy(PAPER)
@@ -95,3 +97,21 @@ def test_passages_of_a_path_with_corners() -> None:
     assert agreement([first, second], [25.0, 65.0]) == Agreement(2, 0, 0)
     assert agreement([first, second], [25.0, 26.0]) == Agreement(1, 1, 1)
     assert agreement([Passage(0, 1, 1, 1, open=True)], []) == Agreement(0, 0, 0)
+
+
+def test_a_record_that_ends_in_nan_has_the_same_stages(tmp_path: Path) -> None:
+    found = []
+    for end in (0.0, torch.nan):
+        torch.manual_seed(0)
+        model = torch.nn.TransformerEncoderLayer(8, 2, 8)
+        weight = model.self_attn.in_proj_weight
+        start, direction = weight.detach().clone(), torch.randn_like(weight)
+        with watch.RankTracker(model, tmp_path / str(end), schedule=watch.Schedule(1, 100)) as tracker:
+            for step in range(1, 121):
+                size = 0.01 + 1 / (1 + np.exp((60 - step) / 2))
+                weight.data = start + size * direction + (end if step == 120 else 0.0)
+                tracker.step(step)
+                tracker.wait()  # none is left out
+        found.append([stage.step for stage in watch.find_stages(watch.load(tmp_path / str(end)))])
+    assert found[0]
+    assert found[0] == found[1]

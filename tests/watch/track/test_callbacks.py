@@ -18,6 +18,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 from rankrise import watch
 
+pytestmark = pytest.mark.slow
+
 EVERY = watch.Schedule(often=1, seldom=4)
 
 
