@@ -220,6 +220,21 @@ def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
     assert (page.locator("img").count(), page.locator("script").count()) == (0, 2)
 
 
+def test_a_single_head_is_no_mean(open_page: Open, tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    with watch.RankTracker(model, tmp_path / "run") as tracker:
+        for step in range(1, 6):
+            for parameter in model.parameters():
+                parameter.data += 0.1 * torch.randn_like(parameter)
+            tracker.step(step)
+    page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
+    assert "the only head" in page.locator("#glance-here").inner_text()
+    assert "Layer 1, head 1;" in page.locator("#spectra-here").inner_text()
+    for place in ("#glance-here", "#ranks-here", "#spectra-here", ".story"):
+        assert "over heads" not in page.locator(place).inner_text()
+
+
 def test_a_run_without_ranks_or_changes_opens_and_says_so(
     open_page: Open, tracked: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -37,16 +37,17 @@ function plotOfRanks(describe, options = {}) {
 
 /** Mean over all heads, of both products. */
 function meanRanks(run) {
-  const words = `${run.rankName} of what was learned, all ${run.members}`;
+  const all = run.single ? "the only head" : `all ${run.members}`;
+  const words = `${run.rankName} of what was learned, ${all}`;
   const title = runs.length === 1 ? capitalised(words) : `${run.name}: ${words}`;
-  const name = `${capitalised(run.rankName)} of the change, all ${run.members}`;
+  const name = `${capitalised(run.rankName)} of the change, ${all}`;
   const products = run.products.length ? run.products : [MATRICES];
   const lines = products.map((product) => {
     const ofMatrices = () => run.matrices.flatMap(({ kinds }) => (run.kind in kinds ? [kinds[run.kind]] : []));
     const curves = product === MATRICES ? ofMatrices() : run.ranks[product].flat();
     return { name: `change of ${product}`, style: LOOKS[product], ...run.over(curves) };
   });
-  return { name, title, lines, products, what: `; mean and standard deviation over ${run.members}` };
+  return { name, title, lines, products, what: run.single ? "" : `; mean and standard deviation over ${run.members}` };
 }
 
 /** Every layer's mean, or the chosen layer's with its band and its heads. */
@@ -62,7 +63,7 @@ function productRanks(run, product) {
       const look = { label: `layer ${layer + 1}`, shade: spread(layer, run.layers.length), direct: true };
       return { name, module, ...look, xs, ys };
     });
-    return { ...shown, lines, what: `, means over heads${what}` };
+    return { ...shown, lines, what: `${run.single ? "" : ", means over heads"}${what}` };
   }
   const curves = run.ranks[product][state.layer];
   const owner = run.layers[state.layer].title;
@@ -90,7 +91,7 @@ function matrixRanks(run) {
 function rankTip(moment, line, y) {
   const run = here();
   const above = line.band ? valueAt({ xs: line.xs, ys: line.band.high }, moment) - y : null;
-  const deviation = above === null ? "" : ` ± ${number(above, 2)} over ${run.members}`;
+  const deviation = above === null || run.single ? "" : ` ± ${number(above, 2)} over ${run.members}`;
   const name = line.module ? `${line.name}, ${line.module}` : line.name;
   const when = run.moment(run.steps[nearestTo(run.times, moment)]);
   return [name, `${run.rankName} ${number(y, 3)}${deviation}`, when];

@@ -2,7 +2,7 @@
 
 import { choose, state, Zoom } from "../controls.js";
 import { highest, known, lowest, mean, payload, spread } from "../data.js";
-import { number } from "../dom.js";
+import { capitalised, number } from "../dom.js";
 import { Plot } from "../plot.js";
 
 export const PRODUCTS = ["KQ", "VO"];
@@ -19,6 +19,7 @@ class Run {
     this.clock = record.epoch_steps ? "epoch" : "step";
     this.times = record.steps.map((step) => this.at(step));
     this.members = record.products.length ? "heads" : MATRICES;
+    this.single = record.layers.flatMap(({ heads }) => heads).length === 1;
     this.ruleNote = this.stages.length ? " Upright lines are stages, shaded where they lie with probability 0.9." : "";
     this.rules = record.stages.map(({ step, interval }, index) => {
       return { at: this.at(step), label: String(index + 1), interval: interval.map((end) => this.at(end)) };
@@ -60,6 +61,7 @@ class Run {
 
   /** Whose values a plot shows: "layer 3, head 2"; `merged` if it has means over heads alone. */
   whose(merged) {
+    if (this.single) return `${capitalised(this.layers[0].title)}, ${this.headName(0, 0)}`;
     const layer = this.layers[state.layer]?.title ?? "All layers";
     return `${layer}, ${merged || state.head < 0 ? "mean over heads" : this.headName(state.layer, state.head)}`;
   }
