@@ -1,4 +1,4 @@
-"""The device that computes, checked before anything is computed, and the cores that this process may use."""
+"""The device that computes, and the cores that this process may use."""
 
 import os
 
@@ -8,22 +8,17 @@ from rankrise.foundations.errors import RankriseError
 
 
 def usable(device: str) -> str:
-    """The device, if it can be used here.
+    """Return the device, or refuse one that cannot be used here.
 
     >>> usable("cpu")
     'cpu'
-    >>> usable("meta")
-    Traceback (most recent call last):
-    rankrise.RankriseError: the device 'meta' cannot be used here: pass cpu, or cuda where there is a GPU.
     """
     try:
-        holds_numbers = bool(torch.zeros(1, device=device).cpu() == 0)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        holds_numbers = False
-    if not holds_numbers:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise RankriseError(
             f"the device {device!r} cannot be used here: pass cpu, or cuda where there is a GPU."
-        )
+        ) from error
     return device
 
 

@@ -1,12 +1,10 @@
-"""Files that are either whole or not there, and outlast a power cut: written under a temporary name, synced,
-then renamed."""
+"""Files that are either whole or not there, and outlast a power cut: written aside, synced, then renamed."""
 
 import errno
-import hashlib
 import json
 import os
-import platform
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,8 +12,8 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError, first_line
 
-MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
-"""Marks temporary files of this machine, since folders may be shared."""
+DAY = 24 * 3600
+"""Seconds after which a temporary file belongs to nobody: its process was killed."""
 
 
 @contextmanager
@@ -50,10 +48,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def _written_aside(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
-    for left in path.parent.glob(f".*-{MACHINE}-*"):
-        if not _is_running(left.stem.rpartition("-")[2]):  # its process was killed
-            _remove(left)
-    temporary = path.with_name(f".{path.stem[:50]}-{MACHINE}-{os.getpid()}{path.suffix}")
+    for left in path.parent.glob(".*-unfinished-*"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > DAY:
+                _remove(left)
+    temporary = path.with_name(f".{path.stem[:50]}-unfinished-{os.urandom(4).hex()}{path.suffix}")
     try:
         yield temporary
         temporary.replace(path)
@@ -63,15 +62,6 @@ def _written_aside(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
             error.filename = str(path)  # a full disk has no name, or the temporary one
         raise
-
-
-def _is_running(process: str) -> bool:
-    try:
-        if os.name != "nt":  # where signal 0 would end the process
-            os.kill(int(process), 0)
-    except (OSError, ValueError) as error:
-        return getattr(error, "errno", None) != errno.ESRCH
-    return True
 
 
 def _remove(path: Path) -> None:
@@ -111,7 +101,7 @@ def make_folder(folder: Path) -> None:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether something lies at a path that a new folder would replace: anything but an empty folder."""
+    """Whether a new folder would replace something: anything but an empty folder."""
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 

@@ -5,7 +5,6 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,11 +18,7 @@ import rankrise
 
 
 def versions(*others: str) -> dict[str, str]:
-    """Versions of rankrise, Python, torch and numpy, and of those `others` that are installed.
-
-    >>> [*versions("no-such-package")]
-    ['rankrise', 'python', 'torch', 'numpy']
-    """
+    """Versions of rankrise, Python, torch and numpy, and of those `others` that are installed."""
     found = {
         "rankrise": rankrise.__version__,
         "python": platform.python_version(),
@@ -37,16 +32,11 @@ def versions(*others: str) -> dict[str, str]:
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The machine's platform, processor and cores, and the name of the computing device.
-
-    >>> machine()["device"]
-    'cpu'
-    """
-    device = torch.device(device)
-    processor = platform.processor()
-    with suppress(OSError):
+    """The machine's platform, processor and cores, and the name of the computing device."""
+    device, processor = torch.device(device), platform.processor()
+    with suppress(OSError):  # Linux names the model here alone
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        processor = found[1].strip() if found else processor
+        processor = found[1] if found else processor
     return {
         "platform": platform.platform(),
         "processor": processor,
@@ -55,16 +45,11 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     }
 
 
-def command_line(arguments: Sequence[str] | None = None) -> str:
-    """The running command as a user would type it, with `rankrise` for the installed script's path.
-
-    >>> command_line(["/usr/bin/rankrise", "train", "my recipe.yaml"]), command_line(["train.py", "--fast"])
-    ("rankrise train 'my recipe.yaml'", 'train.py --fast')
-    """
-    program, *others = sys.argv if arguments is None else arguments
-    if Path(program).name == "rankrise" or program.endswith(f"rankrise{os.sep}__main__.py"):
-        program = "rankrise"
-    return shlex.join([program, *others])
+def command_line() -> str:
+    """The running command as a user would type it, with `rankrise` for the installed script's path."""
+    program = Path(sys.argv[0])
+    ours = program.name == "rankrise" or program.match("rankrise/__main__.py")
+    return shlex.join(["rankrise" if ours else sys.argv[0], *sys.argv[1:]])
 
 
 def now() -> str:

@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -19,10 +18,9 @@ Kind = Literal["science", "computation", "record", "machine"]
 - record: what is written down. Likewise.
 - machine: where things lie and how many processes help. A resumed run may have another value.
 """
-Of = Literal["all", "images", "text", "regression"]
-"""The kind of data that a setting applies to."""
 
-_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "yes or no"}
+_BOUNDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
+_NAMES = {int: "a whole number", float: "a number", bool: "yes or no"}
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -31,12 +29,11 @@ class Meaning:
     """The kind and the range of a setting."""
 
     kind: Kind = "science"
-    of: Of = "all"
+    of: Literal["all", "images", "text", "regression"] = "all"
+    """The kind of data that it applies to."""
     above: float | None = None
     at_least: float | None = None
     at_most: float | None = None
-    each_once: bool = False
-    """A list must not be empty or repeat a value."""
     earlier: Any = None
     """The value that records written before the setting existed stand for; None: the default."""
 
@@ -70,39 +67,27 @@ def names_of(settings: Any, *kinds: Kind) -> list[str]:
 
 
 def check(settings: Any) -> None:
-    """Refuse values out of range, and turn lists into tuples; for a dataclass's `__post_init__`."""
+    """Convert every field to its type and refuse values out of range; for a dataclass's `__post_init__`."""
     types = get_type_hints(type(settings))
     for name, meaning in meanings(settings).items():
-        value, kind = getattr(settings, name), types[name]
-        if get_origin(kind) is tuple:
-            value, kind = tuple(value), get_args(kind)[0]
-            object.__setattr__(settings, name, value)
-        values = value if isinstance(value, tuple) else (value,)
-        if get_origin(kind) is Literal and not set(values) <= set(get_args(kind)):
-            raise RankriseError(f"{name} is {in_words(value)}: choose from {', '.join(get_args(kind))}.")
-        for number in values if kind in (int, float) else ():
-            for bound, within, words in (
-                (meaning.above, operator.gt, "above"),
-                (meaning.at_least, operator.ge, "at least"),
-                (meaning.at_most, operator.le, "at most"),
-            ):
+        value = converted(name, getattr(settings, name), types[name])
+        object.__setattr__(settings, name, value)
+        for words, within in _BOUNDS.items():
+            bound = getattr(meaning, words.replace(" ", "_"))
+            for number in value if isinstance(value, tuple) else (value,):
                 if bound is not None and not within(number, bound):
                     raise RankriseError(f"{name} is {in_words(number)}: it must be {words} {bound:g}.")
-        if meaning.each_once and (not values or len(set(values)) < len(values)):
-            raise RankriseError(f"{name} is {in_words(value) or 'empty'}: give one value or more, each once.")
 
 
 def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: str) -> Settings:
     """Replace fields of `settings` by the values that `source` gives, as text or in their own types."""
-    types = get_type_hints(type(settings))
-    values = {}
-    for name, value in given.items():
-        if name not in types:
-            near = get_close_matches(str(name), types, 1)
-            advice = f"did you mean {near[0]}?" if near else f"pass one of {', '.join(types)}."
-            raise RankriseError(f"{source} gives {name!r}, which is not a setting of {kind}: {advice}")
-        values[name] = converted(f"{source} gives {name} as {value!r}", value, types[name])
-    return replace(settings, **values)  # type: ignore[type-var]
+    known = meanings(settings)
+    for name in given:
+        if name not in known:
+            raise RankriseError(
+                f"{source} gives {name!r}, which is not a setting of {kind}: pass one of {', '.join(known)}."
+            )
+    return replace(settings, **given)  # type: ignore[type-var]
 
 
 def as_json(settings: Any) -> dict[str, Any]:
@@ -112,34 +97,36 @@ def as_json(settings: Any) -> dict[str, Any]:
     }
 
 
-def converted(place: str, value: Any, wanted: Any) -> Any:
-    """`value` in the type `wanted`; lists may be text with commas. `place` begins the error's sentence.
+def converted(name: str, value: Any, wanted: Any) -> Any:
+    """`value` in the type `wanted`; lists may be text with commas.
 
-    >>> converted("--sizes is 2, 3", "2, 3", tuple[int, ...])
+    >>> converted("--sizes", "2, 3", tuple[int, ...])
     (2, 3)
-    >>> converted("--rate is fast", "fast", float)
+    >>> converted("--rate", "fast", float)
     Traceback (most recent call last):
     rankrise.RankriseError: --rate is fast: pass a number.
     """
     if get_origin(wanted) in (Union, UnionType):
+        if value is None:
+            return None
         wanted = next(one for one in get_args(wanted) if one is not NoneType)
     if get_origin(wanted) is tuple:
         several = value.split(",") if isinstance(value, str) else value
         items = several if isinstance(several, list | tuple) else [several]
-        return tuple(converted(place, one, get_args(wanted)[0]) for one in items if one not in ("", " "))
-    if get_origin(wanted) is Literal:
-        if (word := str(value).strip()) in get_args(wanted):
-            return word
-        raise RankriseError(f"{place}: choose from {', '.join(get_args(wanted))}.")
+        return tuple(converted(name, one, get_args(wanted)[0]) for one in items if str(one).strip())
     value = value.strip() if isinstance(value, str) else value
+    if get_origin(wanted) is Literal:
+        if value not in get_args(wanted):
+            raise RankriseError(f"{name} is {in_words(value)}: choose from {', '.join(get_args(wanted))}.")
+        return value
     try:
         if wanted is bool:
-            return value if isinstance(value, bool) else _WORDS[value.lower()]
-        if isinstance(value, bool) or (wanted is int and not isinstance(value, str) and value != int(value)):
-            raise TypeError
+            return _WORDS[str(value).lower()]
+        if wanted is int and int(value) != float(value):
+            raise ValueError
         return wanted(value)
-    except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
-        raise RankriseError(f"{place}: pass {_NAMES.get(wanted, 'another value')}.") from None
+    except (TypeError, ValueError, OverflowError, KeyError):
+        raise RankriseError(f"{name} is {in_words(value)}: pass {_NAMES.get(wanted, 'a text')}.") from None
 
 
 def in_words(value: Any) -> str:

@@ -32,9 +32,9 @@ class ToySettings:
     """Heads per layer."""
     objective: Objective = "squared"
     """How the network's outputs are compared with the teacher's."""
-    seeds: tuple[int, ...] = setting((0,), at_least=0, each_once=True)
+    seeds: tuple[int, ...] = setting((0,), at_least=0)
     """Each seed draws its own data, teacher and initialisation."""
-    alphas: tuple[str, ...] = setting(("1e-1", "1e-2", "1e-4", "1e-8", "1e-16", "1e-32"), each_once=True)
+    alphas: tuple[str, ...] = setting(("1e-1", "1e-2", "1e-4", "1e-8", "1e-16", "1e-32"))
     """Initialisation scales, largest first."""
     until: float = setting(2.0, above=0)
     """Rescaled time t / log(1/alpha) at which flow, descent and Algorithm 1 stop."""
@@ -60,15 +60,14 @@ class ToySettings:
     """The size above which a weight is perturbed, in both experiments."""
     duration: float = setting(20.0, above=0)
     """How long training goes on after a perturbation, in time t: the paper's 1000 epochs at step 0.02."""
-    experiments: tuple[Experiment, ...] = setting(get_args(Experiment), each_once=True)
+    experiments: tuple[Experiment, ...] = setting(get_args(Experiment))
     """Which experiments to run."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "full_scale", scale_name(self.full_scale))
-        object.__setattr__(
-            self, "alphas", tuple(sorted(map(scale_name, self.alphas), key=log10_of, reverse=True))
-        )
         check(self)
+        alphas = {scale_name(alpha) for alpha in self.alphas}
+        object.__setattr__(self, "full_scale", scale_name(self.full_scale))
+        object.__setattr__(self, "alphas", tuple(sorted(alphas, key=log10_of, reverse=True)))
         if self.step in self.other_steps:
             raise RankriseError(f"other_steps has {self.step:g}, which is step: pass others, or nothing.")
 
