@@ -131,7 +131,7 @@ def draw(rows: list[Row], stem: Path) -> None:
         for panel in (left, right):
             panel.legend()
         figure.suptitle(title)
-        save_with_data(figure, list(rows[0]), [list(row.values()) for row in rows], title, stem)
+        save_with_data(figure, list(rows[0]), [list(row.values()) for row in rows], stem)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ HEADER = (
 
 def main() -> None:
     with paper_style():
-        save_with_data(*draw(), "Every claim on every data set", PICTURE)
+        save_with_data(*draw(), PICTURE)
     PICTURE.with_suffix(".svg").unlink()
 
 

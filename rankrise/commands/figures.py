@@ -6,20 +6,19 @@ from pathlib import Path
 def figures(
     runs: list[str],
     only: str | None = None,
-    seed: int | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Draw the paper's figures from runs: PNG, SVG, and the data as CSV.
 
-    A toy run has Figures 3 and 6 to 10, and descent beside flow. Tracked runs have Figures 1, 2, 4, 5 and 11
-    to 16 where they were trained on the paper's data, and the same drawings under plain names on any other.
+    A toy run has Figures 3 and 6 to 10, of its first seed, and descent beside flow. Tracked runs have Figures
+    1, 2, 4, 5 and 11 to 16 where they were trained on the paper's data, and the same drawings under plain
+    names on any other.
 
     Args:
         runs: folders of runs, or of sweeps; one toy run at most.
         only: some of the figures, such as 6,7,descent or figure-6; all that the runs have the data for if not
             given.
-        seed: which of a toy run's seeds to draw; its first if not given.
         out: folder for the files; figures in the run's folder if not given, or beside the first of several
             folders.
         json: print the paths as JSON.
@@ -35,7 +34,7 @@ def figures(
     prefix = re.compile(r"figure[\s-]*", re.IGNORECASE)  # as files and the list of figures have it
     names = None if only is None else [prefix.sub("", name.strip(), count=1) for name in only.split(",")]
     with bar("drawing", total=1.0) as move_to:
-        drawn, skipped = draw_figures(opened, out or place_for(runs) / "figures", names, seed, move_to)
+        drawn, skipped = draw_figures(opened, out or place_for(runs) / "figures", names, move_to)
     if json:
         paths = {name: list(map(str, files)) for name, files in drawn.items()}
         print(to_json({"drawn": paths, "skipped": skipped}))

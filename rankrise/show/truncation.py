@@ -31,9 +31,8 @@ def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
         for curve in truncation.curves
         for p in curve.points
     ]
-    title = "What remains of training when its change is cut to few directions"
     with paper_style():
-        return save_with_data(_figure(truncation), header, rows, title, folder / "truncation")
+        return save_with_data(_figure(truncation), header, rows, folder / "truncation")
 
 
 def _figure(truncation: "Truncation") -> "Figure":

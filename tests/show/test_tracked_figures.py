@@ -67,9 +67,6 @@ def test_every_figure_has_the_paper_s_number_or_its_name_and_says_what_it_is(dra
         assert png.read_bytes().startswith(b"\x89PNG")
         assert "</svg>" in svg.read_text()
         assert len(rows(data)) >= 12
-    title = "Stable rank of the change throughout training (Figure 12 of the paper, 4 of the later version)"
-    assert title in drawn["12"][1].read_text()
-    assert title.encode() in drawn["12"][0].read_bytes()
 
 
 def test_ranks_are_the_record_s(tracked: dict[str, Path], drawn) -> None:
@@ -245,10 +242,8 @@ def test_stages_to_smooth_counts_every_run(tracked: dict[str, Path], tmp_path: P
     ("runs", "options", "names"),
     [
         (["unit"], {"names": ["6"]}, "'6'"),
-        (["unit"], {"seed": 3}, "--seed 3"),
         (["toy", "toy"], {}, "2 toy runs"),
         (["toy"], {"names": ["4"]}, "'4'"),
-        (["toy"], {"seed": 9}, "seed 9"),
     ],
 )
 def test_mistakes(tracked, run: ToyRun, tmp_path: Path, runs: list[str], options: dict, names: str) -> None:

@@ -4,7 +4,7 @@ To add one, write a function that draws it in a module of this folder, with `fig
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, count
 from pathlib import Path
 
@@ -22,7 +22,6 @@ def draw_figures(
     opened: Sequence[Run],
     out: str | Path,
     names: Sequence[str] | None = None,
-    seed: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
     """Draw figures of opened runs into the folder `out`: PNG, SVG, and the data as CSV.
@@ -30,9 +29,9 @@ def draw_figures(
     Returns the paths of each figure, and the reason for each that is not drawn. Draws all figures that the
     runs have the data for, or those of `names`, which must be drawable.
     """
-    plans = _named(subjects_of(opened, seed))
+    plans = _named(opened)
     others = {name: {name, kind.name, kind.number_of(subject)} for name, (kind, subject) in plans.items()}
-    known = dict.fromkeys(filter(None, (one for names in others.values() for one in names)))
+    known = dict.fromkeys(filter(None, chain(*others.values())))
     for name in names or ():
         if name not in known:
             raise RankriseError(f"figure {name!r} is not known: the runs given here have {', '.join(known)}.")
@@ -43,8 +42,7 @@ def draw_figures(
         for place, name in enumerate(asked, start=1):
             kind, subject = plans[name]
             try:
-                picture = kind.draw(subject)
-                drawn[name] = save_with_data(*picture, kind.title_of(subject), Path(out) / f"figure-{name}")
+                drawn[name] = save_with_data(*kind.draw(subject), Path(out) / f"figure-{name}")
             except NotRecorded as error:
                 if names is not None:
                     raise
@@ -54,18 +52,16 @@ def draw_figures(
     return drawn, skipped
 
 
-def subjects_of(opened: Sequence[Run], seed: int | None = None) -> dict[str, Sequence[object]]:
-    """What there is to draw figures of, by kind; `seed` chooses one of a toy run's, by default its first."""
+def subjects_of(opened: Sequence[Run]) -> dict[str, Sequence[object]]:
+    """What there is to draw figures of, by kind."""
     toys = [run for run in opened if isinstance(run, ToyRun)]
     if len(toys) > 1:
         raise RankriseError(f"{len(toys)} toy runs were passed: draw the figures of one toy run at a time.")
-    if seed is not None and not toys:
-        raise RankriseError(f"--seed {seed} chooses a seed of a toy run, and tracked runs were passed.")
     tracked = [run for run in opened if isinstance(run, TrackedRun)]
     found = studies([run for run in tracked if run.layers or not run.matrices])
     of_the_paper = [study for study in found if study.family in ("cifar10", "imagenet")]
     return {
-        "seeds": [toy.ToySeed.of(run, seed) for run in toys],
+        "toy": toys,
         "studies": found,
         "with_several_runs": [study for study in found if len(study.members) > 1],
         "with_choices": [study for study in found if len(choices_of(study)) > 1],
@@ -75,17 +71,16 @@ def subjects_of(opened: Sequence[Run], seed: int | None = None) -> dict[str, Seq
     }
 
 
-def _named(subjects: Mapping[str, Sequence[object]]) -> dict[str, tuple[FigureKind, object]]:
+def _named(opened: Sequence[Run]) -> dict[str, tuple[FigureKind, object]]:
     """Every figure that some runs could have, by the name of its files."""
+    subjects = subjects_of(opened)
     plans: dict[str, tuple[FigureKind, object]] = {}
     for kind in FIGURES:
         for subject in subjects[kind.subjects]:
-            number = kind.number_of(subject)
-            name = number or kind.name
-            if isinstance(subject, toy.ToySeed) and len(subject.run.settings.seeds) > 1:
-                name += f"-seed-{subject.seed}"
-            elif isinstance(subject, Study) and not number and len(subjects["studies"]) > 1:
-                name += "-" + re.sub(r"[^\w.-]+", "-", subject.label)
+            name = kind.number_of(subject)
+            if not name and isinstance(subject, Study) and len(subjects["studies"]) > 1:
+                name = f"{kind.name}-" + re.sub(r"[^\w.-]+", "-", subject.label)
+            name = name or kind.name
             free = chain([name], (f"{name}-{at}" for at in count(2)))  # another study may have it already
             plans[next(one for one in free if one not in plans)] = kind, subject
     return plans

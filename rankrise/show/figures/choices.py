@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rankrise.claims import Effect, Estimate, effects, learned
-from rankrise.runs import Choice, Study, TrackedRun, at_their_best, choices_of
+from rankrise.runs import Study, at_their_best, choices_of
 from rankrise.show.figures import scaffold
 from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, recorded, rows_of
 from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
@@ -30,10 +30,9 @@ def draw_choices(study: Study) -> Drawn:
     found = [effects(choice, base) for choice in choices]
     scores = [learned(choice.runs) for choice in choices]
     best = at_their_best(choices, [one.score for one in scores])
-    products = base.runs[0].products
     picture = new_figure(1.5 + 0.17 * len(choices))
-    panels = picture.subplots(1, 2 * len(products), sharey=True, squeeze=False)[0]
-    kinds = [(kind, name) for kind in MEASURES for name in products]
+    kinds = [(kind, name) for kind in MEASURES for name in base.runs[0].products]
+    panels = picture.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for panel, (kind, name) in zip(panels, kinds, strict=True):
         _draw_effects(panel, [[one for one in each if one.product == name] for each in found], kind, best)
         panel.set(title=CHANGES[name], xlabel=MEASURES[kind])
@@ -96,15 +95,23 @@ def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str, best: Seque
 def draw_choice_courses(study: Study) -> Drawn:
     """Stable rank and training loss throughout training, by changes from a base."""
     choices, columns = choices_of(study), 4
-    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), columns, sharex=True, sharey=True)
-    shown = scaffold.tidy(panels, len(choices), choices[0].runs[0].clock, "stable rank")
-    others = [panel.twinx() for panel in shown]
+    labels = choices[0].runs[0].clock, "stable rank"
+    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), labels, columns, sharex=True, sharey=True)
+    others = [panel.twinx() for panel in panels]
     losses = [recorded(run, "loss")[1] for choice in choices for run in choice.runs]
     highest = max((float(one.max()) for one in losses if len(one)), default=1.0)
     rows: Rows = []
-    for place, (choice, panel, other) in enumerate(zip(choices, shown, others, strict=True)):
-        for run in choice.runs:
-            rows += _draw_run(panel, other, choice, scaffold.measured(run))
+    for place, (choice, panel, other) in enumerate(zip(choices, panels, others, strict=True)):
+        for number, run in enumerate(choice.runs):
+            curves = {name: (run.finite_steps, run.ranks[name].mean(axis=(1, 2))) for name in run.products}
+            for name, (steps, values) in (curves | {"training loss": recorded(run, "loss")}).items():
+                rows += rows_of((choice.label, run.name, run.seed, name), steps, run.at(steps), values)
+                if name in curves:
+                    look: Any = {"color": LOOKS[name][0], "linestyle": LOOKS[name][1]}
+                    look |= {"linewidth": 0.5} if number else {"linewidth": 1.0, "label": CHANGES[name]}
+                    panel.plot(run.at(steps), values, **look)
+                else:
+                    other.plot(run.at(steps), values, color=GREY, linewidth=0.6)
         panel.set_title(fill(plain(choice.label), 24), fontsize=7)
         other.set_ylim(0, 1.05 * highest)
         other.spines["right"].set_visible(True)
@@ -112,33 +119,15 @@ def draw_choice_courses(study: Study) -> Drawn:
         other.tick_params(colors=GREY, labelright=last)
         if last:
             other.set_ylabel("loss", color=GREY)
-    shown[0].set_yscale("log")
-    low, high = shown[0].get_ylim()
+    panels[0].set_yscale("log")
+    low, high = panels[0].get_ylim()
     ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
-    shown[0].set_yticks(ticks, [f"{tick}" for tick in ticks])
-    shown[0].minorticks_off()
-    shown[0].set_xlim(left=0)
-    handles, labels = shown[0].get_legend_handles_labels()
-    named = dict(zip([*labels, "training loss"], [*handles, others[0].get_lines()[0]], strict=True))
-    picture.legend(named.values(), named.keys(), loc="outside lower center", ncols=len(named))
+    panels[0].set_yticks(ticks, [f"{tick}" for tick in ticks])
+    panels[0].minorticks_off()
+    panels[0].set_xlim(left=0)
+    handles, names = panels[0].get_legend_handles_labels()
+    handles, names = [*handles, others[0].get_lines()[0]], [*names, "training loss"]
+    picture.legend(handles, names, loc="outside lower center", ncols=len(names))
     seeds = "; thin: further seeds" if any(len(choice.runs) > 1 for choice in choices) else ""
     picture.suptitle(f"{plain(study.title)}: changes from the base, mean over all heads{seeds}")
     return Drawn(picture, ("choice", "run", "seed", "quantity", "step", "epoch", "value"), rows)
-
-
-def _draw_run(panel: Axes, other: Axes, choice: Choice, run: TrackedRun) -> Rows:
-    """Ranks on one axis, the loss on the other."""
-    first = run is choice.runs[0]
-    curves = {name: (run.finite_steps, run.ranks[name].mean(axis=(1, 2))) for name in run.products}
-    curves["training loss"] = recorded(run, "loss")
-    rows: Rows = []
-    for name, (steps, values) in curves.items():
-        moments = run.at(steps)
-        if name in LOOKS:
-            (colour, style), label = LOOKS[name], CHANGES[name] if first else None
-            width = 1.0 if first else 0.5
-            panel.plot(moments, values, color=colour, linestyle=style, linewidth=width, label=label)
-        else:
-            other.plot(moments, values, color=GREY, linewidth=0.6)
-        rows += rows_of((choice.label, run.name, run.seed, name), steps.astype(int), moments, values)
-    return rows

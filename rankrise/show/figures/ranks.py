@@ -21,16 +21,15 @@ STABLE_RANK_HEADER = (
 MOST_MATRIX_PANELS = 9
 
 
-@figure("stable-rank", "studies", {"cifar10": "12", "cifar100": "14", "imagenet": "16"}, later="4")
+@figure("stable-rank", "studies", {"cifar10": "12", "cifar100": "14", "imagenet": "16"})
 def draw_stable_rank(study: Study) -> Drawn:
     """Stable rank of the change throughout training."""
-    run = scaffold.measured(study.main[0])
+    run = study.main[0]
     picture, panels = scaffold.layer_panels(run, "stable rank")
     for layer, panel in panels.items():
         _draw_layer(panel, study, layer)
-    first = next(iter(panels.values()))
-    first.set_ylim(bottom=0)
-    scaffold.legend_below(picture, first, 2)
+    panels[0].set_ylim(bottom=0)
+    scaffold.legend_below(picture, panels[0], 2)
     heads = run.layers[0]["heads"]
     picture.suptitle(
         f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} "
@@ -52,10 +51,8 @@ def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
         upper.set(title=title, xlabel=run.clock)
         for offset, name, marker in zip((-0.12, 0.12), run.products, "os", strict=False):
             mean, std = mean_and_std(run.ranks[name][-1])
-            look: Any = {"fmt": marker, "color": LOOKS[name][0], "markersize": 3}
-            lower.errorbar(
-                np.arange(1, len(mean) + 1) + offset, mean, std, elinewidth=0.8, capsize=1.5, **look
-            )
+            look: Any = {"fmt": marker, "color": LOOKS[name][0], "markersize": 3, "capsize": 1.5}
+            lower.errorbar(np.arange(1, len(mean) + 1) + offset, mean, std, elinewidth=0.8, **look)
         title = f"at the end, seed {run.seed}" if _further_seeds(study) else "at the end"
         lower.set(xlabel="layer", xticks=[number + 1 for number in scaffold.shown_layers(run)], title=title)
     for line in panels:
@@ -79,8 +76,8 @@ def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
             if one is run:
                 panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
     scaffold.mark_found_stages(panel, run)
-    scaffold.shade_noisy_heads(panel, run, layer)
-    panel.set_xlim(0, max(float(drawn.at(drawn.finite_steps)[-1]) for drawn in (run, *others)))
+    scaffold.shade_noise(panel, run, [run.below_noise(name)[:, layer] for name in run.products])
+    panel.set_xlim(0, max(float(one.at(one.last_finite_step)) for one in (run, *others)))
 
 
 def _further_seeds(study: Study) -> list[TrackedRun]:
@@ -88,9 +85,8 @@ def _further_seeds(study: Study) -> list[TrackedRun]:
 
 
 def _notes(studies: Sequence[Study]) -> str:
-    runs = [study.main[0] for study in studies]
     seeds = "; thin: further seeds" if any(map(_further_seeds, studies)) else ""
-    return f"{seeds}{scaffold.marks_note(*runs)}"
+    return f"{seeds}{scaffold.marks_note(*(study.main[0] for study in studies))}"
 
 
 def _stable_rank_rows(study: Study) -> Rows:
@@ -109,39 +105,38 @@ def _stable_rank_rows(study: Study) -> Rows:
 @figure("energy-rank", "studies")
 def draw_energy_rank(study: Study) -> Drawn:
     """Directions that hold 90, 95 and 99 % of the change's energy, and entropy rank, throughout training."""
-    run = scaffold.measured(study.main[0])
-    ranks = {name: rank_kinds(run, name) for name in run.products}
-    kinds = [kind for kind in next(iter(ranks.values()), {}) if kind != STABLE]
-    if not kinds:
-        raise NotRecorded(f"{run.folder} was recorded without energy ranks: track the run again for them.")
+    run = study.main[0]
     picture, panels = scaffold.layer_panels(run, "directions")
+    ranks = {name: rank_kinds(run, name) for name in run.products}
+    if any(len(of_kind) == 1 for of_kind in ranks.values()):
+        raise NotRecorded(f"{run.folder} was recorded without energy ranks: track the run again for them.")
     moments = run.at(run.finite_steps)
-    looks = ((style.STYLES[0], 0.8), ("-", 1.2), (DASHES, 0.8), (style.STYLES[2], 0.8))
+    lines = {"90 % energy": style.STYLES[0], "95 % energy": "-", "99 % energy": DASHES}
+    lines["entropy"] = style.STYLES[2]
     for layer, panel in panels.items():
-        for (kind, (line, width)), name in pairs(zip(kinds, looks, strict=False), run.products):
-            mean, _ = mean_and_std(ranks[name][kind][run.finite][:, layer])
-            label = f"{CHANGES[name]}, {kind.removesuffix(' energy')}"
-            panel.plot(moments, mean, color=LOOKS[name][0], linestyle=line, linewidth=width, label=label)
+        for (kind, line), name in pairs(lines.items(), run.products):
+            look: Any = {"color": LOOKS[name][0], "linestyle": line, "linewidth": 1.2 if line == "-" else 0.8}
+            mean, _ = mean_and_std(ranks[name][kind][run.finite, layer])
+            panel.plot(moments, mean, label=f"{CHANGES[name]}, {kind.removesuffix(' energy')}", **look)
         panel.set_xlim(0, float(moments[-1]))
-    first = next(iter(panels.values()))
-    first.set_ylim(bottom=0)
-    scaffold.legend_below(picture, first, max(2, len(kinds)))
-    picture.suptitle(
-        f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
-        "and its entropy rank; mean over heads (at most twice the head size)"
-    )
     rows: Rows = []
-    for name, kind in ((name, kind) for name, of_kind in ranks.items() for kind in of_kind):
+    for name, kind in pairs(run.products, (STABLE, *lines)):
         means, stds = mean_and_std(ranks[name][kind][run.finite])
         for number, about in enumerate(run.layers):
             where = (study.label, run.name, name, number + 1, about["name"])
             columns = scaffold.epochs_of(run), [kind] * len(means), means[:, number], stds[:, number]
             rows += rows_of(where, run.finite_steps, *columns)
+    panels[0].set_ylim(bottom=0)
+    scaffold.legend_below(picture, panels[0], len(lines))
+    picture.suptitle(
+        f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
+        "and its entropy rank; mean over heads (at most twice the head size)"
+    )
     header = ("data", "run", "product", "layer", "name", "step", "epoch", "rank")
     return Drawn(picture, (*header, "mean_over_heads", "std_over_heads"), rows)
 
 
-@figure("scales", "studies", {"cifar10": "4"}, later="7")
+@figure("scales", "studies", {"cifar10": "4"})
 def draw_rank_by_scale(study: Study) -> Drawn:
     """Stable rank of the change after training against the initialisation scale."""
     scales = study.scales
@@ -156,15 +151,14 @@ def draw_rank_by_scale(study: Study) -> Drawn:
     panels = picture.subplots(1, len(first.products), sharey=True, squeeze=False)[0]
     rows: Rows = []
     for panel, name in zip(panels, first.products, strict=True):
-        ends = {}  # by scale and layer, mean and std of the finite ranks of the heads of all seeds
+        ends = []  # mean and std by scale and layer, over the finite ranks of the heads of all seeds
         for scale, runs in scales.items():
             heads = np.concatenate([run.ranks[name][-1] for run in runs], axis=1)
-            known = [layer[np.isfinite(layer)] for layer in heads]
-            ends[scale] = [(float(np.mean(layer)), float(np.std(layer))) for layer in known]
-            for number, (layer, end) in enumerate(zip(known, ends[scale], strict=True), start=1):
-                rows.append((name, scale, number, len(runs), len(layer), *end))
+            ends.append(np.stack(mean_and_std(heads), axis=1))
+            for number, (layer, end) in enumerate(zip(heads, ends[-1].tolist(), strict=True), start=1):
+                rows.append((name, scale, number, len(runs), int(np.isfinite(layer).sum()), *end))
         for place, (layer, colour, marker, line) in enumerate(looks):
-            means, stds = zip(*(of_layer[layer] for of_layer in ends.values()), strict=True)
+            means, stds = np.stack(ends)[:, layer].T
             look: Any = {"color": colour, "marker": marker, "linestyle": line, "markersize": 4}
             apart = [scale * 1.03 ** (place - 1) for scale in scales]
             label = scaffold.layer_title(first, layer)
@@ -188,18 +182,16 @@ def draw_matrices(study: Study) -> Drawn:
     ranks = {name: rank_kinds(run, name) for name in run.matrices}
     kinds = matrix_kinds(run.matrices)
     count = min(len(kinds), MOST_MATRIX_PANELS)
-    picture, panels = scaffold.grid(count, (0.9, 1.7), sharex=True)
+    picture, panels = scaffold.grid(count, (0.9, 1.7), (run.clock, "rank"), sharex=True)
     moments = run.at(run.finite_steps)
-    shown = zip(scaffold.tidy(panels, count, run.clock, "rank"), kinds.items(), strict=False)
-    for panel, (kind, names) in shown:
+    for panel, (kind, names) in zip(panels, kinds.items(), strict=False):
         for name, colour in zip(names, style.shades(len(names)), strict=True):
             panel.plot(moments, ranks[name][STABLE][run.finite], color=colour)
             if "95 % energy" in ranks[name]:
                 curve = ranks[name]["95 % energy"][run.finite]
                 known = np.isfinite(curve)  # a large matrix has it at its full spectra only
                 panel.plot(moments[known], curve[known], color=colour, linestyle=DASHES, linewidth=0.8)
-        below = np.stack([run.below_noise(name)[run.finite] for name in names], axis=1)
-        scaffold.shade_noise(panel, run, below)
+        scaffold.shade_noise(panel, run, [run.below_noise(name)[:, None] for name in names])
         panel.set(title=plain(kind), ylim=(0, None), xlim=(0, float(moments[-1])))
     grey: Any = {"color": style.GREY}
     energy = "directions with 95 % of the energy"

@@ -1,4 +1,4 @@
-"""What figures share: how each is declared, what it can be drawn of, its panels, and the rows of its data."""
+"""What figures share: how each is declared, its panels, legends and marks, and the rows of its data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,16 +29,14 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure that some runs have, once for each subject of a kind; see `subjects_of` in this folder.
+    """A figure, drawn once for each subject of a kind; see `subjects_of` in this folder.
 
-    `number` is the paper's, or a mapping from the data set to it, and `later` that of its later version; on
-    other data the figure goes by its name.
+    `number` is the paper's, or a mapping from the data set to it; on other data the figure goes by its name.
     """
 
     name: str
     subjects: str
     number: str | Mapping[str, str]
-    later: str
     draw: Callable[[Any], Drawn]
 
     def number_of(self, subject: object) -> str:
@@ -47,25 +45,18 @@ class FigureKind:
             return self.number
         return self.number.get(subject.family or "", "") if isinstance(subject, Study) else ""
 
-    def title_of(self, subject: object) -> str:
-        """The first line of the drawing function's docstring, with the data set and the paper's number."""
-        caption = (self.draw.__doc__ or "").partition("\n")[0].rstrip(".")
-        caption = f"{subject.label}: {caption}" if isinstance(subject, Study) else caption
-        later, number = f", {self.later} of the later version" * bool(self.later), self.number_of(subject)
-        return f"{caption} (Figure {number} of the paper{later})" if number else caption
-
 
 FIGURES: list[FigureKind] = []
 """Every figure, as `figure` lists them."""
 
 
 def figure(
-    name: str, subjects: str, number: str | Mapping[str, str] = "", later: str = ""
+    name: str, subjects: str, number: str | Mapping[str, str] = ""
 ) -> Callable[[Callable[[Any], Drawn]], Callable[[Any], Drawn]]:
     """List a drawing function as a figure; see `FigureKind`."""
 
     def listed(draw: Callable[[Any], Drawn]) -> Callable[[Any], Drawn]:
-        FIGURES.append(FigureKind(name, subjects, number, later, draw))
+        FIGURES.append(FigureKind(name, subjects, number, draw))
         return draw
 
     return listed
@@ -92,12 +83,11 @@ def measured(run: TrackedRun) -> TrackedRun:
 
 
 def recorded(run: TrackedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The steps at which a metric was recorded and is finite, and its values."""
+    """The steps at which a metric is finite, and its values."""
     record = run.steps()
-    if name not in record:
-        return np.empty(0), np.empty(0)
-    known = np.isfinite(record[name])
-    return record["step"][known], record[name][known]
+    values = record.get(name, np.full(len(record["step"]), np.nan))
+    known = np.isfinite(values)
+    return record["step"][known].astype(int), values[known]
 
 
 def epochs_of(run: TrackedRun) -> list[float] | list[str]:
@@ -145,17 +135,23 @@ def head_number(run: TrackedRun, layer: int, head: int) -> int:
 # Panels.
 
 
+def columns_for(count: int) -> int:
+    """How many panels stand beside one another."""
+    return count if count in (1, 2, 4) else 3
+
+
 def grid(
-    count: int, heights: tuple[float, float], columns: int = 0, **sharing: Any
-) -> tuple[Figure, np.ndarray]:
-    """A figure with room for `count` panels, of a height for the frame and one for each line of panels."""
-    columns = columns or (count if count in (1, 2, 4) else 3)
+    count: int, heights: tuple[float, float], labels: tuple[str, str], columns: int = 0, **sharing: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels, of a height for the frame and one for each line of panels; the labels of x
+    and y stand at its lower and left edge."""
+    columns = columns or columns_for(count)
     lines = -(-count // columns)
     picture = new_figure(heights[0] + heights[1] * lines)
-    return picture, picture.subplots(lines, columns, squeeze=False, **sharing)
+    return picture, tidy(picture.subplots(lines, columns, squeeze=False, **sharing), count, *labels)
 
 
-def tidy(panels: np.ndarray, used: int, xlabel: str = "", ylabel: str = "") -> list[Axes]:
+def tidy(panels: np.ndarray, used: int, xlabel: str, ylabel: str) -> list[Axes]:
     """The first `used` panels of a grid, with labels at its left and lower edge; the others are hidden."""
     columns = panels.shape[1]
     for place, panel in enumerate(panels.flat):
@@ -170,12 +166,11 @@ def tidy(panels: np.ndarray, used: int, xlabel: str = "", ylabel: str = "") -> l
 
 def layer_panels(run: TrackedRun, ylabel: str) -> tuple[Figure, dict[int, Axes]]:
     """A panel over training for each of some layers, by its number from 0."""
-    layers = shown_layers(run)
-    picture, panels = grid(len(layers), (0.9, 1.7), sharex=True, sharey=True)
-    shown = dict(zip(layers, tidy(panels, len(layers), run.clock, ylabel), strict=True))
-    for layer, panel in shown.items():
+    layers = shown_layers(measured(run))
+    picture, panels = grid(len(layers), (0.9, 1.7), (run.clock, ylabel), sharex=True, sharey=True)
+    for layer, panel in zip(layers, panels, strict=True):
         panel.set_title(layer_title(run, layer))
-    return picture, shown
+    return picture, dict(zip(layers, panels, strict=True))
 
 
 def legend_below(picture: Figure, panel: Axes, columns: int | None = None) -> None:
@@ -192,28 +187,16 @@ def legend_of(picture: Figure, looks: Mapping[str, Mapping[str, Any]]) -> None:
 
 def mark_found_stages(panel: Axes, run: TrackedRun) -> None:
     """Thin vertical lines at the run's stages."""
-    steps = [stage.step for stage in found_stages(run)]
-    mark_stages(panel, run.at(steps).tolist())
+    mark_stages(panel, run.at([stage.step for stage in found_stages(run)]).tolist())
 
 
-def shade_noise(panel: Axes, run: TrackedRun, below: np.ndarray) -> None:
-    """Grey at the finite steps, the first axis of `below`, at which most changes are rounding noise."""
+def shade_noise(panel: Axes, run: TrackedRun, below: Sequence[np.ndarray]) -> None:
+    """Grey where most of the changes, n at each measured step, are rounding noise: `below` [steps, n]."""
     moments = run.at(run.finite_steps)
     edges = np.concatenate([[0.0], (moments[1:] + moments[:-1]) / 2, moments[-1:]])
-    for place in np.flatnonzero(below.mean(axis=1) > 0.5):
+    share = np.concatenate(below, axis=1)[run.finite].mean(axis=1)
+    for place in np.flatnonzero(share > 0.5):
         panel.axvspan(edges[place], edges[place + 1], color=FAINT, alpha=0.5, linewidth=0, zorder=-1)
-
-
-def shade_noisy_heads(panel: Axes, run: TrackedRun, layer: int, heads: Sequence[int] | None = None) -> None:
-    """`shade_noise` for some heads of a layer, or all, in all products."""
-    places = slice(None) if heads is None else list(heads)
-    below = [run.below_noise(name)[run.finite, layer][:, places] for name in run.products]
-    shade_noise(panel, run, np.concatenate(below, axis=1))
-
-
-def stage_note(*runs: TrackedRun) -> str:
-    """What the lines of `mark_found_stages` are, for a heading."""
-    return " (upright lines: stages)" if any(map(found_stages, runs)) else ""
 
 
 def noise_note(*runs: TrackedRun) -> str:
@@ -222,5 +205,5 @@ def noise_note(*runs: TrackedRun) -> str:
 
 
 def marks_note(*runs: TrackedRun) -> str:
-    """Both."""
-    return stage_note(*runs) + noise_note(*runs)
+    """What the lines of `mark_found_stages` and the grey are, for a heading."""
+    return (" (upright lines: stages)" if any(map(found_stages, runs)) else "") + noise_note(*runs)

@@ -9,23 +9,16 @@ from matplotlib.axes import Axes
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures import scaffold, style
-from rankrise.show.figures.scaffold import (
-    PRODUCTS,
-    Drawn,
-    Rows,
-    figure,
-    head_number,
-    layer_title,
-    middle_head,
-    rows_of,
-)
+from rankrise.show.figures.scaffold import PRODUCTS, Drawn, Rows, figure, head_number, layer_title, rows_of
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
-from rankrise.show.tracked_words import moment, when
+from rankrise.show.tracked_words import length, moment
 
 INDEX = "singular value $i$"
 HEADER = ("data", "product", "layer", "heads", "step", "index")
 """Leading columns. Layers and heads count from 1; step 0 is the initial product, others are its change."""
 MOST_SCALES = 4
+INITIAL: Any = {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3}
+CHANGE: Any = {"color": BLUE, "linestyle": "-", "linewidth": 1.3}
 
 
 @figure("one-head", "cifar10_and_imagenet", "1")
@@ -40,15 +33,13 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
         for panel in line[len(run.products) :]:
             panel.set_axis_off()
         for panel, name in zip(line, run.products, strict=False):
-            head = middle_head(run, name, layer)
-            curves = [values[layer][head] for values in _normalised_spectra(run, name, steps)]
-            _draw_spectra(panel, run, steps, curves)
+            head = scaffold.middle_head(run, name, layer)
             number = head_number(run, layer, head)
-            label = plain(study.main_label)
-            panel.set_title(f"{label}: {PRODUCTS[name]}, {layer_title(run, layer)}, head {number}")
-            for step, values in zip((0, *steps), curves, strict=True):
-                places = np.arange(1, len(values) + 1)
-                rows += rows_of((study.label, name, layer + 1, number, step), places, values)
+            curves = [values[layer][head] for values in _normalised_spectra(run, name, steps)]
+            where = (study.label, name, layer + 1, number)
+            rows += _draw_spectra(panel, run, steps, curves, where)
+            title = f"{plain(study.main_label)}: {PRODUCTS[name]}, {layer_title(run, layer)}, head {number}"
+            panel.set_title(title)
         line[0].set_ylabel(r"$\sigma_i / \sigma_1$")
         line[len(run.products) - 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for panel in panels[-1]:
@@ -62,7 +53,7 @@ def draw_normalised_spectra(study: Study) -> Drawn:
     """Normalised spectra of the initial products and of their change at several epochs."""
     run = study.main[0]
     steps, layers = spread_steps(run), scaffold.shown_layers(run)
-    columns = len(layers) if len(layers) in (1, 2, 4) else 3
+    columns = scaffold.columns_for(len(layers))
     lines = -(-len(layers) // columns)
     picture = new_figure(0.9 + 1.5 * lines * len(run.products))
     panels = picture.subplots(lines * len(run.products), columns, sharex=True, sharey=True, squeeze=False)
@@ -73,15 +64,13 @@ def draw_normalised_spectra(study: Study) -> Drawn:
         spectra = _normalised_spectra(run, name, steps)
         for panel, layer in zip(shown, layers, strict=True):
             heads = [values[layer] for values in spectra]
-            _draw_spectra(panel, run, steps, [values.mean(0) for values in heads])
-            for values, colour in ((heads[0], VERMILION), (heads[-1], _greens(len(steps))[-1])):
-                index = np.arange(1, values.shape[1] + 1)
-                panel.fill_between(index, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+            where = (study.label, name, layer + 1, f"all {len(heads[0])}")
+            extremes = [(values.min(0), values.max(0)) for values in heads]
+            rows += _draw_spectra(panel, run, steps, [values.mean(0) for values in heads], where, extremes)
+            for (least, most), colour in ((extremes[0], VERMILION), (extremes[-1], _greens(len(steps))[-1])):
+                index = np.arange(1, len(least) + 1)
+                panel.fill_between(index, least, most, color=colour, alpha=0.15, linewidth=0)
             panel.set_title(layer_title(run, layer))
-            for step, values in zip((0, *steps), heads, strict=True):
-                where = (study.label, name, layer + 1, f"all {len(values)}", step)
-                index = np.arange(1, values.shape[1] + 1)
-                rows += rows_of(where, index, values.mean(0), values.min(0), values.max(0))
     scaffold.legend_below(picture, panels[0, 0])
     picture.suptitle(
         f"{plain(study.main_label)}: normalised spectra, mean over heads (shaded: from least to largest)"
@@ -89,7 +78,29 @@ def draw_normalised_spectra(study: Study) -> Drawn:
     return Drawn(picture, (*HEADER, "mean_over_heads", "least", "largest"), rows)
 
 
-@figure("singular-values", "studies", {"cifar10": "2"}, later="6")
+def _draw_spectra(
+    panel: Axes,
+    run: TrackedRun,
+    steps: Sequence[int],
+    curves: Sequence[np.ndarray],
+    where: Sequence[object],
+    beside: Sequence[tuple[np.ndarray, ...]] | None = None,
+) -> Rows:
+    """The initial product's spectrum dashed, and the change's at each step; the rows end with `beside`."""
+    initial, *changes = curves
+    for curve, step, colour in zip(changes, steps, _greens(len(steps)), strict=True):
+        panel.plot(np.arange(1, len(curve) + 1), curve, color=colour, label=moment(run, step))
+    label = "initial" if run.since is None else "at first"
+    panel.plot(np.arange(1, len(initial) + 1), initial, label=label, **INITIAL)
+    # A difference of two products has up to twice as many values as a product.
+    panel.set(xlim=(1, max(map(len, curves))), ylim=(0, 1.03))
+    rows: Rows = []
+    for step, curve, more in zip((0, *steps), curves, beside or [()] * len(curves), strict=True):
+        rows += rows_of((*where, step), np.arange(1, len(curve) + 1), curve, *more)
+    return rows
+
+
+@figure("singular-values", "studies", {"cifar10": "2"})
 def draw_singular_values(study: Study) -> Drawn:
     """Singular values of the change of a head in layer 2 throughout training."""
     runs, scales = [study.main[0]], list(study.scales)
@@ -101,38 +112,47 @@ def draw_singular_values(study: Study) -> Drawn:
     panels = picture.subplots(len(first.products), len(runs), sharex="col", sharey="row", squeeze=False)
     rows: Rows = []
     for line, name in zip(panels, first.products, strict=True):
-        head = middle_head(first, name, layer)
+        head = scaffold.middle_head(first, name, layer)
         for panel, run in zip(line, runs, strict=True):
             curves = _value_curves(run, name, layer, head)
             places = np.log(np.arange(1, len(curves) + 1))
             colours = style.sequence()(places / max(places[-1], 1.0))
-            for (moments, values), colour in reversed(list(zip(curves, colours, strict=True))):
-                panel.plot(moments, values, color=colour, linewidth=0.8)
-            scaffold.mark_found_stages(panel, run)
-            scaffold.shade_noisy_heads(panel, run, layer, [head])
-            panel.set_xlim(0, float(run.at(run.finite_spectra_steps[-1])))
             scale = run.scale if "initialisation_scale" in run.recipe else ""
-            seed = run.seed if "seed" in run.recipe else ""
-            for index, (moments, values) in enumerate(curves, start=1):
-                steps = (moments * (run.epoch_steps or 1)).round().astype(int)
-                where = (name, scale, seed, layer + 1, head_number(run, layer, head), index)
-                rows += rows_of(where, steps, values)
+            where = (name, scale, run.seed if "seed" in run.recipe else "", layer + 1)
+            for index, (steps, values) in enumerate(curves, start=1):
+                rows += rows_of((*where, head_number(run, layer, head), index), steps, values)
+            for (steps, values), colour in reversed(list(zip(curves, colours, strict=True))):
+                panel.plot(run.at(steps), values, color=colour, linewidth=0.8)
+            scaffold.mark_found_stages(panel, run)
+            below = [run.below_noise(one)[:, layer, head, None] for one in run.products]
+            scaffold.shade_noise(panel, run, below)
+            panel.set_xlim(0, float(run.at(run.finite_spectra_steps[-1])))
         label = f"singular values of\n{scaffold.CHANGES[name]}, head {head_number(first, layer, head)}"
         line[0].set(ylim=(0, None), ylabel=label)
     for upper, lower, run in zip(panels[0], panels[-1], runs, strict=True):
         upper.set_title(f"scale {run.scale:g}" if "initialisation_scale" in run.recipe else "")
         lower.set_xlabel(run.clock)
-    last = [(run, int(run.finite_spectra_steps[-1])) for run in runs]
-    ends = {f", until {moment(run, step)}" for run, step in last if step < run.last_finite_step}
     seeds = f", seed {first.seed}" if len({one.seed for one in study.members}) > 1 else ""
     picture.suptitle(
         f"{plain(study.title)}: every singular value of the change of a head in {layer_title(first, layer)}"
-        f"{seeds}{ends.pop() if len(ends) == 1 else ''}{scaffold.marks_note(*runs)}\n"
+        f"{seeds}{scaffold.marks_note(*runs)}\n"
         f"beyond the first {first.info['settings']['top']}: straight lines between "
         f"{len(first.finite_spectra_steps)} full spectra"
     )
     header = ("product", "scale", "seed", "layer", "head", "index", "step", "singular_value")
     return Drawn(picture, header, rows)
+
+
+def _value_curves(run: TrackedRun, name: str, layer: int, head: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Steps and values of each singular value, from zero: the leading ones at every measured step, the others
+    at full spectra."""
+    steps = steps_with_spectra(run)
+    spectra = np.stack([run.spectrum(name, int(step))[layer][head] for step in steps])
+    top = run.top(name)[run.finite, layer, head]
+    curves = []
+    for times, values in ((run.finite_steps, top), (steps, spectra[:, top.shape[1] :])):
+        curves += [(np.append(0, times), np.append(0.0, column)) for column in values.T]
+    return curves
 
 
 @figure("final-spectra", "studies", {"cifar10": "5"})
@@ -142,17 +162,13 @@ def draw_final_spectra(study: Study) -> Drawn:
     last, layers = spread_steps(run)[-1], scaffold.three_layers(run)
     picture = new_figure(0.9 + 1.8 * len(run.products))
     panels = picture.subplots(len(run.products), len(layers), sharex=True, sharey="row", squeeze=False)
-    thick: Any = [
-        {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3},
-        {"color": BLUE, "linestyle": "-", "linewidth": 1.3},
-    ]
     rows: Rows = []
     cut = False
     for line, name in zip(panels, run.products, strict=True):
         spectra = {"initial": run.spectrum(name, None), "change": run.spectrum(name, last)}
         for panel, layer in zip(line, layers, strict=True):
-            head = middle_head(run, name, layer)
-            for (kind, spectrum), look in zip(spectra.items(), thick, strict=True):
+            head = scaffold.middle_head(run, name, layer)
+            for (kind, spectrum), look in zip(spectra.items(), (INITIAL, CHANGE), strict=True):
                 values = np.asarray(spectrum[layer], dtype=float)
                 index = np.arange(1, values.shape[1] + 1)
                 panel.plot(index, values.T, color=look["color"], linewidth=0.4, alpha=0.35)
@@ -169,11 +185,11 @@ def draw_final_spectra(study: Study) -> Drawn:
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
     first = "initial product" if run.since is None else "product at first"
-    scaffold.legend_of(picture, dict(zip((first, f"its change at {moment(run, last)}"), thick, strict=True)))
+    scaffold.legend_of(picture, {first: INITIAL, f"its change at {moment(run, last)}": CHANGE})
     note = "; values below a thousandth of the axis's upper end are cut off" if cut else ""
+    when = f"after training for {length(run)}" if last >= run.last_step else f"at {moment(run, last)}"
     picture.suptitle(
-        f"{plain(study.main_label)}: the change {when(run, last)} against the {first}\n"
-        f"thin: other heads{note}"
+        f"{plain(study.main_label)}: the change {when} against the {first}\nthin: other heads{note}"
     )
     return Drawn(picture, ("product", "layer", "head", "spectrum", "index", "singular_value"), rows)
 
@@ -181,8 +197,7 @@ def draw_final_spectra(study: Study) -> Drawn:
 def steps_with_spectra(run: TrackedRun) -> np.ndarray:
     """The steps with full spectra, of which there must be one."""
     if not len(run.finite_spectra_steps):
-        yet = "" if run.finished else " yet"
-        raise NotRecorded(f"{run.folder} has no full spectra{yet}: its schedule has to take some.")
+        raise NotRecorded(f"{run.folder} has no full spectra: its schedule has to take some.")
     return run.finite_spectra_steps
 
 
@@ -213,32 +228,5 @@ def _normalised_spectra(run: TrackedRun, name: str, steps: Sequence[int]) -> lis
     spectra = []
     for step in (None, *steps):
         layers = [np.asarray(values, dtype=float) for values in run.spectrum(name, step)]
-        largest = [values[:, :1] for values in layers]
-        pairs = zip(layers, largest, strict=True)
-        spectra.append([np.divide(one, most, out=np.zeros_like(one), where=most > 0) for one, most in pairs])
+        spectra.append([values / np.where(values[:, :1] > 0, values[:, :1], 1.0) for values in layers])
     return spectra
-
-
-def _draw_spectra(panel: Axes, run: TrackedRun, steps: Sequence[int], curves: list[np.ndarray]) -> None:
-    """The initial product's spectrum dashed, and that of the change at each step."""
-    initial, *changes = curves
-    for curve, step, colour in zip(changes, steps, _greens(len(steps)), strict=True):
-        panel.plot(np.arange(1, len(curve) + 1), curve, color=colour, label=moment(run, step))
-    label = "initial" if run.since is None else "at first"
-    look: Any = {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3}
-    panel.plot(np.arange(1, len(initial) + 1), initial, label=label, **look)
-    # A difference of two products has up to twice as many values as a product.
-    panel.set(xlim=(1, max(map(len, curves))), ylim=(0, 1.03))
-
-
-def _value_curves(run: TrackedRun, name: str, layer: int, head: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Moments and values of each singular value, from zero: the leading ones at every measured step, the
-    others at full spectra."""
-    steps = steps_with_spectra(run)
-    spectra = np.stack([run.spectrum(name, int(step))[layer][head] for step in steps])
-    top = run.top(name)[run.finite, layer, head]
-    curves = []
-    for times, values in ((run.finite_steps, top), (steps, spectra[:, top.shape[1] :])):
-        moments = np.concatenate([[0.0], run.at(times)])
-        curves += [(moments, np.concatenate([[0.0], column])) for column in values.T]
-    return curves

@@ -89,21 +89,12 @@ def mark_stages(axes: Axes, times: Sequence[float], until: float | None = None) 
         axes.axvline(time, color=FAINT, linewidth=0.35, alpha=strength, zorder=0)
     if until is None:
         return
-    room = until * 0.055 * WIDTH / (2.2 * max(axes.get_position().width, 0.1) * WIDTH)
-    edges = [0.0, *times, until]
+    room = until * 0.025 / max(axes.get_position().width, 0.1)
+    look: Any = {"ha": "center", "va": "bottom", "fontsize": 7, "color": GREY}
+    above: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
     taken = -np.inf
-    for stage, (start, end) in enumerate(pairwise(edges)):
+    for stage, (start, end) in enumerate(pairwise([0.0, *times, until])):
         middle = (start + end) / 2
         if end - start >= 0.35 * room and middle - taken >= room:
-            axes.annotate(
-                f"{stage}",
-                (middle, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 1.5),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=7,
-                color=GREY,
-            )
+            axes.annotate(f"{stage}", (middle, 1.0), xytext=(0, 1.5), **above, **look)
             taken = middle

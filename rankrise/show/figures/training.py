@@ -38,13 +38,11 @@ def draw_course(study: Study) -> Drawn:
     titles = METRICS | {name: f"perplexity, {name.partition('/')[2]}" for name in sorted(others)}
     shown = [name for name in titles if any(len(recorded(run, name)[0]) for run in runs)]
     if not shown:
-        advice = "checkpoints hold none" if "history" in runs[0].extra else "pass them to tracker.step"
-        raise NotRecorded(f"{study.label} has no record of loss or metrics: {advice}.")
-    columns = 2 if len(shown) == 4 else 0
-    picture, panels = scaffold.grid(len(shown), (0.4, 2.1), columns)
+        raise NotRecorded(f"{study.label} has no record of loss or metrics.")
+    picture, panels = scaffold.grid(len(shown), (0.4, 2.1), ("", ""), 2 if len(shown) == 4 else 0)
     looks = _looks(runs)
     rows: Rows = []
-    for panel, name in zip(scaffold.tidy(panels, len(shown)), shown, strict=True):
+    for panel, name in zip(panels, shown, strict=True):
         for run, (colour, style) in zip(runs, looks, strict=True):
             steps, values = recorded(run, name)
             if len(steps):
@@ -52,7 +50,7 @@ def draw_course(study: Study) -> Drawn:
                 look: Any = {"color": colour, "linestyle": style, "markersize": 4}
                 marker = "o" if len(drawn) == 1 else ""
                 panel.plot(moments, drawn, marker=marker, label=plain(run.name), **look)
-                rows += rows_of((run.name, name), steps.astype(int), values)
+                rows += rows_of((run.name, name), steps, values)
         panel.set(title=plain(titles[name]), xlabel=study.members[0].clock, xlim=(0, None))
         if ("loss" in name or "perplexity" in name) and _wide(panel):
             panel.set_yscale("log")
@@ -60,8 +58,9 @@ def draw_course(study: Study) -> Drawn:
             panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
         scaffold.mark_found_stages(panel, study.main[0])
     if len(runs) > 1:
-        scaffold.legend_below(picture, panels.flat[0], min(3, len(runs)))
-    picture.suptitle(f"{plain(study.title)}: the course of training{scaffold.stage_note(study.main[0])}")
+        scaffold.legend_below(picture, panels[0], min(3, len(runs)))
+    stages = " (upright lines: stages)" if found_stages(study.main[0]) else ""
+    picture.suptitle(f"{plain(study.title)}: the course of training{stages}")
     return Drawn(picture, ("run", "quantity", "step", "value"), rows)
 
 
@@ -100,11 +99,11 @@ class Condition(NamedTuple):
 def draw_stages_to_smooth(study: Study) -> Drawn:
     """Stages found as the initialisation and the noise of small batches grow."""
     runs = _by_condition(study)
-    if len(runs) < 2:
-        raise NotRecorded(f"{study.label} has runs at one initialisation scale and batch size: pass others.")
     counts = {place: [len(found_stages(one)) for one in same] for place, same in runs.items()}
-    if not any(map(any, counts.values())):
-        raise NotRecorded(f"{study.label} has no run in which a stage was found: see 'rankrise watch'.")
+    if len(runs) < 2 or not any(map(any, counts.values())):
+        raise NotRecorded(
+            f"{study.label} has no stage in any run, or no two initialisation scales or batch sizes."
+        )
     columns = _from_most_stages(counts)
     picture = new_figure(5.4)
     gridded = picture.add_gridspec(3, len(columns), height_ratios=(1, 1, 1.25))
@@ -133,9 +132,9 @@ def _by_condition(study: Study) -> dict[Condition, list[TrackedRun]]:
     alike: dict[str, list[TrackedRun]] = {}
     for one in study.members:
         science = science_of(one.recipe) if one.recipe else {}
-        rest = {name: value for name, value in science.items() if name not in VARIED}
+        rest = sorted((name, str(value)) for name, value in science.items() if name not in VARIED)
         if one.batch_size:
-            alike.setdefault(str(sorted(rest.items(), key=str)), []).append(one)
+            alike.setdefault(str(rest), []).append(one)
     if not alike:
         raise NotRecorded(f"{study.label} does not say its batch size: pass runs of 'rankrise train'.")
     found: dict[Condition, list[TrackedRun]] = {}
@@ -163,20 +162,18 @@ def _from_most_stages(counts: dict[Condition, list[int]]) -> list[Condition]:
 def _draw_condition(loss: Axes, values: Axes, run: TrackedRun, place: Condition) -> Rows:
     """The loss, and the leading singular values of the first product in layer 1, one colour per head."""
     product = run.products[0]
-    curves = {"loss": recorded(run, "loss")}
-    loss.plot(*curves["loss"], color=INK, linewidth=0.7)
+    steps, losses = recorded(run, "loss")
+    loss.plot(steps, losses, color=INK, linewidth=0.7)
+    rows = rows_of((*place, run.seed, "loss"), steps, losses)
     top = run.top(product)[run.finite, 0][..., :LEADING]
     for head, colour in enumerate(sequence()(np.linspace(0, 0.8, top.shape[1]))):
-        for index in range(top.shape[2]):
-            values.plot(run.finite_steps, top[:, head, index], color=colour, linewidth=0.8)
-            name = f"{product} head {head + 1} singular value {index + 1}"
-            curves[name] = (run.finite_steps, top[:, head, index])
+        for index, curve in enumerate(top[:, head].T, start=1):
+            values.plot(run.finite_steps, curve, color=colour, linewidth=0.8)
+            name = f"{product} head {head + 1} singular value {index}"
+            rows += rows_of((*place, run.seed, name), run.finite_steps, curve)
     for panel in (loss, values):
         panel.set(xlim=(0, run.last_finite_step), ylim=(0, None))
         mark_stages(panel, [stage.step for stage in found_stages(run)])
-    rows: Rows = []
-    for name, (steps, curve) in curves.items():
-        rows += rows_of((*place, run.seed, name), steps.astype(int), curve)
     return rows
 
 
