@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.train._batches import Task
-from rankrise.train._data.images import ImageData, ImagePart
-from rankrise.train._data.text import Tokens
+from rankrise.train._image_files import Images
 from rankrise.train._images import DeviceImages
-from rankrise.train._next_token import NextTokenPrediction
 from rankrise.train._optimiser import optimiser_of
 from rankrise.train._step import chosen_kernels, steps_of
+from rankrise.train._text import NextTokenPrediction
+from rankrise.train._text_files import Tokens
 from rankrise.train._times import Times, set_rate
 
 VOCABULARY = 50257
@@ -70,7 +70,7 @@ def main() -> None:
 
 def variants(settings: TrainSettings) -> dict[str, TrainSettings]:
     """Ways to compute the same step."""
-    kernels = ("cudnn", "flash", "efficient", "math")
+    kernels = ("cudnn", "flash")
     ways = {
         f"model, graph, {kernel}": replace(settings, attention=kernel, deterministic=False)
         for kernel in (kernels if settings.subject == "text" else ("short", *kernels))
@@ -79,7 +79,6 @@ def variants(settings: TrainSettings) -> dict[str, TrainSettings]:
         "model, graph, deterministic": replace(settings, deterministic=True),
         "model, no graph": replace(settings, cuda_graph=False),
         "not compiled": replace(settings, compile="none"),
-        "max-autotune, graph": replace(settings, compile="max-autotune"),
     }
 
 
@@ -89,12 +88,12 @@ def random_task(settings: TrainSettings, examples: int) -> Task:
         count = examples // 2 * settings.sequence_length + 1
         tokens = torch.randint(0, VOCABULARY, (count,), dtype=torch.int32, generator=generator)
         train = Tokens("random", tokens.to(torch.uint16), VOCABULARY, words=0)
-        return NextTokenPrediction(settings, train, [replace(train, tokens=train.tokens[:100])], DEVICE)
+        return NextTokenPrediction(settings, train, [train._replace(tokens=train.tokens[:100])], DEVICE)
     size = (examples, 3, settings.image_size, settings.image_size)
     images = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
-    part = ImagePart(images, torch.randint(0, 10, (examples,), generator=generator))
-    data = ImageData("random", part, ImagePart(images[:1000], part.labels[:1000]), classes=10)
-    return DeviceImages(settings, data, DEVICE)
+    train = Images(images, torch.randint(0, 10, (examples,), generator=generator))
+    validation = Images(images[:1000], train.labels[:1000])
+    return DeviceImages(settings, train, validation, classes=10, device=DEVICE)
 
 
 def ours(settings: TrainSettings, task: Task, folder: str | None) -> Iterator[None]:

@@ -9,25 +9,17 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json, check, meanings, names_of, replaced, setting
 from rankrise.recipes.files import refuse_other_command, settings_in
 
-Data = Literal[
-    "cifar10",
-    "cifar100",
-    "digits",
-    "image-folder",
-    "hugging-face",
-    "text",
-    "made-text",
-    "hugging-face-text",
-    "regression",
-]
+Data = Literal["cifar10", "cifar100", "digits", "image-folder", "text", "made-text", "regression"]
 Subject = Literal["images", "text", "regression"]
-TEXT = ("text", "made-text", "hugging-face-text")
-Augmentation = Literal["none", "crop", "crop-flip", "rand-augment", "resized-crop-flip"]
+Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 Initialisation = Literal["linear", "normal", "truncated-normal"]
-Optimiser = Literal["adamw", "sgd", "lion", "muon", "random-walk"]
+Optimiser = Literal["adamw", "sgd", "muon", "random-walk"]
 Precision = Literal["fp32", "bf16"]
-Compile = Literal["none", "model", "max-autotune"]
-AttentionKernel = Literal["auto", "flash", "cudnn", "efficient", "math", "short"]
+Compile = Literal["none", "model"]
+AttentionKernel = Literal["auto", "flash", "cudnn", "short"]
+
+GONE = ("check_data", "stream")
+"""Settings that earlier records have."""
 
 
 @dataclass(frozen=True)
@@ -35,48 +27,44 @@ class TrainSettings:
     """The settings of a training run; the defaults are the paper's for CIFAR-10 (Appendix B)."""
 
     data: Data = "cifar10"
-    """The data set: images, text (text, made-text, hugging-face-text) or synthetic regression problems."""
+    """The data set: images, text (text, made-text) or synthetic regression problems."""
     data_folder: str = setting("data", kind="machine")
     """Folder in which the data set's own folder lies."""
     data_name: str = ""
-    """The image or text folder's name inside data_folder, or the name of a Hugging Face data set."""
-    check_data: bool = setting(True, kind="machine", of="images")
-    """Compare the files of CIFAR with their published checksums."""
-    stream: bool = False
-    """Read photographs or text while training, for data sets too large for the device's memory."""
+    """The image or text folder inside data_folder."""
     tokenizer: str = setting("gpt2", of="text")
     """Text only: the folder inside data_folder with vocab.json and merges.txt, or bytes."""
-    sequence_length: int = setting(1024, of="text", at_least=1, at_most=2**20)
+    sequence_length: int = setting(1024, of="text", at_least=1)
     """Text only: tokens per example."""
     also_validate: tuple[str, ...] = setting((), kind="record", of="text")
     """Text only: other text folders inside data_folder, whose validation sets are evaluated too."""
-    examples: int = setting(1024, of="regression", at_least=1, at_most=2**24)
+    examples: int = setting(1024, of="regression", at_least=1)
     """Regression only: problems to train on."""
-    pairs: int = setting(16, of="regression", at_least=1, at_most=2**16)
+    pairs: int = setting(16, of="regression", at_least=1)
     """Regression only: points given in a problem before the one to predict."""
     variances: tuple[float, ...] = setting((1.0, 0.7, 0.5), of="regression", above=0)
     """Regression only: the variance of each feature of a point."""
-    image_size: int = setting(32, of="images", at_least=1, at_most=2**14)
+    image_size: int = setting(32, of="images", at_least=1)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")
     """How images are varied: none, crop (moved by up to an eighth of the side, the border black), crop-flip
-    (mirrored as well), rand-augment (then two operations of RandAugment as well), or, of streamed
-    photographs, resized-crop-flip (any rectangle of 8 % of the area or more)."""
+    (mirrored as well), or resized-crop-flip (any rectangle of 8 % of the area or more, mirrored), for image
+    folders too large for memory: worker processes read the files while the device computes."""
     label_noise: float = setting(0.0, of="images", at_least=0, at_most=1)
     """Share of the training images whose label is drawn at random, with the same draws for every seed."""
     redraw_labels: bool = setting(False, of="images")
     """Redraw those labels in every epoch, so that they cannot be memorised either."""
-    patch_size: int = setting(4, of="images", at_least=1, at_most=2**14)
+    patch_size: int = setting(4, of="images", at_least=1)
     """Side of a patch in pixels."""
-    layers: int = setting(6, at_least=1, at_most=1000)
+    layers: int = setting(6, at_least=1)
     """Layers."""
-    heads: int = setting(8, at_least=1, at_most=1000)
+    heads: int = setting(8, at_least=1)
     """Attention heads per layer."""
-    hidden_size: int = setting(512, at_least=1, at_most=2**20)
+    hidden_size: int = setting(512, at_least=1)
     """Embedding dimension."""
-    mlp_size: int = setting(512, at_least=1, at_most=2**20)
+    mlp_size: int = setting(512, at_least=1)
     """Hidden units of the feed-forward layers."""
-    head_size: int = setting(128, at_least=1, at_most=2**20)
+    head_size: int = setting(128, at_least=1)
     """Dimension of a head's keys, queries and values."""
     qkv_bias: bool = setting(False, of="images", earlier=True)
     """Images only: whether queries, keys and values have biases."""
@@ -90,39 +78,39 @@ class TrainSettings:
     """Factor on every layer's initial weights; the token mapper and the layer norms are left alone."""
     seed: int = setting(0, at_least=0)
     """Seed of the initial weights, the order of the data and the augmentation."""
-    epochs: float = setting(500.0, above=0, at_most=1e6)
+    epochs: float = setting(500.0, above=0)
     """Passes through the training data."""
-    warm_up_epochs: float = setting(15.0, at_least=0, at_most=1e6)
+    warm_up_epochs: float = setting(15.0, at_least=0)
     """Passes during which the learning rate grows linearly; then it falls as a cosine."""
-    batch_size: int = setting(512, at_least=1, at_most=2**30)
+    batch_size: int = setting(512, at_least=1)
     """Examples per step, over all processes together."""
-    micro_batch_size: int = setting(0, kind="computation", at_least=0, at_most=2**30)
+    micro_batch_size: int = setting(0, kind="computation", at_least=0)
     """Examples that a process takes at once, where its share of a batch does not fit; 0: all of them."""
     optimiser: Optimiser = "adamw"
-    """Which optimiser: adamw (Adam where weight_decay is 0), sgd, lion (signs of a mean gradient), muon
-    (orthogonal steps for the layers' matrices, as large as AdamW's; AdamW for the rest), or random-walk
-    (AdamW's steps with every sign drawn at random, which learns nothing)."""
-    learning_rate: float = setting(1e-4, above=0, at_most=1e6)
+    """Which optimiser: adamw (Adam if weight_decay is 0), sgd, muon (orthogonal steps for the layers'
+    matrices, as large as AdamW's; AdamW for the rest), or random-walk (AdamW's steps with random signs, which
+    learn nothing)."""
+    learning_rate: float = setting(1e-4, above=0)
     """The learning rate after the warm-up."""
-    final_learning_rate: float = setting(0.0, at_least=0, at_most=1e6)
+    final_learning_rate: float = setting(0.0, at_least=0)
     """What the learning rate falls to at the end."""
-    weight_decay: float = setting(0.0, at_least=0, at_most=1e6)
+    weight_decay: float = setting(0.0, at_least=0)
     """Weight decay, on matrices only: decoupled from the gradient, except with sgd, which adds it."""
     momentum: float = setting(0.9, at_least=0, at_most=0.9999)
-    """For sgd, lion and muon: how much of the past gradients a step keeps; with 0, lion is sign descent."""
+    """For sgd and muon: how much of the past gradients a step keeps."""
     clip: float = setting(0.0, at_least=0)
     """Clip the gradient to this norm; 0: no clipping."""
     precision: Precision = "bf16"
     """Number format: fp32, or bf16 for matrix products only, while weights, residual stream and optimiser
     stay in float32."""
     compile: Compile = setting("model", kind="computation")
-    """How torch.compile is used: none, model, or max-autotune, which takes minutes."""
+    """What torch.compile compiles."""
     cuda_graph: bool = setting(True, kind="computation")
     """Replay the whole compiled step as one CUDA graph, on one GPU."""
     attention: AttentionKernel = setting("short", kind="computation")
-    """Preferred kernel of attention: auto, flash, cudnn, efficient or math; short is our own, in bf16, for 16
-    or 64 patches and heads of size 16, 32, 64 or 128, and elsewhere the same as cudnn."""
-    threads: int = setting(0, kind="computation", at_least=0, at_most=128)
+    """Kernel of attention: auto, flash, cudnn, or short, our own in bf16 for 16 or 64 patches and heads of
+    size 16, 32, 64 or 128; elsewhere short means cudnn."""
+    threads: int = setting(0, kind="computation", at_least=0)
     """Threads that compute on the CPU; 0: as many as torch takes. A tiny network trains fastest with one, on
     a busy machine many times as fast."""
     deterministic: bool = setting(True, kind="computation")
@@ -134,51 +122,45 @@ class TrainSettings:
     """Steps between two lines of the record, each with the mean loss since the last."""
     checkpoint_every: float = setting(50.0, kind="record", at_least=1e-6)
     """Epochs between checkpoints."""
-    keep_series: int = setting(0, kind="record", at_least=0, at_most=10**4)
-    """How many checkpoints of the weights alone are kept for good, in the folder series of the run, at steps
-    that are measured: the beginning, the end, half of them dense early and half evenly spread; 0: none."""
+    keep_series: int = setting(0, kind="record", at_least=0)
+    """How many checkpoints of the weights alone to keep in the run's folder series, at measured steps: the
+    first, the last, half of them dense early and half evenly spread."""
     series_precision: Precision = setting("fp32", kind="record")
-    """What the weights of the series are rounded to: fp32, or bf16, in which most models are published."""
-    measurements: int = setting(250, kind="record", at_least=1, at_most=10**6)
+    """What the weights of the series are rounded to."""
+    measurements: int = setting(250, kind="record", at_least=1)
     """Steps at which stable ranks are measured: dense early, then evenly spread."""
     spectra_epochs: tuple[float, ...] = setting(
         (0.1, 0.5, 1, 2, 5, 10, 25, 50, 100, 200, 300, 400, 500), kind="record", above=0
     )
     """Epochs at which all singular values are recorded; the last epoch always has them."""
-    leading_values: int = setting(8, kind="record", at_least=1, at_most=1024)
+    leading_values: int = setting(8, kind="record", at_least=1)
     """Largest singular values that are recorded at every measurement."""
     matrices: tuple[str, ...] = setting((), kind="record")
     """Name patterns of single weight matrices that are measured beside the products, such as *.mlp.*."""
-    workers: int = setting(4, kind="machine", of="images", at_least=0, at_most=1024)
-    """Processes that decode images, for data sets that are streamed."""
+    workers: int = setting(4, kind="machine", of="images", at_least=0)
+    """Processes that decode the photographs of resized-crop-flip."""
 
     def __post_init__(self) -> None:
         check(self)
-        if self.data in ("image-folder", "hugging-face", "text", "hugging-face-text") and not self.data_name:
-            raise RankriseError(f"data is {self.data} but data_name is empty: pass the data set's name.")
-        if self.subject == "images" and self.image_size % self.patch_size:
-            raise RankriseError(
-                f"patch_size is {self.patch_size}, which does not divide image_size {self.image_size}."
-            )
         if self.subject != "images" and self.heads * self.head_size != self.hidden_size:
             raise RankriseError(
                 f"GPT-2's {self.heads} heads of head_size {self.head_size} do not make up its hidden_size "
                 f"{self.hidden_size}: pass sizes that do."
             )
-        if not self.variances:
-            raise RankriseError("variances is empty: pass one for each feature of a regression problem.")
 
     @property
     def subject(self) -> Subject:
         """What the data are. Images are learned by a vision transformer, all else by GPT-2."""
         if self.data == "regression":
             return "regression"
-        return "text" if self.data in TEXT else "images"
+        return "text" if self.data in ("text", "made-text") else "images"
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting that applies to the data, as JSON values."""
-        said = {"all", self.subject}
-        return {name: value for name, value in as_json(self).items() if meanings(self)[name].of in said}
+        kinds = meanings(self)
+        return {
+            name: value for name, value in as_json(self).items() if kinds[name].of in ("all", self.subject)
+        }
 
     def changed(self, given: Mapping[str, Any], source: str) -> "TrainSettings":
         """Replace some settings by the values that `source` gives, as text or in their own types.
@@ -190,13 +172,14 @@ class TrainSettings:
 
 
 def settings_of_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in the settings that a run's record lacks, with the values from before they were settings.
+    """The settings of a record of any version: what it lacks has the value from before it was a setting.
 
     >>> settings_of_record({"layers": 2})["initialisation"], TrainSettings().initialisation
     ('normal', 'linear')
     """
     earlier = {name: one.earlier for name, one in meanings(TrainSettings).items() if one.earlier is not None}
-    return {**as_json(TrainSettings()), **earlier, **recipe}
+    known = {name: value for name, value in recipe.items() if name not in GONE}
+    return {**as_json(TrainSettings()), **earlier, **known}
 
 
 def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,16 +193,13 @@ def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def out_of_place(settings: TrainSettings) -> Iterator[str]:
-    """Warn of settings beyond the end, as happens if only the epochs are made fewer."""
+    """Warn of a warm-up that never ends, as happens if only the epochs are made fewer."""
     epochs = settings.epochs
     if settings.warm_up_epochs >= epochs:
         yield (
             f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {epochs:g}, so the learning rate only "
             f"rises: pass warm_up_epochs below {epochs:g}, or more epochs."
         )
-    late = ", ".join(f"{epoch:g}" for epoch in settings.spectra_epochs if epoch > epochs)
-    if late:
-        yield f"spectra_epochs has {late}, after the last of {epochs:g} epochs: these are never taken."
 
 
 def read_recipe(recipe: str | Path) -> TrainSettings:

@@ -14,14 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._rand_augment import PER_IMAGE
 
 Batch = tuple[Tensor, ...]
 
 INDEX, DOWN, RIGHT, MIRRORED = range(4)
 """The columns of a plan."""
-OPERATIONS = slice(4, 4 + PER_IMAGE)
-"""The columns of RandAugment's draws, if there are any."""
 
 
 class Task(ABC):
@@ -33,6 +30,7 @@ class Task(ABC):
     units_per_example = 1
     """Images, tokens or problems."""
     settings: TrainSettings
+    device: torch.device
     examples: int
     """Training examples in one epoch."""
     judged: Any
@@ -49,9 +47,10 @@ class Task(ABC):
     def model(self) -> nn.Module:
         """The network with its initial weights, on the CPU."""
 
-    @abstractmethod
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """This process's share of each batch of an epoch, from number `first` on."""
+        """This process's share of each batch of an epoch, from number `first` on: the examples' numbers."""
+        plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
+        yield from ((rows,) for rows in shares(sent(plan, self.device), first, batch_size, share))
 
     @abstractmethod
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
@@ -74,13 +73,11 @@ class Task(ABC):
         """The recorded metrics, from the summed scores."""
 
 
-def epoch_plan(
-    examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False, operations: int = 0
-) -> Tensor:
-    """One row per example, in the order of training. int64 [examples, 4 or 6]
+def epoch_plan(examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False) -> Tensor:
+    """One row per example, in the order of training. int64 [examples, 4]
 
-    A row is the example's index, how far its crop moves down and right (between -margin and margin), whether
-    it is mirrored, and with `operations` two draws below that number.
+    A row is the example's index, how far its crop moves down and right (between -margin and margin), and
+    whether it is mirrored.
 
     >>> epoch_plan(5, seed=0, epoch=3)[:, INDEX].sort().values.tolist()
     [0, 1, 2, 3, 4]
@@ -92,15 +89,7 @@ def epoch_plan(
         plan[:, DOWN : RIGHT + 1] = generator.integers(-margin, margin, size=(examples, 2), endpoint=True)
     if mirror:
         plan[:, MIRRORED] = generator.integers(0, 2, size=examples)
-    if operations:
-        drawn = generator.integers(0, operations, size=(examples, PER_IMAGE))
-        plan = numpy.concatenate([plan, drawn], axis=1)
     return torch.from_numpy(plan)
-
-
-def plain_plan(examples: int) -> Tensor:
-    """The examples in their own order, unchanged, for validation. int64 [examples, 4]"""
-    return nn.functional.pad(torch.arange(examples)[:, None], (0, 3))
 
 
 def shares(rows: Tensor, first: int, batch_size: int, share: slice) -> Iterator[Tensor]:

@@ -16,30 +16,19 @@ from torch.utils.data import DataLoader, Dataset
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._batches import (
-    DOWN,
-    INDEX,
-    MIRRORED,
-    OPERATIONS,
-    RIGHT,
-    Batch,
-    Task,
-    epoch_plan,
-    plain_plan,
-    sent,
-    shares,
-)
-from rankrise.train._data.images import ImageData, ImagePart, mean_and_deviation, read_cifar, read_digits
-from rankrise.train._data.photographs import (
+from rankrise.train._batches import DOWN, INDEX, MIRRORED, RIGHT, Batch, Task, epoch_plan, sent, shares
+from rankrise.train._image_files import (
+    Images,
     Photographs,
     decoded,
     fitted,
+    opened,
     random_crop,
-    read_hugging_face,
+    read_cifar,
+    read_digits,
     read_image_folder,
 )
 from rankrise.train._networks import vision_transformer
-from rankrise.train._rand_augment import moves_of, picked, rand_augmented
 
 DRAWS = 2**63 + 1
 """Key of the random labels, apart from every seed: runs of all seeds have the same wrong labels."""
@@ -48,22 +37,15 @@ DRAWS = 2**63 + 1
 def image_classification(settings: TrainSettings, device: torch.device, meter: Meter) -> "ImageTask":
     """The task on the data of the settings."""
     if settings.data == "digits":
-        return DeviceImages(settings, read_digits(), device)
-    if settings.data in ("cifar10", "cifar100"):
-        data = read_cifar(settings.data, settings.data_folder, settings.check_data)
-        return DeviceImages(settings, data, device)
-    if settings.data == "image-folder":
-        parts = read_image_folder(Path(settings.data_folder) / settings.data_name)
-    else:
-        parts = read_hugging_face(settings.data_name)
-    if settings.stream:
-        return StreamedImages(settings, *parts, device)
-    train, validation, classes = parts
-    training, held_out = (
-        ImagePart(decoded(part, settings.image_size, meter), torch.tensor(part.labels))
-        for part in (train, validation)
-    )
-    return DeviceImages(settings, ImageData(settings.data_name, training, held_out, classes), device)
+        return DeviceImages(settings, *read_digits(), classes=10, device=device)
+    if settings.data != "image-folder":
+        parts = read_cifar(settings.data, settings.data_folder)
+        return DeviceImages(settings, *parts, classes=int(settings.data[5:]), device=device)
+    train, validation, classes = read_image_folder(Path(settings.data_folder) / settings.data_name)
+    if settings.augmentation == "resized-crop-flip":
+        return StreamedImages(settings, train, validation, classes, device)
+    images, held_out = (decoded(part, settings.image_size, meter) for part in (train, validation))
+    return DeviceImages(settings, images, held_out, classes, device)
 
 
 class ImageTask(Task):
@@ -107,70 +89,63 @@ class ImageTask(Task):
 
 
 class DeviceImages(ImageTask):
-    """The whole data set on the device; a batch is some rows of the epoch's plan, the last one padded."""
+    """The whole data set on the device; a batch is some rows of the epoch's plan."""
 
-    def __init__(self, settings: TrainSettings, data: ImageData, device: torch.device) -> None:
-        _, self.channels, height, width = data.train.images.shape
+    def __init__(
+        self, settings: TrainSettings, train: Images, validation: Images, classes: int, device: torch.device
+    ) -> None:
+        _, self.channels, height, width = train.pixels.shape
         if (height, width) != (settings.image_size, settings.image_size):
             raise RankriseError(
-                f"image_size is {settings.image_size}, but the images of {data.name} are {width} x {height}: "
-                f"pass --image_size {width}."
+                f"image_size is {settings.image_size}, but the images of {settings.data} are {width} x "
+                f"{height}: pass --image_size {width}."
             )
         if settings.augmentation == "resized-crop-flip":
-            raise RankriseError(
-                "augmentation resized-crop-flip needs whole photographs: pass --stream yes with an image "
-                "folder, or --augmentation crop-flip."
-            )
-        self.settings, self.classes, self.examples = settings, data.classes, len(data.train.labels)
-        self._margin = 0 if settings.augmentation == "none" else settings.image_size // 8
-        self._mirror = settings.augmentation in ("crop-flip", "rand-augment")
-        moves = moves_of(height, width) if settings.augmentation == "rand-augment" else torch.empty(0)
-        self._moves = moves.to(device)
-        mean, deviation = mean_and_deviation(data.train.images)
+            raise RankriseError("augmentation resized-crop-flip needs an image folder: pass crop-flip.")
+        self.settings, self.device, self.classes = settings, device, classes
+        self.examples = len(train.labels)
+        mean, deviation = mean_and_deviation(train.pixels)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
-        self._true_labels = data.train.labels
-        self._images, self._labels = data.train.images.to(device), self._labels_in(0).to(device)
-        self._validation_images = data.validation.images.to(device)
-        self._validation_labels = data.validation.labels.to(device)
+        self._true_labels = train.labels
+        self._images, self._labels = train.pixels.to(device), self._labels_in(0).to(device)
+        self._validation = Images(validation.pixels.to(device), validation.labels.to(device))
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of the plan; also labels, if they are redrawn. ([share, columns],) or (…, [share])"""
-        seed, operations = self.settings.seed, len(self._moves)
-        plan = epoch_plan(self.examples, seed, epoch, self._margin, self._mirror, operations)
+        """Rows of the plan; also labels, if they are redrawn. ([share, 4],) or (…, [share])"""
+        kind, side = self.settings.augmentation, self.settings.image_size
+        margin = 0 if kind == "none" else side // 8
+        plan = epoch_plan(self.examples, self.settings.seed, epoch, margin, mirror=kind == "crop-flip")
         whole: Batch = (plan,)
         if self.settings.redraw_labels:
             whole = plan, self._labels_in(epoch)[plan[:, INDEX]]
-        whole = tuple(sent(tensor, self._labels.device) for tensor in whole)
+        whole = tuple(sent(tensor, self.device) for tensor in whole)
         yield from zip(*(shares(tensor, first, batch_size, share) for tensor in whole), strict=True)
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of the plain plan, and which of them count. ([share, 4], [share])"""
-        plan = plain_plan(len(self._validation_labels)).to(self._labels.device)
-        for rows in plan.split(batch_size):
-            counts = torch.arange(batch_size, device=plan.device) < len(rows)
-            rows = torch.cat([rows, plan[:1].expand(batch_size - len(rows), -1)])
+        """Rows of images as they are, and which of them count. ([share, 4], [share])"""
+        numbers = torch.arange(len(self._validation.labels), device=self.device)
+        for rows in nn.functional.pad(numbers[:, None], (0, 3)).split(batch_size):
+            counts = torch.arange(batch_size, device=self.device) < len(rows)
+            rows = nn.functional.pad(rows, (0, 0, 0, batch_size - len(rows)))
             yield rows[share], counts[share]
 
     def pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Cut the batch out of the data set."""
         rows, *redrawn = batch
         labels = redrawn[0] if redrawn else self._labels[rows[:, INDEX]]
-        images = cut(self._images, rows)
-        if len(self._moves):
-            images = rand_augmented(images, rows[:, OPERATIONS], self._moves)
-        return (images - self._mean) / self._deviation, labels
+        return (cut(self._images, rows) - self._mean) / self._deviation, labels
 
     def validation_pixels(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """The images without augmentation."""
-        labels = torch.where(counts, self._validation_labels[rows[:, INDEX]], -1)
-        return (cut(self._validation_images, rows) - self._mean) / self._deviation, labels
+        labels = torch.where(counts, self._validation.labels[rows[:, INDEX]], -1)
+        return (cut(self._validation.pixels, rows) - self._mean) / self._deviation, labels
 
     def _labels_in(self, epoch: int) -> Tensor:
         return noisy(self._true_labels, self.classes, self.settings.label_noise, epoch)
 
 
 class StreamedImages(ImageTask):
-    """Photographs that worker processes open and scale while the device computes; pixels from -1 to 1."""
+    """Photographs that worker processes open and crop while the device computes; pixels from -1 to 1."""
 
     channels = 3
 
@@ -182,27 +157,23 @@ class StreamedImages(ImageTask):
         classes: int,
         device: torch.device,
     ) -> None:
-        if settings.augmentation == "rand-augment" or settings.label_noise:
-            raise RankriseError(
-                "streamed photographs have neither rand-augment nor label_noise: leave these out, or pass "
-                "--stream no."
-            )
-        self.settings, self.classes, self.examples = settings, classes, len(train.labels)
-        self._train, self._validation, self._device = train, validation, device
+        if settings.label_noise:
+            raise RankriseError("resized-crop-flip has no label_noise: pass another augmentation.")
+        self.settings, self.device, self.classes = settings, device, classes
+        self.examples = len(train.labels)
+        self._train, self._validation = train, validation
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images, uint8 [share, 3, side, side], and labels, [share]."""
-        kind, seed = self.settings.augmentation, self.settings.seed
-        margin = self.settings.image_size // 8 if kind in ("crop", "crop-flip") else 0
-        plan = epoch_plan(self.examples, seed, epoch, margin, mirror=kind == "crop-flip")
+        plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
         rows = [part.tolist() for part in shares(plan, first, batch_size, share)]
-        return self._loaded(self._train, rows, (seed, epoch) if kind == "resized-crop-flip" else None)
+        return self._loaded(self._train, rows, (self.settings.seed, epoch))
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images and labels; the label of padding is -1."""
-        plan = plain_plan(len(self._validation.labels)).tolist()
-        plan += [[-1, 0, 0, 0]] * (-len(plan) % batch_size)
-        rows = [plan[start : start + batch_size][share] for start in range(0, len(plan), batch_size)]
+        count = len(self._validation.labels)
+        numbers = [*range(count), *[-1] * (-count % batch_size)]
+        rows = [numbers[start : start + batch_size][share] for start in range(0, len(numbers), batch_size)]
         return self._loaded(self._validation, rows, None)
 
     def pixels(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,37 +183,48 @@ class StreamedImages(ImageTask):
     validation_pixels = pixels
 
     def _loaded(
-        self, pictures: Photographs, rows: list[list[list[int]]], draw: tuple[int, int] | None
+        self, photographs: Photographs, rows: list[list[int]], draw: tuple[int, int] | None
     ) -> Iterator[Batch]:
         loader = DataLoader(
-            _Planned(pictures, self.settings.image_size, draw),
+            _Cropped(photographs, self.settings.image_size, draw),
             batch_sampler=rows,
             num_workers=self.settings.workers,
-            pin_memory=self._device.type == "cuda",
+            pin_memory=self.device.type == "cuda",
         )
-        try:
-            for images, labels in loader:
-                yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
-        except RankriseError as error:  # torch puts a worker's traceback before the sentence
-            raise RankriseError(str(error).rstrip().rpartition("RankriseError: ")[2]) from error
+        for images, labels in loader:
+            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
 
-class _Planned(Dataset[tuple[Tensor, int]]):
-    """Photographs by the rows of a plan; with `draw`, (seed, epoch), cropped at random."""
+class _Cropped(Dataset[tuple[Tensor, int]]):
+    """Photographs by number: cropped at random with `draw`, (seed, epoch), else the middle; black for -1."""
 
-    def __init__(self, pictures: Photographs, side: int, draw: tuple[int, int] | None) -> None:
-        self.pictures, self.side, self.draw = pictures, side, draw
+    def __init__(self, photographs: Photographs, side: int, draw: tuple[int, int] | None) -> None:
+        self.photographs, self.side, self.draw = photographs, side, draw
 
-    def __getitem__(self, row: list[int]) -> tuple[Tensor, int]:
-        index = row[INDEX]
-        if index < 0:
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        if number < 0:
             return torch.zeros(3, self.side, self.side, dtype=torch.uint8), -1
-        picture, label = self.pictures.open(index), self.pictures.labels[index]
-        if self.draw is not None:
-            philox = numpy.random.Philox(key=list(self.draw), counter=[0, 0, 0, index + 1])
-            return torch.from_numpy(random_crop(picture, self.side, numpy.random.Generator(philox))), label
-        image = torch.from_numpy(fitted(picture, self.side))[None]
-        return cut(image, torch.tensor([[0, *row[1:]]]))[0], label
+        picture, label = opened(self.photographs.paths[number]), self.photographs.labels[number]
+        if self.draw is None:
+            return torch.from_numpy(fitted(picture, self.side)), label
+        philox = numpy.random.Philox(key=list(self.draw), counter=[0, 0, 0, number + 1])
+        return torch.from_numpy(random_crop(picture, self.side, numpy.random.Generator(philox))), label
+
+
+def mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Exact mean and standard deviation of each channel's values (0 to 255), by counting them. [channels]
+
+    >>> mean_and_deviation(torch.tensor([[[[0, 2]], [[4, 4]]]], dtype=torch.uint8))
+    (tensor([1., 4.]), tensor([1., 1.]))
+    """
+    values = torch.arange(256, dtype=torch.float64)
+    means, deviations = [], []
+    for channel in images.unbind(1):
+        share = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
+        means.append((share * values).sum())
+        deviation = (share * (values - means[-1]) ** 2).sum().sqrt()
+        deviations.append(deviation if deviation > 0 else torch.ones_like(deviation))
+    return torch.stack(means).float(), torch.stack(deviations).float()
 
 
 def cut(images: Tensor, rows: Tensor) -> Tensor:
@@ -255,11 +237,19 @@ def cut(images: Tensor, rows: Tensor) -> Tensor:
     >>> cut(images, torch.tensor([[0, 0, 0, 1], [0, 1, 0, 0]])).tolist()
     [[[[2, 1], [4, 3]]], [[[3, 4], [0, 0]]]]
     """
-    height, width = images.shape[2:]
+    _, channels, height, width = images.shape
     column = torch.arange(width, device=images.device)
     column = torch.where(rows[:, MIRRORED, None] > 0, width - 1 - column, column) + rows[:, RIGHT, None]
     row = torch.arange(height, device=images.device) + rows[:, DOWN, None]
-    return picked(images, rows[:, INDEX], row[:, :, None], column[:, None, :])
+    row, column = row[:, :, None], column[:, None, :]
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    pixels = images[
+        rows[:, INDEX, None, None, None],
+        torch.arange(channels, device=images.device)[:, None, None],
+        row.clamp(0, height - 1)[:, None],
+        column.clamp(0, width - 1)[:, None],
+    ]
+    return torch.where(inside[:, None], pixels, torch.zeros_like(pixels))
 
 
 def noisy(labels: Tensor, classes: int, share: float, epoch: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Optimisers: torch's AdamW and SGD, Lion, Muon, and a random walk that learns nothing.
+"""Optimisers: torch's AdamW and SGD, Muon, and a random walk that learns nothing.
 
 On a GPU each reads its learning rate from the device, so that a CUDA graph can replay its step. All state is
 in tensors, so that a checkpoint has it to the bit.
@@ -25,7 +25,6 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
     make: Any = {
         "adamw": partial(AdamW, **adamw),
         "sgd": partial(SGD, momentum=settings.momentum, fused=on_gpu or None),
-        "lion": partial(Lion, momentum=settings.momentum),
         "muon": partial(Muon, momentum=settings.momentum, **adamw),
         "random-walk": partial(RandomWalk, **adamw),
     }[settings.optimiser]
@@ -45,39 +44,11 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
     return make(groups, lr=rate)
 
 
-class Lion(Optimizer):
-    """Signs of a mean of past gradients (Chen et al., 2023, Algorithm 2).
-
-    With momentum 0 it is sign descent.
-    """
-
-    SLOW = 0.99
-    """Decay of the mean that is kept."""
-
-    def __init__(self, groups: Any, lr: float | Tensor, momentum: float = 0.9) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        for group in self.param_groups:
-            weights, gradients, means = _with_gradients(self, group)
-            if not weights:
-                continue
-            rate = torch.as_tensor(group["lr"], device=weights[0].device)
-            updates = torch._foreach_lerp(means, gradients, 1 - group["momentum"])
-            torch._foreach_sign_(updates)
-            torch._foreach_mul_(updates, -rate)
-            torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
-            torch._foreach_add_(weights, updates)
-            torch._foreach_lerp_(means, gradients, 1 - self.SLOW)
-
-
 class Muon(AdamW):
     """Orthogonal steps (Jordan et al., 2024) for the groups marked so, AdamW's for the others.
 
     They are scaled to the usual size of AdamW's (Liu et al., 2025, Eq. 4), so that both share a learning
-    rate. Matrices of one shape are stepped together.
+    rate. torch's own cannot be captured in a CUDA graph, and steps one matrix at a time.
     """
 
     def __init__(self, groups: Any, lr: float | Tensor, momentum: float = 0.95, **adamw: Any) -> None:
@@ -96,11 +67,16 @@ class Muon(AdamW):
         super().step()
 
     def _step_orthogonally(self, group: dict[str, Any]) -> None:
-        alike: dict[torch.Size, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
-        for one in zip(*_with_gradients(self, group), strict=True):
-            alike[one[0].shape].append(one)
-        for shape, several in alike.items():
-            weights, gradients, means = map(list, zip(*several, strict=True))
+        alike: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for weight in group["params"]:
+            if weight.grad is not None:
+                alike[weight.shape].append(weight)
+        for shape, weights in alike.items():
+            for one in weights:
+                if "momentum_buffer" not in self.state[one]:
+                    self.state[one]["momentum_buffer"] = torch.zeros_like(one)
+            gradients: Any = [one.grad for one in weights]
+            means = [self.state[one]["momentum_buffer"] for one in weights]
             rate = torch.as_tensor(group["lr"], device=weights[0].device)
             torch._foreach_lerp_(means, gradients, 1 - self._momentum)
             ahead = torch._foreach_lerp(gradients, means, self._momentum)
@@ -137,13 +113,3 @@ class RandomWalk(AdamW):
         super().step()
         for weight, old in zip(weights, before, strict=True):
             weight.copy_(torch.where(torch.rand_like(weight) < 0.5, weight, 2 * old - weight))
-
-
-def _with_gradients(optimiser: Optimizer, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
-    """The weights of a group that have gradients, their gradients, and the means of past gradients."""
-    weights = [one for one in group["params"] if one.grad is not None]
-    for one in weights:
-        if "momentum_buffer" not in optimiser.state[one]:
-            optimiser.state[one]["momentum_buffer"] = torch.zeros_like(one)
-    means = [optimiser.state[one]["momentum_buffer"] for one in weights]
-    return weights, [one.grad for one in weights], means

@@ -1,24 +1,21 @@
 """In-context regression: the value of a function, from points of it that came before, by GPT-2's layers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 from torch import Tensor, nn
 
-from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._batches import INDEX, Batch, Task, epoch_plan, sent, shares
+from rankrise.train._batches import Batch, Task
 from rankrise.train._networks import regression_model
 
 VALIDATION = 1024
 """Problems in the validation set."""
 
 
-@dataclass(frozen=True, eq=False)
-class Problems:
+class Problems(NamedTuple):
     """Problems, each a row of tokens (x, y), of which the last asks for its y."""
 
     tokens: Tensor
@@ -32,21 +29,13 @@ class InContextRegression(Task):
 
     name = "in-context regression"
 
-    def __init__(self, settings: TrainSettings, device: torch.device, meter: Meter) -> None:
-        self.examples = settings.examples
-        self.settings, self._device = settings, device
+    def __init__(self, settings: TrainSettings, device: torch.device) -> None:
+        self.settings, self.device, self.examples = settings, device, settings.examples
         made = made_regression(settings.examples, settings.pairs, settings.variances)
-        self._train, self._validation = (
-            Problems(part.tokens.to(device), part.answers.to(device)) for part in made
-        )
+        self._train, self._validation = (Problems(*(one.to(device) for one in part)) for part in made)
 
     def model(self) -> nn.Module:
         return regression_model(self.settings)
-
-    def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Numbers of problems. ([share],)"""
-        plan = sent(epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX], self._device)
-        yield from ((numbers,) for numbers in shares(plan, first, batch_size, share))
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         (numbers,) = batch
@@ -59,7 +48,7 @@ class InContextRegression(Task):
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of problems; those beyond the last are padding. ([share],)"""
         for start in range(0, len(self._validation.answers), batch_size):
-            yield (torch.arange(start, start + batch_size, device=self._device)[share],)
+            yield (torch.arange(start, start + batch_size, device=self.device)[share],)
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """The number of problems, and the sum of their squared errors. [2]"""

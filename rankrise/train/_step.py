@@ -19,12 +19,13 @@ validation it returns the score, [k]."""
 
 EAGER_CALLS = 3
 """Calls before a CUDA graph is captured, so that compilation and lazy allocations are done."""
-ATTENTION = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
+FLASH, CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
+KERNELS = {
+    "auto": [],
+    "flash": [FLASH, CUDNN, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+    "cudnn": [CUDNN, FLASH, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
 }
+"""Kernels of attention in the order in which they are tried."""
 
 
 def steps_of(
@@ -42,8 +43,7 @@ def steps_of(
     """
     alone = accelerator.num_processes == 1
     if settings.compile != "none":
-        mode = "max-autotune-no-cudagraphs" if settings.compile == "max-autotune" else "default"
-        task = task.compiled(partial(torch.compile, fullgraph=alone, dynamic=False, mode=mode))
+        task = task.compiled(partial(torch.compile, fullgraph=alone, dynamic=False))
     share = settings.batch_size // accelerator.num_processes
     size = settings.micro_batch_size or share
     cast = partial(torch.autocast, accelerator.device.type, torch.bfloat16, settings.precision == "bf16")
@@ -123,9 +123,8 @@ def chosen_kernels(settings: TrainSettings) -> Iterator[None]:
     flags: Any = torch.utils.deterministic
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     fill = flags.fill_uninitialized_memory
-    wanted = ATTENTION.get("cudnn" if settings.attention == "short" else settings.attention)
-    order = sorted(ATTENTION.values(), key=lambda kernel: kernel != wanted)
-    with sdpa_kernel(order, set_priority=True) if wanted else nullcontext():
+    kernels = KERNELS["cudnn" if settings.attention == "short" else settings.attention]
+    with sdpa_kernel(kernels, set_priority=True) if kernels else nullcontext():
         try:
             torch.set_num_threads(settings.threads or threads)
             torch.use_deterministic_algorithms(settings.deterministic)

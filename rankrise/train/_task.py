@@ -10,8 +10,8 @@ from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import Task
 from rankrise.train._images import image_classification
-from rankrise.train._next_token import next_token_prediction
 from rankrise.train._regression import InContextRegression
+from rankrise.train._text import next_token_prediction
 
 AT_ONCE = 16384
 """Most tokens or images in a batch of `training_inputs`: the logits of a text are large."""
@@ -23,20 +23,18 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 
 def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen) -> Task:
     """The task of the settings, on data that is read and checked; `meter` shows decoding or tokenising."""
-    make: dict[str, Callable[[TrainSettings, torch.device, Meter], Task]] = {
-        "images": image_classification,
-        "text": next_token_prediction,
-        "regression": InContextRegression,
-    }
-    return make[settings.subject](settings, device, meter)
+    if settings.subject == "images":
+        return image_classification(settings, device, meter)
+    if settings.subject == "text":
+        return next_token_prediction(settings, device, meter)
+    return InContextRegression(settings, device)
 
 
 def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Iterator[dict[str, Tensor]]:
     """Training batches as transformers' models take them, at least `examples` in all."""
     size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
     size = max(1, min(size, AT_ONCE // task.units_per_example))
-    batches = task.batches(0, 0, size, slice(0, size))
-    for batch in islice(batches, -(-examples // size)):
+    for batch in islice(task.batches(0, 0, size, slice(0, size)), -(-examples // size)):
         yield task.inputs(*batch)
 
 

@@ -45,13 +45,12 @@ def text(tmp_path_factory):
         *((replace(SHORTER, optimiser=name), (8,)) for name in get_args(Optimiser) if name != "adamw"),
         (replace(SHORTER, optimiser="sgd", momentum=0.0), (8,)),
         (TINY_TEXT, (12,)),
-        (replace(TINY_TEXT, stream=True), (12,)),
         (TINY_REGRESSION, (6,)),
     ],
 )
 def test_a_stopped_run_ends_as_one_that_was_not(asked, steps, stories, cache, tmp_path):
     asked = replace(asked, data_folder=str(stories))
-    train(replace(asked, stream=False), tmp_path / "whole")
+    train(asked, tmp_path / "whole")
     for step in steps:
         with pytest.raises(Interrupted, match=f"SIGTERM at step {step}"):
             train(asked, tmp_path / "run", progress=stop_at(step))

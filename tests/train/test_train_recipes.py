@@ -1,19 +1,18 @@
 """Every recipe of a training run takes two steps on made-up data."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy
 import pytest
 import torch
-from tiny_training import hub_of, write_cifar, write_photographs, write_stories
+from tiny_training import cifar_sums, write_cifar, write_photographs, write_stories
 
 from rankrise import watch
 from rankrise.commands import main
 from rankrise.recipes.files import names
 from rankrise.train import TrainSettings, read_recipe
-from rankrise.train._data.text import made_text
+from rankrise.train import _image_files as files
 from rankrise.train._task import task_of
 
 SMALL = "--layers=2 --batch_size=2 --micro_batch_size=1 --measurements=2 --spectra_epochs=500 --log_every=1"
@@ -21,7 +20,7 @@ SMALL_TEXT = "--heads=4 --hidden_size=32 --head_size=8 --mlp_size=32 --sequence_
 OTHERS = [
     name for name in names() if not name.startswith("toy-") and not name.endswith(("-choices", "-scale"))
 ]
-PLAIN = "--compile=none --precision=fp32 --workers=0 --check_data=no --json"
+PLAIN = "--compile=none --precision=fp32 --workers=0 --json"
 
 
 def made_up(data, settings):
@@ -48,11 +47,11 @@ def made_up(data, settings):
 @pytest.mark.parametrize("recipe", OTHERS)
 def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    lines = {"text": made_text()[1].read().splitlines()}
-    monkeypatch.setitem(sys.modules, "datasets", hub_of(train=lines, validation=lines))
     settings = read_recipe(recipe)
     epochs = 2 / (made_up(tmp_path / "data", settings) // 2)
     flags = [f"--epochs={epochs}", f"--warm_up_epochs={epochs / 2}", f"--data_folder={tmp_path / 'data'}"]
+    if settings.data in files.CIFAR_FILES:
+        monkeypatch.setitem(files.CIFAR_FILES, settings.data, cifar_sums(tmp_path / "data", settings.data))
     small = [*SMALL.split(), *(SMALL_TEXT.split() if settings.subject == "text" else ())]
     main(["train", recipe, "--run", str(tmp_path / "run"), *small, *PLAIN.split(), *flags])
     printed = json.loads(capsys.readouterr().out)

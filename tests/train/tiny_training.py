@@ -1,11 +1,11 @@
 """Networks small enough to train in a second, data for them, and comparing runs to the bit."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy
 import yaml
@@ -15,8 +15,8 @@ from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.record.folder import read_lines
 from rankrise.train import Reached, TrainSettings, read_recipe
-from rankrise.train._data.images import FILES, FOLDERS
-from rankrise.train._data.text import made_text
+from rankrise.train._image_files import CIFAR_FILES, CIFAR_FOLDERS
+from rankrise.train._text_files import made_text
 
 TINY = TrainSettings(
     data="digits",
@@ -101,7 +101,7 @@ def write_stories(data: Path) -> Path:
     (data / "stories").mkdir(parents=True)
     (data / "pairs").mkdir()
     for text in made_text():
-        stories = text.read().splitlines(keepends=True)[:150]
+        stories = text.content.splitlines(keepends=True)[:150]
         (data / "stories" / f"stories.{text.part}.txt").write_text("".join(stories))
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(
@@ -114,31 +114,26 @@ def write_stories(data: Path) -> Path:
     return data
 
 
-def hub_of(**columns: dict[str, list[str]]) -> SimpleNamespace:
-    """Stands in for the module `datasets`: any name has these columns by split."""
-
-    class Rows(SimpleNamespace):
-        def __getitem__(self, column: str) -> list[str]:
-            return self.columns[column]
-
-    parts = {split: Rows(columns=it, features=list(it), _fingerprint=split) for split, it in columns.items()}
-    return SimpleNamespace(load_dataset=lambda name, configuration: parts)
-
-
 def write_cifar(folder: Path, name: str) -> tuple[numpy.ndarray, list[int]]:
     """Four images per file: the images and labels of the training set."""
     images, labels = [], []
-    (folder / FOLDERS[name]).mkdir(parents=True)
-    for number, file in enumerate(FILES[name]):
+    (folder / CIFAR_FOLDERS[name]).mkdir(parents=True)
+    for number, file in enumerate(CIFAR_FILES[name]):
         batch = numpy.random.default_rng(number).integers(0, 256, (4, 3, 32, 32), dtype=numpy.uint8)
         classes = [(number + index) % 10 for index in range(4)]
         coarse = [] if name == "cifar10" else [99]
         records = zip(classes, batch, strict=True)
         content = b"".join(bytes([*coarse, label]) + image.tobytes() for label, image in records)
-        (folder / FOLDERS[name] / file).write_bytes(content)
+        (folder / CIFAR_FOLDERS[name] / file).write_bytes(content)
         images.append(batch)
         labels += classes
     return numpy.concatenate(images[:-1]), labels[:-4]
+
+
+def cifar_sums(folder: Path, name: str) -> dict[str, str]:
+    """The checksums of the files that are there, in place of the published ones."""
+    place = folder / CIFAR_FOLDERS[name]
+    return {file: hashlib.md5((place / file).read_bytes()).hexdigest() for file in CIFAR_FILES[name]}
 
 
 def write_photographs(folder: Path, classes: dict[str, int], held_out: int, side: int = 20) -> Path:

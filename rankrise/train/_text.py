@@ -10,15 +10,9 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._batches import INDEX, Batch, Task, epoch_plan, sent, shares
-from rankrise.train._data.text import (
-    Tokens,
-    made_text,
-    read_hugging_face_text,
-    read_text_folder,
-    read_tokenizer,
-)
+from rankrise.train._batches import Batch, Task
 from rankrise.train._networks import language_model
+from rankrise.train._text_files import Tokens, made_text, read_text_folder, read_tokenizer, tokenised
 
 
 def next_token_prediction(
@@ -38,12 +32,10 @@ def next_token_prediction(
     tokenizer = read_tokenizer(settings.tokenizer, folder)
     if settings.data == "made-text":
         texts = made_text()
-    elif settings.data == "text":
-        texts = [read_text_folder(folder / settings.data_name, part) for part in ("train", "valid")]
     else:
-        texts = read_hugging_face_text(settings.data_name)
+        texts = [read_text_folder(folder / settings.data_name, part) for part in ("train", "valid")]
     texts += [read_text_folder(folder / name, "valid") for name in settings.also_validate]
-    train, *validation = (text.tokenised(tokenizer, meter) for text in texts)
+    train, *validation = (tokenised(text, tokenizer, meter) for text in texts)
     return NextTokenPrediction(settings, train, validation, device)
 
 
@@ -51,8 +43,7 @@ class NextTokenPrediction(Task):
     """Cross-entropy of next tokens.
 
     An example is a block of `sequence_length` tokens, and its targets are the same tokens moved by one. The
-    text lies on the device and a batch is the numbers of its blocks; with `stream`, it stays in its
-    memory-mapped file and a batch is the blocks themselves.
+    text lies on the device, and a batch is the numbers of its blocks.
     """
 
     name = "next-token prediction"
@@ -67,9 +58,9 @@ class NextTokenPrediction(Task):
                 f"{train.name} has {len(train.tokens)} tokens, and validation sets need 2: pass a longer "
                 f"text, or a shorter sequence_length than {length}."
             )
-        self.settings, self._device = settings, device
+        self.settings, self.device = settings, device
         self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
-        self._tokens = train.tokens if settings.stream else train.tokens.to(torch.int32).to(device)
+        self._tokens = train.tokens.to(torch.int32).to(device)
         self._places = torch.arange(length + 1, device=device)
 
         # Every token of a validation set but its first is a target once; the last block may be short.
@@ -85,22 +76,9 @@ class NextTokenPrediction(Task):
     def model(self) -> nn.Module:
         return language_model(self.settings, self._vocabulary)
 
-    def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Numbers of blocks, ([share],), or the blocks, (int32 [share, length + 1],)."""
-        plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
-        if not self.settings.stream:
-            yield from ((numbers,) for numbers in shares(sent(plan, self._device), first, batch_size, share))
-            return
-        length = self.settings.sequence_length
-        for numbers in shares(plan, first, batch_size, share):
-            starts = (numbers * length).tolist()
-            blocks = [self._tokens[start : start + length + 1].to(torch.int32) for start in starts]
-            yield (sent(torch.stack(blocks), self._device),)
-
-    def blocks(self, given: Tensor) -> tuple[Tensor, Tensor]:
+    def blocks(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a training batch. Both int64 [share, length]"""
-        if not self.settings.stream:
-            given = self._tokens[given[:, None] * self.settings.sequence_length + self._places]
+        given = self._tokens[numbers[:, None] * self.settings.sequence_length + self._places]
         return given[:, :-1].long(), given[:, 1:].long()
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:

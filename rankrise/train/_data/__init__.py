@@ -1,1 +1,0 @@
-"""Data sets in their standard formats, read into one form."""
