@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -111,10 +110,7 @@ def read_truncation(folder: Path) -> dict[str, Any] | None:
 
 # Rows of JSON, one line each, in the order of their steps: readable at any moment, even after a kill.
 
-LEFT_OUT = "left out"
-"""In a row of loss and metrics: the numbers that could not be recorded, by name, each with the reason."""
-_CHECKSUM = "crc32"  # ended the rows of earlier versions
-RESERVED = ("step", "time", LEFT_OUT, _CHECKSUM)
+RESERVED = ("step", "time")
 """Names that no metric can have."""
 
 
@@ -133,6 +129,7 @@ class Lines:
 
     def append(self, step: int, row: dict[str, Any]) -> None:
         """Write a row with one call; if it does not fit on the disk, none of it stays."""
+        self.check()
         text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)
         data = f"{text}\n".encode()
         before = os.fstat(self.handle).st_size
@@ -165,6 +162,11 @@ class Lines:
     def close(self) -> None:
         os.close(self.handle)
 
+    def check(self) -> None:
+        """Refuse to go on if somebody moved, removed or replaced the file or its folder."""
+        if not is_at(self.path, self.handle):
+            raise RankriseError(f"{self.path} was moved, removed or replaced")
+
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a file, without a torn last line; none if there is no file."""
@@ -185,7 +187,7 @@ def _rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         try:
             row = json.loads(line)
             row["step"] = int(row["step"])
-            row.pop(_CHECKSUM, None)
+            row.pop("crc32", None)  # ended the rows of earlier versions
         except (ValueError, TypeError, KeyError) as error:
             raise RankriseError(
                 f"{path} is damaged in line {number}: delete that line, or restore the file."
@@ -201,45 +203,30 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 class Record:
     """The rows and spectra of one run, open for writing.
 
-    Before each write it checks that the folder and the files are still at their paths. If not, somebody
-    moved, removed or replaced them, and nothing more is recorded: see `lost`.
+    Nothing is written any more once the folder or a file of rows was moved, removed or replaced.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()  # the process may change its working directory
-        ours = (".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors", "seed-*/.*")
-        for pattern in (*ours, ".tmp??????", "spectra/.tmp??????"):  # a killed process left these
-            for path in self.folder.glob(pattern):
-                path.unlink(missing_ok=True)
         self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
-        self._opened = {lines.path: lines.handle for lines in (self.steps, self.ranks)}
-        if os.name != "nt":  # held open, so that the system gives its number to no other folder
-            self._opened = {self.folder: os.open(self.folder, os.O_RDONLY)} | self._opened
 
     @property
     def lost(self) -> str:
         """Why nothing more can be recorded; empty while everything is in its place."""
-        moved = (path for path, handle in self._opened.items() if not is_at(path, handle))
-        return next((f"{path} was moved, removed or replaced" for path in moved), "")
-
-    def add_step(self, step: int, row: dict[str, Any]) -> None:
-        """Append a row of loss and metrics."""
-        self._refuse_lost()
-        self.steps.append(step, row)
-
-    def add_ranks(self, step: int, row: dict[str, Any]) -> None:
-        """Append a row of ranks."""
-        self._refuse_lost()
-        self.ranks.append(step, row)
+        try:
+            self._check()
+        except RankriseError as error:
+            return str(error)
+        return ""
 
     def add_spectra(self, step: int | None, spectra: Mapping[str, Tensor]) -> None:
         """Write a file of full spectra; None for those of the initial weights."""
-        self._refuse_lost()
+        self._check()
         write_tensors(spectra_path(self.folder, step), spectra)
 
     def cut(self, step: int) -> int:
         """Drop everything from `step` on, because it is run again. Returns how many rows."""
-        self._refuse_lost()
+        self._check()
         for later in spectra_steps(self.folder):
             if later >= step:
                 spectra_path(self.folder, later).unlink()
@@ -247,25 +234,23 @@ class Record:
 
     def sync(self) -> None:
         """Put everything that was written on the disk."""
-        self._refuse_lost()
+        self._check()
         os.fsync(self.steps.handle)
         os.fsync(self.ranks.handle)
         sync(self.folder)
 
     def write_about(self, info: dict[str, Any]) -> None:
-        """Replace run.json, unless the folder is lost."""
-        handle = self._opened.get(self.folder)
-        if handle is not None and not is_at(self.folder, handle):
-            raise RankriseError(self.lost)
+        """Replace run.json."""
+        self._check()
         write_run(self.folder, "tracked", info)
 
     def close(self) -> None:
-        for handle in self._opened.values():
-            os.close(handle)
+        self.steps.close()
+        self.ranks.close()
 
-    def _refuse_lost(self) -> None:
-        if why := self.lost:
-            raise RankriseError(why)
+    def _check(self) -> None:
+        self.steps.check()
+        self.ranks.check()
 
 
 # Tensors in safetensors files, each whole or absent.
@@ -303,21 +288,6 @@ def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, 
             return tensors, dict(opened.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
-
-
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over all tensors by name: a line "name type sizes", then the values.
-
-    >>> checksum({"a": torch.zeros(2)})[:8], checksum({"a": torch.zeros(2, 1)})[:8]
-    ('d783eb36', '2711e314')
-    """
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        kind = str(tensor.dtype).removeprefix("torch.")
-        digest.update(f"{name} {kind} {list(tensor.shape)}\n".encode())
-        plain = tensor.detach().cpu().contiguous()
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -43,9 +43,8 @@ class Lock:
             ) from error
         except OSError:  # a file system without locks
             return
-        with suppress(OSError, AttributeError):  # a full disk, or Windows
-            os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, _machine(), 0)
+        with suppress(OSError):  # a full disk: readers do not learn who holds it
+            (folder / LOCK).write_bytes(_machine())
 
     def release(self) -> None:
         if self._handle is not None:
@@ -54,8 +53,8 @@ class Lock:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Whether a process is writing a run's folder. None if unknown: the lock is of another machine, or the
-    system does not tell."""
+    """Whether a process is writing a run's folder; None if it may be one on another machine, or the system
+    does not tell."""
     try:
         with (folder / LOCK).open("rb") as file:
             if file.read() != _machine() or not hasattr(fcntl, "F_OFD_GETLK"):

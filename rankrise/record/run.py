@@ -1,7 +1,6 @@
 """A tracked run read back as arrays and tables, also while it is being written."""
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +14,7 @@ from safetensors.numpy import load_file
 from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.optional import require
 from rankrise.record.folder import (
-    LEFT_OUT,
     RANKS,
-    RESERVED,
     STEPS,
     read_lines,
     read_run,
@@ -156,14 +153,12 @@ class TrackedRun:
     def clear(self) -> NDArray[numpy.bool_]:
         """Which of `finite_steps` are above rounding noise, bool [k]: for every product, at least half of the
         heads are; without heads, at least half of the matrices."""
-        count = sum(len(layer["tracked_heads"]) for layer in self.layers)
+        heads = sum(len(layer["tracked_heads"]) for layer in self.layers)
         below = [self.below_noise(which)[self.finite].sum(axis=(1, 2)) for which in self.products]
         if not below and self.matrices:
-            count = len(self.matrices)
             below = [sum(self.below_noise(which)[self.finite].astype(int) for which in self.matrices)]
-        return numpy.logical_and.reduce(
-            [numpy.ones(len(self.finite_steps)), *(2 * n <= count for n in below)]
-        )
+        most = (heads if self.products else len(self.matrices)) / 2
+        return numpy.all([numpy.ones(len(self.finite_steps)), *(count <= most for count in below)], axis=0)
 
     @property
     def noisy_steps(self) -> Array:
@@ -221,7 +216,9 @@ class TrackedRun:
 
     def mean_noise(self, product: str) -> tuple[Array, Array]:
         """Means of `noise_share` and `noise_rank` over the heads of each layer, [measured steps, layers]."""
-        return _mean_over_heads(self.noise_share(product)), _mean_over_heads(self.noise_rank(product))
+        curves = self.noise_share(product), self.noise_rank(product)
+        share, rank = (numpy.ma.masked_invalid(one).mean(axis=-1).filled(numpy.nan) for one in curves)
+        return share, rank
 
     def below_noise(self, which: str) -> NDArray[numpy.bool_]:
         """Where rounding explains at least half of the change's square: its ranks are those of noise."""
@@ -280,67 +277,36 @@ class TrackedRun:
     def table(self) -> Any:
         """A pandas table of all recorded ranks, with a row per measured step, layer, product and head. For
         another matrix the product is "matrix" and the head -1."""
-        pandas, steps, tables = _pandas(), self.measured, []
+        pandas = require("pandas", extra="tables", purpose="A table of a run")
+        steps, tables = self.measured, []
         names = {"top": [f"top_{place + 1}" for place in range(self.info["settings"]["top"])]}
         names["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in ENERGY_SHARES]
-        for place, layer, which, product, heads in self._parts():
+        parts = [
+            (product, product, place, layer["name"], layer["tracked_heads"])
+            for product in self.products
+            for place, layer in enumerate(self.layers)
+        ]
+        for which, product, place, layer, heads in [
+            *parts,
+            *((m, "matrix", 0, m, [-1]) for m in self.matrices),
+        ]:
             columns = {"layer": layer, "product": product, "head": numpy.tile(heads, len(steps))}
             for kind in get_args(Kind):
                 curve = self.curve(which, kind)
-                curve = curve[:, None] if place is None else curve[:, place, : len(heads)]
-                columns |= zip(
-                    names.get(kind, [kind]), curve.reshape(len(steps) * len(heads), -1).T, strict=False
-                )
+                curve = curve[:, None] if product == "matrix" else curve[:, place, : len(heads)]
+                flat = curve.reshape(len(steps) * len(heads), -1)
+                columns |= zip(names.get(kind, [kind]), flat.T, strict=False)
             tables.append(pandas.DataFrame({"step": numpy.repeat(steps, len(heads))} | columns))
         table = pandas.concat(tables, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
         empty = [name for name in table if name not in ("stable_rank", "norm") and table[name].isna().all()]
         return table.drop(columns=empty)
-
-    def steps_table(self) -> Any:
-        """A pandas table of loss and metrics with a row per step."""
-        return _pandas().DataFrame(self.steps())
-
-    def spectra_table(self) -> Any:
-        """A pandas table with a row per singular value of each full spectrum; `index` counts from 1, the
-        largest."""
-        pandas = _pandas()
-        tables = [pandas.DataFrame(columns=["step", "layer", "product", "head", "index", "singular_value"])]
-        for step in self.spectra_steps.tolist():
-            for place, layer, which, product, heads in self._parts():
-                spectrum = self.spectrum(which, step)
-                values = spectrum[None] if place is None else spectrum[place]
-                columns = {
-                    "step": step,
-                    "layer": layer,
-                    "product": product,
-                    "head": numpy.repeat(heads, values.shape[-1]),
-                    "index": numpy.tile(numpy.arange(1, values.shape[-1] + 1), len(heads)),
-                    "singular_value": values.reshape(-1).astype(float),
-                }
-                tables.append(pandas.DataFrame(columns))
-        return pandas.concat(tables[1:] or tables, ignore_index=True)
-
-    def _parts(self) -> Iterator[tuple[int | None, str, str, str, list[int]]]:
-        """Place and name of each layer with each product, then the other matrices; and the heads."""
-        for product in self.products:
-            for place, layer in enumerate(self.layers):
-                yield place, layer["name"], product, product, layer["tracked_heads"]
-        for name in self.matrices:
-            yield None, name, name, "matrix", [-1]
 
     # Notes.
 
     @property
     def notes(self) -> list[str]:
         """Missing or noisy numbers, notes of the run's maker, and how layers were read."""
-        missing: dict[str, list[int]] = {}
-        reasons: dict[str, str] = {}
-        for row in self._step_rows:
-            for name, why in row.get(LEFT_OUT, {}).items():
-                if name in RESERVED or name not in row:  # it may have been given again
-                    missing.setdefault(name, []).append(row["step"])
-                    reasons.setdefault(name, why)
-        notes = [f"{name} was left out {_at(missing[name])} ({why})" for name, why in reasons.items()]
+        notes = []
         losses = [(row["step"], float(row["loss"])) for row in self._step_rows if "loss" in row]
         if diverged := [step for step, loss in losses if not math.isfinite(loss)]:
             notes.append(f"loss is not finite {_at(diverged)}")
@@ -391,7 +357,7 @@ class TrackedRun:
     @cached_property
     def _steps(self) -> dict[str, Array]:
         rows = self._step_rows
-        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row if name != LEFT_OUT)])
+        names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
         found = {name: numpy.array([row.get(name) for row in rows], float) for name in names}
         return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
 
@@ -399,10 +365,6 @@ class TrackedRun:
         known = (*self.products, *self.matrices)
         if which not in known:
             raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
-
-
-def _pandas() -> Any:
-    return require("pandas", extra="tables", purpose="A table of a run")
 
 
 def _one_per_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -437,13 +399,6 @@ def _longest(values: Any) -> int:
     if not isinstance(values, list):
         return 0
     return max((_longest(value) for value in values if isinstance(value, list)), default=len(values))
-
-
-def _mean_over_heads(values: Array) -> Array:
-    """The mean over the last axis of what is finite, nan where nothing is."""
-    known = numpy.isfinite(values)
-    counts, sums = known.sum(axis=-1), numpy.where(known, values, 0).sum(axis=-1)
-    return numpy.divide(sums, counts, out=numpy.full(counts.shape, numpy.nan), where=counts > 0)
 
 
 def _at(steps: list[int]) -> str:

@@ -27,8 +27,7 @@ from rankrise.watch._spectra import (
 )
 from rankrise.watch._units import Tensors, Unit
 
-# What float64 copies of one batch of heads may take on an accelerator: little beside a model, enough to fill
-# it.
+# Bytes of float64 copies of one batch of heads on an accelerator: little beside a model, enough to fill it.
 ACCELERATOR_BYTES = 2**27
 # Matrices up to this size are decomposed whole: the iteration would gain nothing.
 SMALL = 256
@@ -49,37 +48,45 @@ class UnitChange:
     now: Tensors
     variances: tuple[Tensors, Tensors] | None = None
 
+    def portions(self, product: str, accelerator_bytes: int) -> "Iterator[_Portion]":
+        """The heads in portions whose factors fit into the memory for one batch."""
+        left, right = (self.initial[role] for role in PRODUCTS[product])
+        room = CHUNK_BYTES if left.device.type == "cpu" else accelerator_bytes
+        each = 16 * (left[0].numel() + right[0].numel())  # float64, before and after
+        size, count = max(1, room // each), len(self.unit.heads)
+        now = self.now[PRODUCTS[product][0]]
+        shape = left.shape[1:], right.shape[1:], left.dtype, now.dtype, left.device, self.variances is None
+        for first in range(0, count, size):
+            heads = range(first, min(first + size, count))
+            yield _Portion(self, product, heads, shape, len(heads) * each, room)
+
 
 @dataclass(frozen=True)
-class _Piece:
-    """Some tracked heads of one product of a layer: few enough to be measured together."""
+class _Portion:
+    """Some tracked heads of one product of a layer. Portions of the same `shape` can share a batch."""
 
     change: UnitChange
     product: str
     heads: range
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """Pieces of the same shape can share a batch."""
-        left, right = (self.change.initial[role] for role in PRODUCTS[self.product])
-        now = self.change.now[PRODUCTS[self.product][0]]
-        return (
-            left.shape[1:],
-            right.shape[1:],
-            left.dtype,
-            now.dtype,
-            left.device,
-            self.change.variances is None,
-        )
-
-    @property
-    def size(self) -> int:
-        return len(self.heads) * _head_size(self.change.initial, self.product)
+    shape: tuple[Any, ...]
+    bytes: int
+    room: int
 
     def read(self) -> list[Tensor]:
         """Both factors before, both now; then the variances of their rounding errors, if given."""
         sides = (self.change.initial, self.change.now, *(self.change.variances or ()))
-        return [one for side in sides for one in _factors(self.change.unit, side, self.product, self.heads)]
+        return [factor for side in sides for factor in self.factors(side)]
+
+    def factors(self, weights: Tensors) -> Iterator[Tensor]:
+        """Both factors; keys and values that heads share are repeated."""
+        unit = self.change.unit
+        for role in PRODUCTS[self.product]:
+            factor = weights[role]
+            if role in ("key", "value") and len(factor) < len(unit.heads):
+                groups = list(dict.fromkeys(unit.group))
+                yield torch.stack([factor[groups.index(unit.group[head])] for head in self.heads])
+            else:
+                yield factor[self.heads.start : self.heads.stop]
 
 
 def measure(
@@ -87,8 +94,8 @@ def measure(
 ) -> Results:
     """The change of every product of every unit; a head with nan or inf in it comes out as nan."""
     results: Results = {}
-    batches: list[list[_Piece]] = []
-    unfilled: dict[tuple[object, ...], list[_Piece]] = {}  # the last batch of each shape
+    batches: list[list[_Portion]] = []
+    unfilled: dict[tuple[object, ...], list[_Portion]] = {}  # the last batch of each shape
     for change in changes:
         if not change.unit.is_layer:
             before, after = change.initial["matrix"], change.now["matrix"]
@@ -99,17 +106,16 @@ def measure(
                 values, norm = leading_values(before, after, top)
                 numbers = _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
             results[change.unit.name, "matrix"] = numbers
-        for product, _ in change.unit.products:
-            room, heads = _portions(change.unit, change.initial, product, accelerator_bytes)
-            for piece in (_Piece(change, product, some) for some in heads):
-                batch = unfilled.get(piece.shape, [])
-                if not batch or sum(other.size for other in batch) + piece.size > room:
+        for product in change.unit.products:
+            for portion in change.portions(product, accelerator_bytes):
+                batch = unfilled.get(portion.shape, [])
+                if not batch or sum(other.bytes for other in batch) + portion.bytes > portion.room:
                     batches.append(batch := [])
-                    unfilled[piece.shape] = batch
-                batch.append(piece)
+                    unfilled[portion.shape] = batch
+                batch.append(portion)
 
-    def measured(batch: list[_Piece]) -> Tensors:
-        read = [piece.read() for piece in batch]
+    def measured(batch: list[_Portion]) -> Tensors:
+        read = [portion.read() for portion in batch]
         tensors = [torch.cat(parts) if len(batch) > 1 else parts[0] for parts in zip(*read, strict=True)]
         factors, variances = tensors[:4], tensors[4:]
         with without_autocast(factors[0].device.type):
@@ -123,20 +129,18 @@ def measure(
             )
             return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
 
-    on_cpu = all(batch[0].shape[4].type == "cpu" for batch in batches)  # type: ignore[attr-defined]
+    on_cpu = all(portion.shape[4].type == "cpu" for portion, *_ in batches)
     found = in_parallel(measured, batches) if on_cpu else map(measured, batches)
     parts: dict[tuple[str, str], list[Tensors]] = {}
     for batch, numbers in zip(batches, found, strict=True):
         start = 0
-        for piece in batch:
-            here = slice(start, start := start + len(piece.heads))
+        for portion in batch:
+            here = slice(start, start := start + len(portion.heads))
             part = {kind: number[here] for kind, number in numbers.items()}
-            parts.setdefault((piece.change.unit.name, piece.product), []).append(part)
-    joined = {
-        place: {kind: torch.cat([part[kind] for part in several]) for kind in several[0]}
-        for place, several in parts.items()
-    }
-    return results | joined
+            parts.setdefault((portion.change.unit.name, portion.product), []).append(part)
+    for place, pieces in parts.items():
+        results[place] = {kind: torch.cat([piece[kind] for piece in pieces]) for kind in pieces[0]}
+    return results
 
 
 def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tensors:
@@ -148,36 +152,15 @@ def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tenso
             zero = torch.zeros_like(weights["matrix"][:1, :1]).expand_as(weights["matrix"])
             return {unit.name: difference_values(zero, weights["matrix"]).cpu().float()}
         found: Tensors = {}
-        for product, _ in unit.products:
-            _, portions = _portions(unit, weights, product, ACCELERATOR_BYTES)
-            parts = [factor_values(*_factors(unit, weights, product, some)).cpu() for some in portions]
+        for product in unit.products:
+            portions = UnitChange(unit, weights, weights).portions(product, ACCELERATOR_BYTES)
+            parts = [factor_values(*portion.factors(weights)).cpu() for portion in portions]
             found[unit.key(product)] = torch.cat(parts).float()
         return found
 
     on_cpu = all(tensor.device.type == "cpu" for weights in initial.values() for tensor in weights.values())
     found = in_parallel(values_of, units) if on_cpu else map(values_of, units)
     return {name: values for of_unit in found for name, values in of_unit.items()}
-
-
-def _portions(unit: Unit, weights: Tensors, product: str, accelerator_bytes: int) -> tuple[int, list[range]]:
-    """The bytes that there is room for, and the tracked heads in portions that fit."""
-    room = CHUNK_BYTES if weights[PRODUCTS[product][0]].device.type == "cpu" else accelerator_bytes
-    count, most = len(unit.heads), max(1, room // _head_size(weights, product))
-    return room, [range(start, min(start + most, count)) for start in range(0, count, most)]
-
-
-def _head_size(weights: Tensors, product: str) -> int:
-    """Bytes of a head's factors in float64, before and after."""
-    return sum(16 * weights[role][0].numel() for role in PRODUCTS[product])
-
-
-def _factors(unit: Unit, weights: Tensors, product: str, heads: range) -> Iterator[Tensor]:
-    """Both factors of some heads; keys and values that heads share are repeated."""
-    for role in PRODUCTS[product]:
-        if role in ("key", "value") and len(unit.groups) < len(unit.heads):
-            yield torch.stack([weights[role][unit.groups.index(unit.group[head])] for head in heads])
-        else:
-            yield weights[role][heads.start : heads.stop]
 
 
 def _numbers(values: Tensor, top: int, norm: Tensor | None = None, noise: Noise | None = None) -> Tensors:
@@ -208,7 +191,7 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     """
     row: dict[str, Any] = {}
     layers = [unit for unit in units if unit.is_layer]
-    for product, _ in layers[0].products if layers else []:
+    for product in layers[0].products if layers else ():
         found = [results.get((unit.name, product)) or _unknown(len(unit.heads)) for unit in layers]
         shared = [kind for kind in get_args(Kind) if all(kind in one for one in found)]
         row[product] = {kind: [_rounded(one[kind]) for one in found] for kind in shared}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.foundations.optional import require
 from rankrise.foundations.text_tables import text_table
 from rankrise.record.run import TrackedRun, load
 from rankrise.watch._steps import Direction, FoundStep, Scale, find_steps
@@ -71,35 +70,6 @@ class StagesFound:
         searched = f"searched for in {len(self.searched)} curves"
         return text_table(f"{count} by step {self.until}, {searched}", columns)
 
-    def numbers(self, steps: Any) -> np.ndarray:
-        """How many stages are over at each of `steps`: a column that marks the stages in a run's tables.
-
-        >>> stages = FoundStage(30, (28, 33), 1.0, {}), FoundStage(70, (69, 71), 0.95, {})
-        >>> found = StagesFound(stages, ("loss",), 100)
-        >>> found.numbers([1, 30, 50, 70, 100]).tolist()
-        [0, 1, 1, 2, 2]
-        """
-        return np.searchsorted([stage.step for stage in self.stages], steps, side="right")
-
-    def table(self) -> Any:
-        """A pandas table with a row for each stage and curve that steps in it."""
-        pandas = require("pandas", extra="tables", purpose="A table of stages")
-        rows = [
-            {
-                "stage": number,
-                "step": stage.step,
-                "low": stage.interval[0],
-                "high": stage.interval[1],
-                "probability": stage.probability,
-                "curve": name,
-                "before": step.before,
-                "after": step.after,
-            }
-            for number, stage in enumerate(self.stages, 1)
-            for name, step in stage.curves.items()
-        ]
-        return pandas.DataFrame(rows)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, as `rankrise watch --json` prints them."""
         return asdict(self)
@@ -111,7 +81,6 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     A stage of a tracked run is a step of the loss, or a step that two or more other curves take at once: a
     run has dozens of curves, and each alone finds a step in noise now and then.
 
-    >>> import numpy as np
     >>> steps = np.arange(1, 2001)
     >>> loss = np.where(steps < 800, 2.3, 1.1) * np.exp(0.02 * np.random.default_rng(0).standard_normal(2000))
     >>> found = find_stages([Curve("loss", steps, loss, direction="down")])
@@ -122,24 +91,21 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
         run = load(run)
     curves = list(curves_of(run) if isinstance(run, TrackedRun) else run)
     found = {
-        curve.name: find_steps(
-            curve.steps,
-            curve.values,
-            direction=curve.direction,
-            scale=curve.scale,
-            probability=probability,
+        one.name: find_steps(
+            one.steps, one.values, direction=one.direction, scale=one.scale, probability=probability
         )
-        for curve in curves
+        for one in curves
     }
     named_steps = [(name, step) for name, steps in found.items() for step in steps or ()]
 
     # Steps of different curves that happen at once make a group, which begins with its clearest step.
     groups: list[tuple[FoundStep, dict[str, FoundStep]]] = []
-    for name, step in sorted(named_steps, key=lambda named: _ratio(_span(named[1]))):
+    for name, step in sorted(named_steps, key=lambda named: _ratio(named[1].span)):
         near = [
             (abs(math.log(step.time / first.time)), place)
             for place, (first, group) in enumerate(groups)
-            if name not in group and (_holds(step, first.time) or _holds(first, step.time))
+            if name not in group
+            and (step.span[0] <= first.time <= step.span[1] or first.span[0] <= step.time <= first.span[1])
         ]
         if near:
             groups[min(near)[1]][1][name] = step
@@ -166,6 +132,13 @@ def curves_of(run: TrackedRun) -> Iterator[Curve]:
     leading singular values; for every product the stable rank of all heads together, where there are several
     layers. Steps at which a head is nan, or the change of most heads is rounding noise, are left out.
     """
+
+    def usable(ranks: np.ndarray, noisy: np.ndarray) -> np.ndarray:
+        known = np.isfinite(ranks).reshape(len(ranks), -1)
+        count, noise = known.sum(1), noisy.reshape(len(ranks), -1).sum(1)
+        clear: np.ndarray = (count == known.any(0).sum()) & (2 * noise <= count)
+        return clear
+
     recorded = run.steps()
     if "loss" in recorded:
         yield Curve("loss", recorded["step"], recorded["loss"], direction="down")
@@ -174,33 +147,16 @@ def curves_of(run: TrackedRun) -> Iterator[Curve]:
         values = np.nansum(run.top(product), axis=(2, 3))
         for place, layer in enumerate(run.layers):
             name, heads = f"{layer['name']} {product}", ranks[:, place]
-            clear = _usable(heads, noisy[:, place])
+            clear = usable(heads, noisy[:, place])
             heads = heads[:, ~np.isnan(heads).all(0)]
             median = np.median(heads, axis=1) if heads.size else np.zeros(len(heads))
             steps, total = run.measured[clear], values[clear, place]
             yield Curve(f"{name} stable rank", steps, median[clear], alone=False)
             yield Curve(f"{name} singular values", steps, total, scale="linear", alone=False)
         if len(run.layers) > 1:  # of one layer, it would only repeat that layer's curve
-            clear = _usable(ranks, noisy)
+            clear = usable(ranks, noisy)
             total = np.nansum(ranks, axis=(1, 2))[clear]
             yield Curve(f"all {product} stable rank", run.measured[clear], total, alone=False)
-
-
-def _usable(ranks: np.ndarray, noisy: np.ndarray) -> np.ndarray:
-    """The steps at which no head that was ever measured is nan, and at most half of them are noise."""
-    known = np.isfinite(ranks)
-    count, heads = known.sum(tuple(range(1, ranks.ndim))), known.any(0).sum()
-    usable: np.ndarray = (count == heads) & (2 * noisy.sum(tuple(range(1, noisy.ndim))) <= count)
-    return usable
-
-
-def _holds(step: FoundStep, time: float) -> bool:
-    low, high = _span(step)
-    return low <= time <= high
-
-
-def _span(step: FoundStep) -> tuple[float, float]:
-    return min(step.interval[0], step.extent[0]), max(step.interval[1], step.extent[1])
 
 
 def _ratio(interval: tuple[float, float]) -> float:

@@ -1,10 +1,10 @@
 """The steps of one curve, each with an interval and a probability.
 
-A step changes the curve at least twice as much as windows of its length just before and just after. The
-length before is taken in time and the length after in log time, the stricter of the two on each side. So no
-sum of decaying exponentials (power laws, stretched exponentials and saturating curves are such sums) has a
-step, nor has its logarithm: it falls most before. Nor has any power of time, nor an exponential that grows:
-they change most after.
+A step changes a curve at least twice as much as windows of its length just before and just after. The length
+before is taken in time and the length after in log time, the stricter of the two on each side. So no sum of
+decaying exponentials (power laws, stretched exponentials and saturating curves are such sums) has a step, nor
+has its logarithm: it falls most before. Nor has any power of time, nor an exponential that grows: they change
+most after.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,15 @@ NOISE_SHARE, FLOOR = 0.3, 0.25
 BUMP = 0.5
 # What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces.
 FINEST = LEAST / 10
+BINS = 200
+# Lengths of the blocks over which noise is measured, in points.
+BLOCKS = (1, 2, 4)
+# The median and the 90 % quantile of the size of a standard normal number.
+MEDIAN, UPPER = 0.6745, 1.645
+# Noise is measured over at least this many points around each: it changes in the course of training.
+NEIGHBOURS = 40
+# Expected pieces of a curve, a priori.
+PIECES = 10.0
 
 Direction = Literal["down", "up"]
 Scale = Literal["log", "linear"]
@@ -50,6 +59,11 @@ class FoundStep:
     before: float
     after: float
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """All of `interval` and `extent`."""
+        return min(self.interval[0], self.extent[0]), max(self.interval[1], self.extent[1])
+
 
 def find_steps(
     times: Sequence[float] | np.ndarray,
@@ -65,15 +79,6 @@ def find_steps(
     step's probability is the share of draws of the noiseless curve that have it. A step down reaches a new
     low, and a step up a level that is kept: a spike is neither. Take a "linear" `scale` for what grows out of
     nothing, such as a singular value.
-
-    >>> steps = np.arange(1, 3001)
-    >>> noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(3000))
-    >>> decay = steps**-0.3 * noise
-    >>> find_steps(steps, decay)
-    []
-    >>> [found] = find_steps(steps, decay * np.where(steps > 1000, 0.7, 1.0))
-    >>> found.interval[0] <= 1000 <= found.interval[1], round(found.after / found.before, 1)
-    (True, 0.7)
     """
     clock, values = np.asarray(times, dtype=np.float64), np.asarray(curve, dtype=np.float64)
     usable = np.isfinite(values) & np.isfinite(clock) & (clock > 0)
@@ -104,15 +109,21 @@ def find_steps(
         else:
             heights = -np.minimum.accumulate(drawn)
         for first, last in windows.steps(heights):
+            start, end = clock[first], clock[last]
+            size = heights[last] - heights[first]
             if direction == "up":  # more than the end of a dip, in the half of the time so far before it
-                before = drawn[np.searchsorted(clock, clock[first] / 2) : first + 1]
+                before = drawn[np.searchsorted(clock, start / 2) : first + 1]
                 counts = before.max() <= (drawn[first] + drawn[last]) / 2
-            else:
-                counts = _falls(clock, drawn, heights, (first, last), floor, noise)
+            else:  # a drop from a plateau, not from a bump in a time as long before
+                before = slice(np.searchsorted(clock, 2 * start - end), first + 1)
+                counts = (drawn + heights)[before].max() <= BUMP * size
+                # Down at the size of its noise, by enough of its fall so far.
+                highest, above, below = np.exp(-heights[[0, first, last]])
+                if above - floor <= noise and above - below < LEAST * (highest - below):
+                    counts = False
             if counts:
                 half = (heights[first] + heights[last]) / 2
                 middle = first + int(np.searchsorted(heights[first : last + 1], half))
-                start, end = clock[first], clock[last]
                 levels = np.interp((2 * start - end, end * end / start), clock, heights)
                 found.append((number, clock[middle - 1], clock[middle], start, end, *levels))
 
@@ -122,14 +133,14 @@ def find_steps(
 
     steps = []
     for share, group in _groups(np.array(found).reshape(-1, 7), probability):
-        _, begins, ends, starts, stops, before, after = group.T
+        _, begins, ends, starts, stops, low, high = group.T
         step = FoundStep(
             time=float(np.median(np.sqrt(begins * ends))),
             interval=(float(np.quantile(begins, 0.05)), float(np.quantile(ends, 0.95))),
             extent=(float(np.median(starts)), float(np.median(stops))),
             probability=share,
-            before=level(before),
-            after=level(after),
+            before=level(low),
+            after=level(high),
         )
         steps.append(step)
     return sorted(steps, key=lambda step: step.time)
@@ -180,24 +191,6 @@ class Windows:
         return joined
 
 
-def _falls(
-    times: np.ndarray,
-    curve: np.ndarray,
-    heights: np.ndarray,
-    window: tuple[int, int],
-    floor: float,
-    noise: float,
-) -> bool:
-    """Whether a loss drops from a plateau, not from a bump in a time as long before; and, once it is down to
-    the size of its noise, by enough of its fall so far to count."""
-    first, last = window
-    start, above, below = np.exp(-heights[[0, first, last]])
-    if above - floor <= noise and above - below < LEAST * (start - below):
-        return False
-    before = slice(np.searchsorted(times, 2 * times[first] - times[last]), first + 1)
-    return bool((curve + heights)[before].max() <= BUMP * (heights[last] - heights[first]))
-
-
 def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarray]]:
     """The same step in many draws, with the share of the draws that have it.
 
@@ -221,20 +214,6 @@ def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarr
             groups.append((share, found[member]))
         found = found[~member]
     return groups
-
-
-# ----------------------------------------------------------------------------------------------------------
-# A noisy curve as averages over bins, and draws of the noiseless curve behind them.
-
-BINS = 200
-# Lengths of the blocks over which noise is measured, in points.
-BLOCKS = (1, 2, 4)
-# The median and the 90 % quantile of the size of a standard normal number.
-MEDIAN, UPPER = 0.6745, 1.645
-# Noise is measured over at least this many points around each: it changes in the course of training.
-NEIGHBOURS = 40
-# Expected pieces of a curve, a priori.
-PIECES = 10.0
 
 
 def binned(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from torch import distributed, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
-from rankrise.record.folder import LEFT_OUT, RUN, Record, checksum, spectra_path
+from rankrise.record.folder import RUN, Record, spectra_path
 from rankrise.record.lock import Lock
 from rankrise.watch._begin import begin
 from rankrise.watch._ceilings import PRODUCTS, adapter_of
@@ -36,9 +36,9 @@ from rankrise.watch._measure import (
     summary_of,
 )
 from rankrise.watch._schedule import Schedule
-from rankrise.watch._staging import Coming, Copy, Number, Staging
+from rankrise.watch._staging import Copy, Number, Staging
 from rankrise.watch._streams import Stream, Streams
-from rankrise.watch._units import Choice, find_units, named
+from rankrise.watch._units import find_units, several
 from rankrise.watch._worker import Troubles, Worker, log
 
 
@@ -96,29 +96,26 @@ class RankTracker:
     ) -> None:
         if keep not in ("model", "cpu") or top < 1:
             raise RankriseError(f"keep is {keep!r} and top {top}: pass 'model' or 'cpu', and 1 or more.")
-        choice = Choice.of(products, layers, heads, matrices)
         self.folder = Path(folder)
         self._model, self._schedule, self._top = model, schedule, top
         self._troubles = Troubles(strict)
         self._streams = Streams(streams, self._troubles.note)
         self._last: int | None = None
-        self._has_loss = False  # the last step
         self._on = self._closed = False
-        self._off = ""  # why nothing is recorded, if something should be
         if check is not None:
             proof = check_heads(model, check)
             if proof.limits or not proof.proved:
                 warnings.warn(f"Heads of the tracked model: {proof}", stacklevel=2)
-        self._units = find_units(model, choice)
+        self._units = find_units(model, products, layers, heads, matrices)
         if _rank() != 0:
             self._take_part()
             return
-        self._staging = Staging(self._units, keep, self._troubles.lose)
+        self._staging = Staging(model, self._units, keep, self._troubles.lose)
         about = {
             "model": type(unwrap(model)).__name__,
             "settings": {
                 "schedule": schedule.to_dict(),
-                "products": [product for product in PRODUCTS if product in choice.products],
+                "products": [product for product in PRODUCTS if product in several(products)],
                 "top": top,
                 "keep": keep,
                 "digits": DIGITS,
@@ -128,30 +125,29 @@ class RankTracker:
             "extra": dict(extra or {}),
             "adapter": adapter_of(model, [unit.module for unit in self._units]),
         }
-        lock = None
         try:
-            lock = Lock(self.folder)
-            self._beginning = begin(self.folder, self._units, self._staging.initial, about, overwrite)
-            self._record = Record(self.folder)
-        except BaseException as error:
-            if lock is not None:
-                lock.release()
-            if strict or not isinstance(error, OSError):
+            self._lock = Lock(self.folder)
+            try:
+                self._beginning = begin(self.folder, self._units, self._staging.initial, about, overwrite)
+                self._record = Record(self.folder)
+            except BaseException:
+                self._lock.release()
                 raise
-            self._off = f"opening {self.folder} failed ({error})"
-            self._troubles.note(f"opening {self.folder}", error, "nothing of this run is recorded")
+        except OSError as error:
+            if strict:
+                raise
+            self._troubles.lose(f"opening {self.folder}", error, "nothing of this run is recorded")
             return
-        self._lock, self._last_weights = lock, ""
         self._worker = Worker(self._staging.on_accelerator, self._attempt)
         self._process = os.getpid()
-        self._on, self._begun = True, not self._beginning.resumed
-        atexit.register(self._leave)
+        self._on, self._touched = True, not self._beginning.resumed
+        atexit.register(self._close, finished=False)
         log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
 
     @property
     def lost(self) -> str:
         """Why something is missing from the record that should be on disk; empty while nothing is."""
-        return self._off or self._troubles.lost
+        return self._troubles.lost
 
     def step(self, step: int, loss: Number | None = None, **metrics: Number) -> None:
         """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
@@ -171,14 +167,14 @@ class RankTracker:
 
     def wait(self) -> None:
         """Wait until the steps so far are written; `flush` also makes them outlast a power cut."""
-        if self._on and not self._forked:
+        if self._on:
             self._worker.wait()
             self._troubles.check()
 
     def flush(self) -> None:
         """Wait until all steps so far are on the disk: call it before the trainer saves a checkpoint. `lost`
         says if something could not be written."""
-        if self._on and not self._forked:
+        if self._on:
             self._worker.wait()
             self._attempt("writing to disk", self._record.sync)
             self._troubles.check()
@@ -210,8 +206,8 @@ class RankTracker:
         heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
         about = f"{type(unwrap(self._model)).__name__}: {heads} heads in {len(layers)} layers"
         about += f", {others} other matrices" * bool(others) + f"; in {self.folder}"
-        about += f", off: {self.lost}" if self._off else ", closed" * self._closed
-        notes = dict.fromkeys(note for unit in layers for note in unit.notes)
+        about += ", closed" * self._closed + f", incomplete: {self.lost}" * bool(self.lost)
+        notes = dict.fromkeys(note for unit in layers for note in unit.about["notes"])
         return f"RankTracker({'; '.join([about, *notes])})"
 
     # A step, on the training thread.
@@ -221,19 +217,7 @@ class RankTracker:
             raise RankriseError(f"step is {step}: pass 0 or more, counting on over epochs.")
         if self._closed:
             raise RankriseError(f"the tracker of {self.folder} is closed: call step before close.")
-        if self._forked:
-            raise RankriseError(
-                f"the tracker of {self.folder} belongs to the process that this one was forked from: call "
-                "step there."
-            )
         last, self._last = self._last, step
-        if step == last and "loss" in numbers and self._has_loss:
-            self._troubles.once(
-                "losses given again",
-                f"step {step} was given a second loss, which replaces the first; pass a step that goes up "
-                "with every optimizer step.",
-            )
-        self._has_loss = "loss" in numbers or (step == last and self._has_loss)
         due = step != last and self._schedule.due(step)
         if self._on and (last is None or step < last):
             self._go_back(step, last)
@@ -257,27 +241,8 @@ class RankTracker:
                         f"some {what} are left out; pass a Schedule with fewer steps to choose which.",
                     )
         if numbers:
-            self._take_numbers(step, moment, numbers)
-
-    def _take_numbers(self, step: int, moment: float, numbers: Mapping[str, Number]) -> None:
-        taken: dict[str, Coming] = {}
-        left_out: dict[str, str] = {}
-        for name, number in numbers.items():
-            try:
-                taken[name] = self._staging.number(name, number)
-            except RankriseError as error:
-                left_out[name] = str(error).rstrip(".")
-                self._troubles.note(f"recording {name}", error)
-
-        def write() -> None:
-            found = {name: number() if callable(number) else number for name, number in taken.items()}
-            try:
-                reasons = {LEFT_OUT: left_out} if left_out else {}
-                self._record.add_step(step, {"time": moment, **found, **reasons})
-            finally:  # on a full disk, streams go on
-                self._streams.write(step, found)
-
-        self._worker.put("writing a step", write)
+            arrived = self._staging.numbers(numbers, self._troubles.note)
+            self._worker.put("writing a step", lambda: self._write(step, moment, arrived()))
 
     def _take_part(self) -> None:
         """Gather what is sharded, because the process that keeps the record does."""
@@ -288,26 +253,26 @@ class RankTracker:
     def _go_back(self, step: int, last: int | None) -> None:
         """The run starts at `step`, or goes back there from `last`: drop what was recorded from there on."""
         self._worker.wait()
-        begun = self._beginning
+        begun, record = self._beginning, self._record
         try:
-            kept = self._record.steps.before(step)[0] + self._record.ranks.before(step)[0] > 0
+            kept = record.steps.before(step)[0] + record.ranks.before(step)[0]
             if last is None and begun.resumed:
-                if not begun.may_start_over and not kept:
+                if not kept and (begun.finished or not begun.same):
                     what = "this run, finished," if begun.finished else "a run with other initial weights"
                     raise RankriseError(
                         f"{self.folder} holds {what} and continuing at step {step} would replace all of it: "
                         "pass another folder, or overwrite=True to start over."
                     )
-                self._record.write_about(begun.info)  # it is not finished any more
-            self._begun = True
-            dropped = self._record.cut(step)
+                record.write_about(begun.info)  # it is not finished any more
+            self._touched = True
+            dropped = record.cut(step)
         except Exception as error:
-            self._close(finished=None)
-            self._off = f"continuing the run failed ({error})"
+            self._touched = False
+            self._close(finished=False)
             if last is None and isinstance(error, RankriseError):
-                self._troubles.refused = error
+                self._troubles.lost, self._troubles.refused = str(error), error
             else:
-                self._troubles.note("continuing the run", error, "nothing more of this run is recorded")
+                self._troubles.lose("continuing the run", error, "nothing more of this run is recorded")
             return
         if dropped and (begun.finished or last is not None):
             log.warning(
@@ -316,23 +281,25 @@ class RankTracker:
                 *(step, self.folder, dropped),
             )
         if last is None and not spectra_path(self.folder, None).exists():
-
-            def write_initial() -> None:
-                with self._staging.beside():
-                    values = initial_spectra(self._units, begun.initial)
-                self._record.add_spectra(None, values)
-
-            self._worker.put("measuring the initial weights", write_initial)
+            self._worker.put("measuring the initial weights", self._measure_initial)
 
     # Jobs, on the worker's thread.
 
-    def _measure(self, step: int, moment: float, full: bool, copy: Copy, last: bool = False) -> None:
-        """The change of every unit at a step; if that is recorded already, what it lacks. The `last` weights
-        are remembered by their checksum: a model that has them may go on with the run."""
+    def _write(self, step: int, moment: float, numbers: dict[str, float]) -> None:
+        try:
+            self._record.steps.append(step, {"time": moment, **numbers})
+        finally:  # on a full disk, streams go on
+            self._streams.write(step, numbers)
+
+    def _measure_initial(self) -> None:
+        with self._staging.beside():
+            values = initial_spectra(self._units, self._beginning.initial)
+        self._record.add_spectra(None, values)
+
+    def _measure(self, step: int, moment: float, full: bool, copy: Copy) -> None:
+        """The change of every unit at a step; if that is recorded already, what it lacks."""
         known = self._record.ranks.last == step
         with self._staging.arrived(copy) as weights:
-            if last and len(weights) == len(self._units):
-                self._last_weights = checksum(named(self._units, weights))
             if known and spectra_path(self._record.folder, step).exists():
                 return
             changes = [
@@ -344,13 +311,13 @@ class RankTracker:
         if full:
             self._record.add_spectra(step, spectra_of(self._units, results))
         if not known:
-            self._record.add_ranks(step, {"time": moment, **row_of(self._units, results)})
+            self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
             self._streams.write(step, summary_of(self._units, results))
 
     # The end, and what goes wrong.
 
     def _end(self, finished: bool, stopped: str = "") -> None:
-        if self._closed or self._forked:
+        if self._closed:
             return
         self._closed = True
         if finished:
@@ -368,31 +335,25 @@ class RankTracker:
         self._worker.wait()  # until there is room
         copy, moment = self._staging.take(), round(time.time(), 3)
         assert copy is not None
-        self._worker.put("measuring", lambda: self._measure(step, moment, True, copy, last=True))
+        self._worker.put("measuring", lambda: self._measure(step, moment, True, copy))
 
-    def _close(self, finished: bool | None, stopped: str = "") -> None:
-        """`finished` is None if the folder is another run's, of which nothing is touched. `stopped` is what
-        broke the run off. A run that has lost something is not finished."""
-        if not self._on:
+    def _close(self, finished: bool, stopped: str = "") -> None:
+        """`stopped` is what broke the run off. A run that has lost something is not finished; one that was
+        resumed and got no step stays as it was."""
+        if not self._on or os.getpid() != self._process:  # a forked copy leaves the record alone
             return
         self._on = False
-        atexit.unregister(self._leave)
+        atexit.unregister(self._close)
         self._worker.close()
-        if finished is not None and self._begun:
+        if self._touched:
             self._attempt("writing to disk", self._record.sync)
-            stopped = stopped or self._troubles.lost
+            stopped = stopped or self.lost
             info = self._beginning.info | {"finished": now() if finished and not stopped else None}
-            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._last_weights}
-            info |= {"stopped": stopped} if stopped else {}
+            info |= {"left_out": dict(self._troubles.counts)} | ({"stopped": stopped} if stopped else {})
             self._attempt(f"writing {RUN}", lambda: self._record.write_about(info))
         self._attempt("closing", self._record.close)
         self._lock.release()
         self._streams.close()  # last: whatever becomes of them, the record is whole
-
-    def _leave(self) -> None:
-        """At the end of the process without `close`: everything so far is written, and the run unfinished."""
-        if not self._forked:
-            self._close(finished=False)
 
     def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
         try:
@@ -402,11 +363,6 @@ class RankTracker:
             if lost and isinstance(error, (OSError, RankriseError)):  # logged once, whatever was written
                 doing, error = "recording", RankriseError(lost)
             self._troubles.lose(doing, error, "nothing more of this run is recorded" if lost else "")
-
-    @property
-    def _forked(self) -> bool:
-        """Whether this is a copy in a forked process: the process that made the tracker keeps the record."""
-        return self._on and os.getpid() != self._process
 
 
 def _capturing() -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 import queue
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -67,25 +66,21 @@ class Troubles:
         self.lost = self.lost or f"{doing} failed ({first_line(error).rstrip('.')})"
         self.note(doing, error, remedy)
 
-    def note(self, doing: str, error: BaseException, remedy: str = "") -> None:
+    def note(self, doing: str, error: BaseException, remedy: str = "tracking goes on without it") -> None:
         """A failure that loses nothing of the record."""
         self.counts[doing] += 1
+        cause = (doing, type(error), getattr(error, "errno", None))
         if not isinstance(error, Exception):  # SystemExit must not end training when it is raised
             error = RuntimeError(repr(error))
         if self.strict:
             self.refused = self.refused or error
-            return
-        text = re.sub(r"0x[0-9a-f]+|\d+", "#", str(error))
-        cause = (doing, type(error), getattr(error, "errno", None) or text)
-        if cause in self._logged:
-            return
-        self._logged.add(cause)
-        goes_on = "as soon as the folder can be written" if isinstance(error, OSError) else "without it"
-        log.error(
-            "Tracking: %s failed (%s: %s). Training goes on; %s. Logged once for this cause.",
-            *(doing, type(error).__name__, error, remedy or f"tracking goes on {goes_on}"),
-            exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
-        )
+        elif cause not in self._logged:
+            self._logged.add(cause)
+            log.error(
+                "Tracking: %s failed (%s: %s). Training goes on; %s. Logged once for this cause.",
+                *(doing, type(error).__name__, error, remedy or "tracking goes on as soon as it can"),
+                exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
+            )
 
     def once(self, what: str, sentence: str) -> None:
         """Count something, and warn the first time."""

@@ -1,21 +1,17 @@
-"""Histories of revisions on a hub: only what is measured is fetched, however bad the connection."""
+"""Histories of revisions on the Hugging Face Hub: the record of the same series on disk."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import huggingface_hub
 import pytest
 import series_of_checkpoints as made
 import torch
-from hub_server import TOKEN, HubServer
+from hub_server import HubServer
 from safetensors.torch import load_file
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._history import hub as ours
 
 STEPS = [0, 10, 20]
 
@@ -42,7 +38,6 @@ def hub(series, monkeypatch):
     template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
     for module in (huggingface_hub.constants, huggingface_hub.file_download):  # the second before version 1
         monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
-    monkeypatch.setattr(ours, "WAITS", (0.0,) * 4)
     yield server
     server.close()
 
@@ -52,9 +47,11 @@ def ranks_of(run):
     return [(row["step"], row["KQ"], row["VO"]) for row in rows]
 
 
-def test_it_is_the_record_of_the_same_series_on_disk(hub, expected, tmp_path):
+def test_it_is_the_record_of_the_same_series_on_disk(hub, series, expected, tmp_path):
     plan = watch.history_plan("someone/tiny")
     assert plan.left_out == ("main",)
+    assert plan.bytes == sum((series / f"step{step}" / "model.safetensors").stat().st_size for step in STEPS)
+    hub.faults = ["limit"]
     run = watch.history(plan, tmp_path / "run")
     assert ranks_of(run) == expected
     row = (run.folder / "ranks.jsonl").read_text().splitlines()[1]
@@ -62,29 +59,9 @@ def test_it_is_the_record_of_the_same_series_on_disk(hub, expected, tmp_path):
     assert not (run.folder / ".fetched").exists()
 
 
-def test_of_large_files_only_the_attention_is_fetched(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(ours, "TABLE", 1000)  # so that the table takes two requests
-    monkeypatch.setattr(ours, "GAP", 0)
-    plan = watch.history_plan("someone/tiny")
-    hub.sent = 0
-    watch.history(plan, tmp_path / "run")
-    whole = sum((folder / "model.safetensors").stat().st_size for folder in set(hub.revisions.values()))
-    tables = 3 * 6_000
-    assert plan.bytes <= hub.sent <= plan.bytes + tables < whole
-
-
-def test_a_dropped_connection_a_rate_limit_and_a_busy_hub_are_waited_out(hub, expected, tmp_path):
-    hub.faults = ["busy"]
-    plan = watch.history_plan("someone/tiny")
-    hub.faults = ["drop", "", "limit", "drop", "limit", "", "short", "drop"]
-    run = watch.history(plan, tmp_path / "run")
-    assert hub.faults == []
-    assert ranks_of(run) == expected
-
-
 def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
     plan = watch.history_plan("someone/tiny")
-    hub.faults = ["", "", "", "missing"]
+    hub.faults = ["", "missing"]
     with pytest.raises(RankriseError, match=r"someone/tiny at step\d+"):
         watch.history(plan, tmp_path / "run")
     assert not watch.load(tmp_path / "run").finished
@@ -94,8 +71,7 @@ def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
             watch.history_plan(place, base=base)
 
 
-def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(ours, "PART", 10_000)
+def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path):
     pickled = tmp_path / "pickled"
     pickled.mkdir()
     torch.save(load_file(series / "step10" / "model.safetensors"), pickled / "pytorch_model.bin")
@@ -107,25 +83,3 @@ def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path, monkeypa
     made.save(tmp_path / "sharded", model, shard=True)
     hub.revisions |= {"step10": pickled, "step20": tmp_path / "sharded"}
     assert ranks_of(watch.history("someone/tiny", tmp_path / "run")) == expected
-
-
-@pytest.mark.slow
-def test_the_command_uses_endpoint_and_token_of_the_library_and_shows_neither(series, tmp_path):
-    revisions = {f"step{step}": series / f"step{step}" for step in STEPS}
-    server = HubServer("someone/tiny", revisions, private=True)
-    hub = {"HF_ENDPOINT": server.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "hf")}
-    words = ["-m", "rankrise", "history", "someone/tiny", "--run", str(tmp_path / "run"), "--last=10"]
-    try:
-        found = subprocess.run(
-            [sys.executable, *words], env=os.environ | hub, capture_output=True, text=True, check=False
-        )
-    finally:
-        server.close()
-    assert found.returncode == 0, found.stderr
-    assert watch.load(tmp_path / "run").measured.tolist() == [0, 10]
-    with_token = [token for path, _, token in server.asked if "someone/tiny" in path]
-    assert with_token
-    assert all(with_token)
-    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
-    for text in (TOKEN, "signed"):
-        assert text not in found.stdout + found.stderr + written.decode(errors="replace")

@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import write_text
 from rankrise.foundations.progress import Meter, unseen
@@ -16,7 +18,7 @@ from rankrise.record.folder import RANKS, Record, has_run, read_lines, read_run,
 from rankrise.record.lock import Lock
 from rankrise.record.run import TrackedRun, load
 from rankrise.watch._batches import use_threads
-from rankrise.watch._begin import begin, read_initial
+from rankrise.watch._begin import begin
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._history.plan import Entry, HistoryPlan, LocalCheckpoint, history_plan
 from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
@@ -24,7 +26,7 @@ from rankrise.watch._rounding import variances
 from rankrise.watch._units import Tensors, Unit
 
 FETCHED = ".fetched"
-"""Folder in the run's for checkpoints that are fetched or measured."""
+"""Folder in the run's for the checkpoint that is fetched and measured."""
 # Weights that are read and measured together: small enough to hold two parts, enough work for all cores.
 PART_BYTES = 2**27
 # Bytes of float64 copies of heads on an accelerator, which a history has to itself.
@@ -56,17 +58,6 @@ def history(
 
     An interrupted run resumes. Each row has the name of its checkpoint, its commit or fingerprint, and the
     noise floor of rounding.
-
-    >>> import tempfile, torch
-    >>> from safetensors.torch import save_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for step in (0, 10, 20):
-    ...         Path(folder, f"step{step}").mkdir()
-    ...         weights = {"fc.weight": torch.eye(3) + step * torch.ones(3, 3)}
-    ...         save_file(weights, f"{folder}/step{step}/model.safetensors")
-    ...     found = history(folder, f"{folder}/run", matrices="*")
-    ...     found.measured, found.stable_rank("fc.weight").round(3)
-    (array([ 0, 10, 20]), array([0., 1., 1.]))
     """
     if isinstance(series, HistoryPlan):
         if choices:
@@ -74,16 +65,31 @@ def history(
         plan = series
     else:
         plan = history_plan(series, **choices)
-    folder, about = Path(run), _about_run(plan, note)
+    folder = Path(run)
     sources = [entry.source for entry in plan.checkpoints]
     paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
     if any(folder.resolve() in (path, path.parent) for path in paths):
         raise RankriseError(f"{folder} holds the checkpoints: pass a folder for the history alone.")
+    base = {"name": plan.begun.name if plan.base else "previous", "key": plan.begun.source.key()}
     if has_run(folder):
-        _refuse_other_settings(plan, about, folder)  # before anything is written into another run
+        held = read_run(folder, "tracked")
+        if "history" not in held["extra"]:
+            raise RankriseError(
+                f"{folder} is a run that is not a history of checkpoints: pass another folder."
+            )
+        if (held["settings"]["top"], held["extra"]["history"]["base"]) != (plan.top, base):
+            raise RankriseError(f"{folder} was measured with another top or base: pass the same.")
+    of = {"series": plan.series, "base": base, "since": plan.since, "left_out": list(plan.left_out)}
+    products = dict.fromkeys(product for unit in plan.units for product in unit.products)
+    about = {
+        "model": plan.model,
+        "settings": {"products": list(products), "top": plan.top},
+        "device": plan.device,
+        "note": note,
+        "extra": {"history": of, "notes": list(plan.notes)},
+    }
     lock = Lock(folder)
     try:
-        shutil.rmtree(folder / FETCHED, ignore_errors=True)
         _carry_out(plan, folder, about, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
@@ -93,7 +99,7 @@ def history(
 
 def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Meter) -> None:
     """Measure the checkpoints that have no row yet, and write their rows."""
-    units, entries, begun = plan.model.units, plan.checkpoints, plan.begun
+    units, entries, begun = plan.units, plan.checkpoints, plan.begun
     # The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
     rows = [entry for entry in entries if entry != begun or entry.step == 0]
     held = {row["step"]: row for row in read_lines(folder / RANKS)}
@@ -108,20 +114,29 @@ def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Me
     pairs = [[entry] if plan.base else [plan.before(entry), entry] for entry in missing]
     needed = dict.fromkeys(one for pair in pairs for one in pair if one != begun)
 
-    info, before = _begin(plan, folder, about)
+    weights: dict[str, Tensors] | None = None
+    if not has_run(folder):
+        with _fetched(plan, begun, folder) as checkpoint:
+            weights = {unit.name: found for unit, found in _read(plan, checkpoint, begun, "cpu")}
+    beginning = begin(folder, units, weights, about)
+    info, initial = beginning.info, beginning.initial
+    before: Part = {}
+    for unit in units:
+        placed = {role: tensor.to(plan.device) for role, tensor in initial[unit.name].items()}
+        if unit.is_layer:  # factors [heads, d, r] with each column in one piece, as measuring takes them
+            placed = {role: tensor.mT.contiguous().mT for role, tensor in placed.items()}
+        before[unit.name] = _with_variances(unit, placed)
     record = Record(folder)
-    info |= {"finished": None}
     record.write_about(info)
     try:
         if not spectra_path(folder, None).exists():
-            initial = {name: weights for name, (weights, _) in before.items()}
-            record.add_spectra(None, initial_spectra(units, initial))
+            record.add_spectra(None, initial_spectra(units, {name: one for name, (one, _) in before.items()}))
         with meter("measuring", len(entries), "checkpoints") as move_to:
             move_to(len(entries) - len(missing))
             results: Results = {}
             after: Part = {}
-            beginning = [(begun, before, True)] if begun in missing else []
-            for entry, part, is_last in chain(beginning, _one_ahead(_parts(plan, folder, list(needed)))):
+            first = [(begun, before, True)] if begun in missing else []
+            for entry, part, is_last in chain(first, _one_ahead(_parts(plan, folder, list(needed)))):
                 if plan.base is None:
                     after |= part
                 if entry in missing:
@@ -136,7 +151,7 @@ def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Me
                     if is_last:
                         record.add_spectra(entry.step, spectra_of(units, results))
                         row = {"checkpoint": entry.name} | _keys(plan, entry) | row_of(units, results)
-                        record.add_ranks(entry.step, row)
+                        record.ranks.append(entry.step, row)
                         results = {}
                         missing.remove(entry)
                         move_to(len(entries) - len(missing))
@@ -147,80 +162,72 @@ def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Me
         info["stopped"] = first_line(error)
         raise
     finally:
-        try:
-            if not record.lost:
-                record.sync()
-                steps = [row["step"] for row in read_lines(folder / RANKS)]
-                if steps != sorted(steps):  # this command filled gaps
-                    lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
-                    in_order = sorted(zip(steps, lines, strict=True))
-                    write_text(folder / RANKS, "".join(line for _, line in in_order))
-                record.write_about(info)
-        finally:
-            record.close()
+        if not record.lost:
+            record.sync()
+            record.write_about(info)
+        record.close()
+    lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
+    steps = [row["step"] for row in read_lines(folder / RANKS)]
+    if steps != sorted(steps):  # this command filled gaps
+        write_text(folder / RANKS, "".join(line for _, line in sorted(zip(steps, lines, strict=True))))
 
 
-def _begin(plan: HistoryPlan, folder: Path, about: dict[str, Any]) -> tuple[dict[str, Any], Part]:
-    """The content of run.json, and the weights that the first changes are since."""
-    units, begun = plan.model.units, plan.begun
-    if has_run(folder):
-        weights = read_initial(folder, units)
-    else:
-        scratch = folder / FETCHED / "base"
-        checkpoint = _fetch(plan, begun, scratch)
-        with _naming(begun):
-            weights = {
-                unit.name: {role: tensor.contiguous() for role, tensor in found.items()}
-                for unit, found in plan.model.read(checkpoint, begun.name, "cpu")
-            }
-        shutil.rmtree(scratch, ignore_errors=True)
-    info = begin(folder, units, weights, about).info
-    part: Part = {}
-    for unit in units:
-        placed = {role: tensor.to(plan.device) for role, tensor in weights.pop(unit.name).items()}
-        if unit.is_layer:  # factors [heads, d, r] with each column in one piece, as measuring takes them
-            placed = {role: tensor.mT.contiguous().mT for role, tensor in placed.items()}
-        part[unit.name] = _with_variances(unit, placed)
-    return info, part
+def _keys(plan: HistoryPlan, entry: Entry) -> dict[str, str]:
+    """The key of a row's checkpoint, and of the one before if the change is since that."""
+    keys = {"key": entry.source.key()}
+    if plan.base is None and entry != plan.begun:
+        keys["since"] = plan.before(entry).source.key()
+    return keys
 
 
-# ----------------------------------------------------------------------------------------------------------
 # Reading checkpoints in parts: while one part is measured, the next is read or fetched.
 
 
 def _parts(plan: HistoryPlan, folder: Path, entries: Sequence[Entry]) -> Generator[tuple[Entry, Part, bool]]:
     """The parts of one checkpoint after another, each with whether it is the checkpoint's last."""
-    scratches = [folder / FETCHED / str(place) for place in range(len(entries))]
-    fetched = _one_ahead(_fetch(plan, *each) for each in zip(entries, scratches, strict=True))
-    for entry, scratch, checkpoint in zip(entries, scratches, fetched, strict=True):
+    for entry in entries:
         part: Part = {}
-        size, left = 0, len(plan.model.units)
-        with _naming(entry):
-            for unit, tensors in plan.model.read(checkpoint, entry.name, plan.device):
+        size, left = 0, len(plan.units)
+        with _fetched(plan, entry, folder) as checkpoint:
+            for unit, tensors in _read(plan, checkpoint, entry, plan.device):
                 part[unit.name] = _with_variances(unit, tensors)
                 size, left = size + sum(tensor.nbytes for tensor in tensors.values()), left - 1
                 if size > PART_BYTES or not left:
                     yield entry, part, not left
                     part, size = {}, 0
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _fetch(plan: HistoryPlan, entry: Entry, into: Path) -> Checkpoint:
-    into.mkdir(parents=True, exist_ok=True)
-    with _naming(entry):
-        return entry.source.fetch(plan.model.wanted, into)
 
 
 @contextmanager
-def _naming(entry: Entry) -> Iterator[None]:
-    """Name the checkpoint in errors about it, and how to go on."""
+def _fetched(plan: HistoryPlan, entry: Entry, folder: Path) -> Iterator[Checkpoint]:
+    """A checkpoint, fetched if it is not here, and removed again. Errors about it name it."""
+    shutil.rmtree(folder / FETCHED, ignore_errors=True)
     try:
-        yield
+        yield Checkpoint.open(entry.source.fetch(folder / FETCHED))
     except RankriseError as error:
         raise RankriseError(
             f"{entry.name} cannot be measured: {error} What was measured is kept: run the command again, or "
             "leave this checkpoint out with --steps TABLE, a CSV file with lines name,step for the others."
         ) from error
+
+
+def _read(
+    plan: HistoryPlan, checkpoint: Checkpoint, entry: Entry, device: str
+) -> Iterator[tuple[Unit, Tensors]]:
+    """Copies of the weights of one unit after another by role."""
+    opened = plan.architecture.bind(checkpoint, entry.name)
+    for unit in plan.units:
+        with torch.no_grad(), opened.loaded(unit.module, unit.path):
+            weights = unit.fresh(unit.module)
+            copied = {role: weight.detach().to(device, copy=True) for role, weight in weights.items()}
+        del weights
+        for weight in copied.values():  # a sum shows nan and inf in one pass, unless it overflows itself
+            if not weight.sum().isfinite() and not weight.isfinite().all():
+                raise RankriseError(f"{unit.name} has values that are not finite.")
+        yield unit, copied
+
+
+def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
+    return weights, {role: variances(factor) for role, factor in weights.items()} if unit.is_layer else {}
 
 
 def _one_ahead(items: Generator[Item]) -> Generator[Item]:
@@ -235,48 +242,3 @@ def _one_ahead(items: Generator[Item]) -> Generator[Item]:
                 del item
         finally:
             pool.submit(items.close)
-
-
-def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
-    return weights, {role: variances(factor) for role, factor in weights.items()} if unit.is_layer else {}
-
-
-# ----------------------------------------------------------------------------------------------------------
-# A record belongs to one series, base and choice of weights.
-
-
-def _about_run(plan: HistoryPlan, note: str) -> dict[str, Any]:
-    """The parts of run.json that the plan decides."""
-    products = [product for unit in plan.model.units for product, _ in unit.products]
-    base = {"name": plan.begun.name if plan.base else "previous", "key": plan.begun.source.key()}
-    history = {"series": plan.series, "base": base, "since": plan.since, "left_out": list(plan.left_out)}
-    return {
-        "model": plan.model.name,
-        "settings": {"products": list(dict.fromkeys(products)), "top": plan.top},
-        "device": plan.device,
-        "note": note,
-        "extra": {"history": history, "notes": list(plan.notes)},
-    }
-
-
-def _keys(plan: HistoryPlan, entry: Entry) -> dict[str, str]:
-    """The key of a row's checkpoint, and of the one before if the change is since that."""
-    keys = {"key": entry.source.key()}
-    if plan.base is None and entry != plan.begun:
-        keys["since"] = plan.before(entry).source.key()
-    return keys
-
-
-def _refuse_other_settings(plan: HistoryPlan, about: dict[str, Any], folder: Path) -> None:
-    info = read_run(folder, "tracked")
-    if "history" not in info.get("extra", {}):
-        raise RankriseError(f"{folder} is a run that is not a history of checkpoints: pass another folder.")
-    measured = [[layer["name"], layer["tracked_heads"]] for layer in info["layers"]]
-    measured += [[matrix["name"], []] for matrix in info["matrices"]]
-    wanted = [[unit.name, list(unit.heads)] for unit in plan.model.units]
-    asked = about["settings"] | {"base": about["extra"]["history"]["base"]}
-    held = info["settings"] | {"base": info["extra"]["history"]["base"]}
-    other = [what for what in asked if asked[what] != held[what]]
-    other += ["layers, heads or matrices"] if measured != wanted else []
-    if other:
-        raise RankriseError(f"{folder} was measured with other {other[0]}: pass the same, or another folder.")

@@ -5,7 +5,7 @@ import csv
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,17 +26,16 @@ from rankrise.record.folder import (
     has_run,
     weights_in,
 )
-from rankrise.watch._checkpoint import Checkpoint, Wanted, weight_files
+from rankrise.watch._checkpoint import Checkpoint, weight_files
 from rankrise.watch._history.hub import HubRevision, hub_revisions
 from rankrise.watch._pretrained import Opened, architecture_of
-from rankrise.watch._units import Choice, Tensors, Unit, find_units
+from rankrise.watch._units import Layers, Unit, find_units
 
 # A fingerprint reads a piece at the beginning of each file, where safetensors keep names and places, and
 # pieces that are spread over the rest.
 PIECE = 2**16
 PIECES = 15
-NUMBER = r"(\d+(?:\.\d+)?)(?:([kmb])(?![a-z\d]))?"
-SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+NUMBER = r"(?<!\d[.,])(\d+)(k?)(?![a-z]|[.,]?\d)"
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,8 @@ class LocalCheckpoint:
         path = (self.path if self.path.is_dir() else self.path.parent) / CONFIG
         return path if path.is_file() else None
 
-    def header(self) -> Checkpoint:
-        return Checkpoint.open(self.path)
-
-    def size(self, wanted: Wanted) -> int:
-        header = self.header()
-        return sum(header.tensors[name].size for name in wanted(header))
-
-    def fetch(self, wanted: Wanted, into: Path) -> Checkpoint:
-        return self.header()
+    def fetch(self, into: Path) -> Path:
+        return self.path
 
 
 @dataclass(frozen=True)
@@ -89,35 +81,6 @@ class Entry:
     @property
     def name(self) -> str:
         return self.source.name
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """The units of a model without weights, and what finds them in its checkpoints."""
-
-    architecture: Opened
-    units: Sequence[Unit]
-    name: str
-
-    def wanted(self, checkpoint: Checkpoint) -> list[str]:
-        """The names in a checkpoint of all that the units need."""
-        stored = self.architecture.bind(checkpoint).stored
-        return list(dict.fromkeys(name for unit in self.units for name in stored(unit.path)))
-
-    def read(
-        self, checkpoint: Checkpoint, name: str, device: str | torch.device
-    ) -> Iterator[tuple[Unit, Tensors]]:
-        """Copies of the weights of one unit after another by role."""
-        opened = self.architecture.bind(checkpoint, name)
-        for unit in self.units:
-            with torch.no_grad(), opened.loaded(unit.module, unit.path):
-                weights = unit.fresh(unit.module)
-                copied = {role: weight.detach().to(device, copy=True) for role, weight in weights.items()}
-            del weights
-            for weight in copied.values():  # a sum shows nan and inf in one pass, unless it overflows itself
-                if not weight.sum().isfinite() and not weight.isfinite().all():
-                    raise RankriseError(f"{unit.name} has values that are not finite.")
-            yield unit, copied
 
 
 @dataclass(frozen=True)
@@ -137,7 +100,9 @@ class HistoryPlan:
     notes: tuple[str, ...]
     bytes: int
     """What is read or fetched, estimated from the first checkpoint."""
-    model: Model = field(repr=False)
+    model: str
+    architecture: Opened = field(repr=False)
+    units: Sequence[Unit] = field(repr=False)
     top: int
     device: str
 
@@ -155,7 +120,7 @@ class HistoryPlan:
         steps = [entry.step for entry in self.checkpoints]
         return {
             "series": self.series,
-            "model": self.model.name,
+            "model": self.model,
             "checkpoints": [{"step": entry.step, "name": entry.name} for entry in self.checkpoints],
             "gaps": [later - one for one, later in pairwise(steps)],
             "of": self.total,
@@ -163,8 +128,8 @@ class HistoryPlan:
             "since": "previous" if self.base is None else self.base.name,
             "notes": list(self.notes),
             "bytes": self.bytes,
-            "layers": sum(unit.is_layer for unit in self.model.units),
-            "matrices": sum(not unit.is_layer for unit in self.model.units),
+            "layers": sum(unit.is_layer for unit in self.units),
+            "matrices": sum(not unit.is_layer for unit in self.units),
         }
 
 
@@ -178,7 +143,7 @@ def history_plan(
     log_spaced: int | None = None,
     base: str | Path = "first",
     products: str | Iterable[str] = ("KQ", "VO"),
-    layers: int | str | Iterable[int | str] | None = None,
+    layers: Layers = None,
     heads: int | Iterable[int] | None = None,
     matrices: str | Iterable[str] = (),
     top: int = 8,
@@ -194,11 +159,10 @@ def history_plan(
     if top < 1:
         raise RankriseError(f"top is {top}: pass 1 or more.")
     usable(str(device))
-    choice = Choice.of(products, layers, heads, matrices)
     entries, left_out = find_series(series, steps)
     chosen = choose(entries, every, first, last, log_spaced)
     begun: Entry | None = entries[0]
-    since, note = "", ""
+    since = note = ""
     if base == "previous":
         begun, since = None, "the checkpoint before"
         note = "each change is since the checkpoint before, not since the initialisation"
@@ -211,9 +175,8 @@ def history_plan(
         note = f"{begins}: changes are since then, not since the initialisation"
     if chosen == (begun or chosen[0],):
         raise RankriseError(f"only {chosen[0].name} is chosen, which changes are since: choose others too.")
-    with tempfile.TemporaryDirectory() as scratch:
-        read = _model(chosen[0], choice, model, Path(scratch))
-        size = chosen[0].source.size(read.wanted)
+    opened, name = _architecture(chosen[0], model)
+    units = find_units(opened.model, products, layers, heads, matrices)
     return HistoryPlan(
         series=str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
         checkpoints=chosen,
@@ -222,66 +185,59 @@ def history_plan(
         base=begun,
         since=since,
         notes=(note,) if note else (),
-        bytes=size * (len(chosen) + (begun is not None and begun not in chosen)),
-        model=read,
+        bytes=_size(chosen[0], opened, units) * (len(chosen) + (begun is not None and begun not in chosen)),
+        model=name,
+        architecture=opened,
+        units=units,
         top=top,
         device=str(device),
     )
 
 
-def _model(entry: Entry, choice: Choice, model: nn.Module | None, scratch: Path) -> Model:
-    """The model of a series: the user's, or that of a checkpoint's config.json, or bare matrices."""
-    config = None if model is not None else entry.source.config(scratch)
+def _architecture(entry: Entry, model: nn.Module | None) -> tuple[Opened, str]:
+    """The model of a series without weights, the user's or that of a checkpoint's config.json; its name."""
     if model is not None:
-        architecture, name = Opened(copy.deepcopy(model).to("meta")), type(model).__name__
-    elif config is not None:
-        architecture = architecture_of(config)
-        name = type(architecture.model).__name__
-    elif choice.matrices:
-        architecture, name = Opened(nn.Module()), "matrices"
-        choice = Choice((), matrices=choice.matrices)
-        header = entry.source.header()
-        for path in header.names:
-            if len(header.shape(path)) == 2 and 0 not in header.shape(path):
-                owner = architecture.model
-                *above, leaf = path.split(".")
-                for part in above:
-                    if part not in owner._modules:
-                        owner.add_module(part, nn.Module())
-                    owner = owner.get_submodule(part)
-                empty = torch.empty(header.shape(path), device="meta")
-                owner.register_parameter(leaf, nn.Parameter(empty, requires_grad=False))
-    else:
-        raise RankriseError(
-            f"{entry.name} has no config.json beside its weights: pass model=... in Python, or measure plain "
-            "matrices with matrices='*'."
-        )
-    return Model(architecture, find_units(architecture.model, choice), name)
+        return Opened(copy.deepcopy(model).to("meta")), type(model).__name__
+    with tempfile.TemporaryDirectory() as scratch:
+        config = entry.source.config(Path(scratch))
+        if config is None:
+            raise RankriseError(
+                f"{entry.name} has no config.json beside its weights: pass model=... in Python."
+            )
+        opened = architecture_of(config)
+    return opened, type(opened.model).__name__
+
+
+def _size(entry: Entry, opened: Opened, units: Sequence[Unit]) -> int:
+    """The bytes that are read of a checkpoint."""
+    if isinstance(entry.source, HubRevision):
+        return entry.source.size
+    checkpoint = Checkpoint.open(entry.source.path)
+    stored = opened.bind(checkpoint).stored
+    return sum(checkpoint.tensors[name].size for name in {one for unit in units for one in stored(unit.path)})
 
 
 def step_of(name: str) -> int | None:
     """The number after the last "step" in a name; or after "checkpoint", "iteration" or "epoch"; or the only
-    number.
-
-    Numbers written as 1e3 or 1,000 and names without a whole number give None.
+    number. Names without a whole number give None.
 
     >>> names = ["step512", "checkpoint-500", "stage1-step1000-tokens5B", "ckpt_12", "step-0000000010"]
     >>> [step_of(name) for name in names]
     [512, 500, 1000, 12, 10]
-    >>> step_of("epoch=3-step=750"), step_of("0042"), step_of("main"), step_of("seed1-size2")
-    (750, 42, None, None)
-    >>> step_of("step1k"), step_of("step2.5k"), step_of("epoch_1.5"), step_of("model-7b")
-    (1000, 2500, None, None)
-    >>> step_of("step=1e3"), step_of("step1,000"), step_of("step10,lr1")
-    (None, None, 10)
+    >>> step_of("epoch=3-step=750"), step_of("0042"), step_of("step1k"), step_of("step10,lr1")
+    (750, 42, 1000, 10)
+    >>> [step_of(name) for name in ("main", "seed1-size2", "model-7b", "step=1e3", "step1,000", "epoch_1.5")]
+    [None, None, None, None, None, None]
     """
     for word in ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch"):
-        if found := re.findall(rf"(?:{word})[-_=.]?{NUMBER}(?:([e,])\d)?", name, re.IGNORECASE):
-            digits, suffix, more = found[-1]
-            step = float(digits) * SUFFIXES[suffix.lower()]
-            return int(step) if not more and step.is_integer() else None
-    numbers = ["".join(found) for found in re.findall(NUMBER, name, re.IGNORECASE)]
-    return int(numbers[0]) if len(numbers) == 1 and numbers[0].isdecimal() else None
+        if re.search(rf"(?:{word})[-_=.]?\d", name, re.IGNORECASE):
+            found = re.findall(rf"(?:{word})[-_=.]?{NUMBER}", name, re.IGNORECASE)
+            break
+    else:
+        found = re.findall(NUMBER, name, re.IGNORECASE)
+        if len(found) > 1:
+            return None
+    return int(found[-1][0]) * (1000 if found[-1][1] else 1) if found else None
 
 
 def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], int | None]:
@@ -295,11 +251,7 @@ def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], i
             lines = [line for line in csv.reader(file) if len(line) == 2 and line[1].strip().isdecimal()]
         return {name.strip(): int(step) for name, step in lines}.get
     pattern = str(steps)
-    try:
-        groups = re.compile(pattern).groups
-    except re.error:
-        groups = 0
-    if groups != 1:
+    if re.compile(pattern).groups != 1:
         raise RankriseError(
             f"steps is {pattern!r}: pass a pattern with one group around the digits, or a CSV file."
         )
@@ -327,8 +279,8 @@ def find_series(
             inside = (folder / name for name in (SERIES, CHECKPOINTS))
             folder = next((one for one in inside if one.is_dir()), folder)
         found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
-    step_of_name = reader_of(steps)
-    numbered = [(step_of_name(source.name), source) for source in found]
+    read_step = reader_of(steps)
+    numbered = [(read_step(source.name), source) for source in found]
     left_out = [source.name for step, source in numbered if step is None]
     entries = [Entry(step, source) for step, source in numbered if step is not None]
     entries.sort(key=lambda entry: entry.step)
