@@ -175,7 +175,9 @@ def history_plan(
         note = f"{begins}: changes are since then, not since the initialisation"
     if chosen == (begun or chosen[0],):
         raise RankriseError(f"only {chosen[0].name} is chosen, which changes are since: choose others too.")
-    opened, name = _architecture(chosen[0], model)
+    opened, name = _architecture(chosen[0], model, matrices)
+    if name == "matrices":
+        products = ()
     units = find_units(opened.model, products, layers, heads, matrices)
     return HistoryPlan(
         series=str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
@@ -194,18 +196,31 @@ def history_plan(
     )
 
 
-def _architecture(entry: Entry, model: nn.Module | None) -> tuple[Opened, str]:
-    """The model of a series without weights, the user's or that of a checkpoint's config.json; its name."""
+def _architecture(entry: Entry, model: nn.Module | None, matrices: str | Iterable[str]) -> tuple[Opened, str]:
+    """The model of a series without weights, and its name: the user's, or that of a checkpoint's config.json,
+    or one with nothing but the checkpoint's matrices."""
     if model is not None:
         return Opened(copy.deepcopy(model).to("meta")), type(model).__name__
     with tempfile.TemporaryDirectory() as scratch:
         config = entry.source.config(Path(scratch))
-        if config is None:
-            raise RankriseError(
-                f"{entry.name} has no config.json beside its weights: pass model=... in Python."
-            )
-        opened = architecture_of(config)
-    return opened, type(opened.model).__name__
+        if config is not None:
+            opened = architecture_of(config)
+            return opened, type(opened.model).__name__
+    if not matrices or isinstance(entry.source, HubRevision):
+        raise RankriseError(
+            f"{entry.name} has no config.json beside its weights: pass model=... in Python, or measure plain "
+            "matrices of checkpoints on disk with matrices='*'."
+        )
+    checkpoint, root = Checkpoint.open(entry.source.path), nn.Module()
+    for path in checkpoint.names:
+        shape = checkpoint.shape(path)
+        if len(shape) == 2 and all(shape):
+            *above, leaf = path.split(".")
+            owner: Any = root
+            for part in above:
+                owner = owner._modules.setdefault(part, nn.Module())
+            owner.register_parameter(leaf, nn.Parameter(torch.empty(shape, device="meta"), False))
+    return Opened(root), "matrices"
 
 
 def _size(entry: Entry, opened: Opened, units: Sequence[Unit]) -> int:
